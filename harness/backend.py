@@ -1,0 +1,161 @@
+"""What a backend declares, and what the harness asks of it.
+
+A backend is found by name or as ``package.module:factory``. The factory takes no argument
+and returns a `Backend`: a declaration of what is promised, the array functions of the
+framework, and `open`, which makes one empty cache. What is declared is checked; what is
+not declared is listed and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = Any
+"""An array of the backend's framework. The harness only hands it back to `Arrays`."""
+
+Mask = Any
+"""None (every column is seen), "causal", a boolean array or an additive array."""
+
+Alignment = Literal["lower-right", "upper-left"]
+"""Where the diagonal of a mask called "causal" ends: at the last or at the first column."""
+
+Lifetime = Literal["forever", "until-write"]
+"""How long a returned array keeps its content: it is a value, or it is a view that holds
+until the next update, restore, trim or free of the cache that returned it."""
+
+
+class Arrays(Protocol):
+    """The framework's arrays, as far as the harness needs them."""
+
+    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
+        """An array of this framework with the same shape, in "float32", "float16" or
+        "bfloat16"."""
+
+    def to_numpy(self, array: Array) -> npt.NDArray[Any]:
+        """The content as numpy: float32 for floating types, bool for bool. May share
+        memory with `array`."""
+
+    def dtype(self, array: Array) -> str:
+        """ "float32", "float16", "bfloat16", "bool", … without the framework's prefix."""
+
+    def attend(self, queries: Array, keys: Array, values: Array, mask: Mask) -> Array:
+        """Scaled dot-product attention as this framework's models call it.
+
+        queries: [1, heads, rows, key_dim]; keys: [1, heads, columns, key_dim];
+        values: [1, heads, columns, value_dim]; the scale is key_dim ** -0.5;
+        returns [1, heads, rows, value_dim].
+        """
+
+
+class Snapshot(Protocol):
+    """Cache content that was put aside, for the positions [begin, end)."""
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class LayerCache(Protocol):
+    """One cache of kind "kv" or "rotating": the K and V of one sequence in one layer.
+
+    A backend implements the operations that it declares for the kind; `offset`,
+    `make_mask` and `update` are needed always. For the meaning of each see `reference/`.
+    """
+
+    @property
+    def offset(self) -> int: ...
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        """The mask for an update of `length` tokens, asked for *before* that update.
+
+        rows: rows the mask must have, at least `length`; the rows beyond `length` belong
+        to padding queries and see nothing.
+        """
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Appends [1, heads, length, dim] and returns the K and V to attend to."""
+
+    def state(self) -> tuple[Array, Array] | None: ...
+    def view(self) -> tuple[Array, Array] | None: ...
+    def size(self) -> int: ...
+    def trim(self, count: int) -> int: ...
+    def clone(self) -> LayerCache: ...
+    def free(self) -> None: ...
+    def snapshot(self, begin: int) -> Snapshot | None: ...
+    def restore(self, snapshot: Snapshot | None, target: int) -> bool: ...
+    def split(
+        self, snapshot: Snapshot, at: int
+    ) -> tuple[Snapshot | None, Snapshot | None]: ...
+    def merge(
+        self, parent: Snapshot | None, child: Snapshot | None
+    ) -> Snapshot | None: ...
+    def close(self, snapshot: Snapshot) -> None: ...
+    def prepare(self, offsets: Sequence[int]) -> None: ...
+    def take(self) -> Sequence[Snapshot | None]: ...
+
+
+class StateCache(Protocol):
+    """One cache of kind "state": the convolution and delta state of a recurrent layer.
+
+    Instead of `make_mask` and `update` it has `read` and `write`; the other operations
+    are those of `LayerCache`, where `state` and `view` return what `read` returns.
+    """
+
+    @property
+    def offset(self) -> int: ...
+
+    def read(self) -> tuple[Array, Array]:
+        """conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]
+        (float32) after `offset` tokens; zeros at first use."""
+
+    def boundaries(self, length: int) -> Sequence[int]:
+        """The lengths of the writes, in order and `length` in sum, that the next `length`
+        tokens must come in, so that each scheduled capture falls between two of them."""
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        """The state after `length` more tokens."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a backend promises for one kind of cache.
+
+    operations: the operations of the contract that are implemented.
+    config: for a config field, the values that are supported; a field that is not named
+    takes any value that the contract draws.
+    """
+
+    operations: frozenset[str]
+    config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation on one device, as it declares itself.
+
+    open: makes one empty cache from a complete config (all fields set, defaults filled
+    in; see `harness.contracts.layer.CONFIG`).
+    poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
+    tolerance: by how much a number may change in storage; 0 for everything that only
+    moves data, more for quantized storage.
+    versions: package name to version, for failure files.
+    """
+
+    name: str
+    device: str
+    contracts: Mapping[str, Mapping[str, Kind]]
+    arrays: Arrays
+    open: Callable[[Mapping[str, Any]], Any]
+    dtypes: tuple[str, ...] = ("float32",)
+    lifetime: Lifetime = "until-write"
+    causal: Alignment = "lower-right"
+    poison: bool = False
+    tolerance: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""

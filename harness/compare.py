@@ -1,0 +1,104 @@
+"""Expected against observed: the first thing in which two answers part, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from harness.contracts.base import Answer
+
+Tokens = Sequence[int | str]
+Difference = tuple[str, str]
+"""What differs, by the name that stands in a signature, and a sentence that says how."""
+
+NUMBERS = ("offset", "size")
+ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
+
+
+def find_difference(expected: Answer, observed: Answer) -> Difference | None:
+    """The first difference, or None. Rows and tags are compared as multisets: column
+    order is layout, not meaning. `columns`, what stands in each column, is not compared;
+    it tells a wrong mask from wrong contents."""
+    for name, wanted in expected.items():
+        got = observed.get(name)
+        if got == wanted:
+            continue
+        if name == ROWS:
+            difference = compare_rows(wanted, got or [], observed.get(COLUMNS))
+        elif name == TAGS:
+            difference = compare_tags(wanted, got or [])
+        else:
+            what = name if name in NUMBERS else "result"
+            difference = what, f"{name} is {say(got)}, expected {say(wanted)}"
+        if difference:
+            return difference
+    return None
+
+
+def compare_rows(
+    wanted: Sequence[Tokens], got: Sequence[Tokens], columns: Tokens | None
+) -> Difference | None:
+    if len(wanted) != len(got):
+        return "mask", f"{len(got)} rows came back, expected {len(wanted)}"
+    for row, (right, seen) in enumerate(zip(wanted, got, strict=True)):
+        missing, extra = subtract(right, seen), subtract(seen, right)
+        if missing or extra:
+            return (
+                judge_row(missing, extra, columns),
+                f"row {row} sees {say_tokens(seen)}, but should see {say_tokens(right)}"
+                + say_parts(missing, extra),
+            )
+    return None
+
+
+def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
+    missing, extra = subtract(wanted, got), subtract(got, wanted)
+    if not missing and not extra:
+        return None
+    sentence = f"holds {say_tokens(got)}, but should hold {say_tokens(wanted)}"
+    return "contents", sentence + say_parts(missing, extra)
+
+
+def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
+    """The mask is to blame if what is missing did come back, and what is too much is a
+    token that other rows may see. Anything else is wrong contents."""
+    if columns is None or any(isinstance(token, str) for token in extra):
+        return "contents"
+    if not subtract(missing, columns):
+        return "mask"
+    return "contents"
+
+
+def subtract(left: Tokens, right: Tokens) -> list[int | str]:
+    """What is in `left` more often than in `right`, in the order of `left`."""
+    return list((Counter(left) - Counter(right)).elements())
+
+
+def say_tokens(tokens: Tokens) -> str:
+    if not tokens:
+        return "nothing"
+    noun = "token" if len(tokens) == 1 else "tokens"
+    return f"{noun} {join(tokens)}"
+
+
+def say_parts(missing: Tokens, extra: Tokens) -> str:
+    parts = []
+    if missing:
+        parts.append(f"{join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    if extra:
+        parts.append(f"{join(extra)} {'is' if len(extra) == 1 else 'are'} too much")
+    return f" ({'; '.join(parts)})"
+
+
+def join(tokens: Tokens, most: int = 12) -> str:
+    """The tokens in words; the middle of a long list left out."""
+    if len(tokens) > most:
+        tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
+    return ", ".join(str(token) for token in tokens)
+
+
+def say(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,8 @@
+"""The contracts: what is checked, one package for each family of caches."""
+
+from collections.abc import Mapping
+
+from harness.contracts.base import Contract
+from harness.contracts.layer import LAYER
+
+CONTRACTS: Mapping[str, Contract] = {contract.name: contract for contract in (LAYER,)}

@@ -1,0 +1,156 @@
+"""What a contract is made of, and what every contract shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from harness.backend import Backend, Kind
+
+Op = Mapping[str, Any]
+"""One operation of a program: {"op": name, field: value, …}, every field set."""
+
+Answer = dict[str, Any]
+"""What an operation answers, in the form of a trace: {"offset": 3, "visible": […]}."""
+
+Schema = Mapping[str, Any]
+"""A JSON Schema for one field. A field with a "default" may be left out."""
+
+T = TypeVar("T")
+
+
+class Broken(Exception):
+    """The backend's answer is wrong in a way that has no counterpart in a trace.
+
+    what: the name of what differs, as it stands in a signature.
+    """
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class Source(ABC):
+    """Where a front takes its choices from. Everything that is drawn is drawn here."""
+
+    @abstractmethod
+    def below(self, limit: int) -> int:
+        """An integer in [0, limit), limit ≥ 1; 0 is the simplest."""
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[self.below(len(options))]
+
+    def between(self, low: int, high: int) -> int:
+        return low + self.below(high - low + 1)
+
+
+class Model(Protocol):
+    """The reference, as the caches of one program."""
+
+    tag: int
+    """The tag of the next token."""
+
+
+class Subject(Protocol):
+    """A backend, as the caches of one program."""
+
+    def settle(self, op: Op) -> None:
+        """Before `op` runs: checks that arrays returned earlier still hold what they
+        were promised to hold. Raises Broken("alias", …)."""
+
+    def finish(self) -> None:
+        """After the last operation: the same for all that is still promised."""
+
+    margin: float
+    """The largest error so far of what is compared with a tolerance, as a share of it."""
+
+
+class Operation(ABC):
+    """One operation of a contract, all that there is to know about it."""
+
+    name: ClassVar[str]
+    fields: ClassVar[Mapping[str, Schema]]
+
+    @abstractmethod
+    def illegal(self, op: Op, model: Any) -> str | None:
+        """Why `op` cannot be asked in the model's state, or None. Such an operation is
+        skipped."""
+
+    @abstractmethod
+    def draw(self, source: Source, model: Any) -> Op | None:
+        """An operation that is legal now, or None if there is none."""
+
+    @abstractmethod
+    def expect(self, op: Op, model: Any) -> Answer:
+        """Carries `op` out on the model; what a backend must answer."""
+
+    @abstractmethod
+    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
+        """Carries `op` out on the backend; what it did answer.
+
+        model: the reference after `op`, for reading only.
+        """
+
+    def verify(self, op: Op, subject: Any, model: Any) -> None:  # noqa: B027
+        """After an answer that agrees: what else the backend returned is right. Raises
+        Broken. model: the reference after `op`, its tag still that of `op`."""
+
+    @abstractmethod
+    def describe(self, op: Op) -> str:
+        """`op` in words, as a line of a report."""
+
+    def tokens(self, op: Op) -> int:
+        """How many tags `op` uses up, whether or not it runs."""
+        return 0
+
+
+class Contract(ABC):
+    """A family of caches under one interface."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+    config: ClassVar[Mapping[str, Schema]]
+    operations: ClassVar[Mapping[str, Operation]]
+
+    @abstractmethod
+    def why_not(self, config: Mapping[str, Any]) -> str | None:
+        """The rule between its fields that a complete config breaks, or None."""
+
+    @abstractmethod
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        """A complete config that the declared kind supports."""
+
+    @abstractmethod
+    def draw_operation(
+        self, source: Source, model: Any, operations: Sequence[str]
+    ) -> Op | None:
+        """One of `operations` that is legal now, likely where bugs are."""
+
+    @abstractmethod
+    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
+        """The reference, empty. rows=False leaves the rows of visible tokens out of its
+        answers, for those who only want to know where a program leads."""
+
+    @abstractmethod
+    def open_subject(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> Any:
+        """The backend, empty, for a program that writes `tags` tokens. every: make the
+        costly checks at every step, not at some."""
+
+    @abstractmethod
+    def get_states(self, op: Op, model: Any) -> Sequence[str]:
+        """The abstract states that `op` is about to run in, by name."""
+
+    @abstractmethod
+    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
+        """All abstract states that generation must reach for a kind as declared."""
+
+    @abstractmethod
+    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+        """The smallest dimension of a vector that has to tell all tags apart."""
+
+    @abstractmethod
+    def merge_operations(self, first: Op, second: Op) -> Op | None:
+        """One operation in the place of two neighbours, or None. For shrinking."""

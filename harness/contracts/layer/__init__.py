@@ -1,0 +1,113 @@
+"""The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
+
+`model`: the config, and the reference as the caches of a program. `operations`: one class
+for each. `states`: what generation should reach. `subject` and `recurrence`: a backend's
+side. Here: how they make a contract, how programs are drawn, and what makes one simpler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from harness.backend import Backend, Kind
+from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.layer import model, operations, states
+from harness.contracts.layer.model import LayerModel
+from harness.contracts.layer.subject import LayerSubject
+
+WEIGHTS = {
+    "update": 20,
+    "restore": 5,
+    "snapshot": 4,
+    "trim": 3,
+    "prepare": 2,
+    "take": 2,
+    "split": 2,
+    "merge": 2,
+}
+"""How often an operation is drawn against the others, which have 1."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "window": (4, 1, 2, 3, 5, 8),
+    "step": (4, 1, 2, 3, 8, 256),
+    "heads": (1, 2, 3),
+    "key_dim": (4, 6, 8),
+    "value_dim": (4, 6, 0),
+    "conv_width": (4, 2, 3),
+    "dtype": ("float32", "float16", "bfloat16"),
+}
+"""What is drawn for a field of the config, the simplest first."""
+
+
+class LayerContract(Contract):
+    name = "layer"
+    kinds = ("kv", "rotating", "state")
+    config: Mapping[str, Schema] = model.CONFIG
+    operations: Mapping[str, Operation] = operations.OPERATIONS
+
+    def why_not(self, config: Mapping[str, Any]) -> str | None:
+        return model.why_not_config(config)
+
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        """Fields that a backend does not name take any value of CHOICES, or their
+        default if they are not in it."""
+        config = {name: schema.get("default") for name, schema in self.config.items()}
+        config["kind"] = kind
+        for name in self.config:
+            options = declared.config.get(name, CHOICES.get(name, ()))
+            if name == "window" and kind != "rotating":
+                options = ()
+            if name == "value_dim" and kind == "state":
+                options = [dim for dim in options if dim]
+            if name == "keep":
+                options = [keep for keep in options if keep < (config["window"] or 0)]
+            if options:
+                config[name] = source.pick(list(options))
+        return config
+
+    def draw_operation(
+        self, source: Source, model: LayerModel, names: Sequence[str]
+    ) -> Op | None:
+        weighted = weigh(tuple(names))
+        for _ in range(4):
+            operation = self.operations[source.pick(weighted)]
+            op = operation.draw(source, model)
+            if op is not None and operation.illegal(op, model) is None:
+                return op
+        return None
+
+    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> LayerModel:
+        return LayerModel(config, rows)
+
+    def open_subject(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> LayerSubject:
+        return LayerSubject(backend, config, tags, every)
+
+    def get_states(self, op: Op, model: LayerModel) -> Sequence[str]:
+        return states.get_layer_states(op, model)
+
+    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
+        return states.list_layer_states(kind, declared)
+
+    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+        dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
+        return min(dims)
+
+    def merge_operations(self, first: Op, second: Op) -> Op | None:
+        """Two updates of one cache in a row are one update."""
+        if first["op"] == second["op"] == "update":
+            if first.get("cache") == second.get("cache"):
+                return {**first, "length": first["length"] + second["length"]}
+        return None
+
+
+@cache
+def weigh(names: tuple[str, ...]) -> list[str]:
+    """Each name as often as its weight says."""
+    return [name for name in names for _ in range(WEIGHTS.get(name, 1))]
+
+
+LAYER = LayerContract()

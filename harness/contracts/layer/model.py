@@ -1,0 +1,118 @@
+"""The config of a layer program, and the reference as its caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts.base import Answer, Schema
+from harness.contracts.fields import DIMENSION, DTYPE, WINDOW, integer, optional
+from reference.kv import KVCache
+from reference.rotating import RotatingCache
+from reference.snapshot import Snapshot
+from reference.state import StateCache
+from reference.token import Token
+
+Cache = KVCache | RotatingCache | StateCache
+
+CONFIG: Mapping[str, Schema] = {
+    "kind": {"enum": ["kv", "rotating", "state"]},
+    "window": optional(WINDOW),
+    "keep": {**integer(0, 1024), "default": 0},
+    "chunk": optional(WINDOW),
+    "step": {**integer(1, 4096), "default": 256},
+    "layers": {**integer(1, 1), "default": 1},
+    "heads": {**integer(1, 64), "default": 1},
+    "key_dim": {**DIMENSION, "default": 4},
+    "value_dim": {**DIMENSION, "minimum": 0, "default": 4},
+    "conv_width": {**integer(2, 16), "default": 4},
+    "dtype": DTYPE,
+    "cache_padding": {**integer(1, 1024), "default": 1},
+    "mask_padding": {**integer(1, 1024), "default": 1},
+    "mask_form": {"enum": ["any", "additive"], "default": "any"},
+    "shift": {"type": "boolean", "default": True},
+}
+"""Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked attention
+in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for numbers."""
+
+
+def why_not_config(config: Mapping[str, Any]) -> str | None:
+    """The rule between its fields that a config breaks, or None."""
+    kind, window, keep = config["kind"], config["window"], config["keep"]
+    if kind == "rotating" and window is None:
+        return "a rotating cache needs a window"
+    if kind != "rotating" and (window is not None or keep):
+        return f"window and keep belong to rotating caches, not to {kind}"
+    if kind == "rotating" and keep >= window:
+        return f"keep {keep} leaves nothing to rotate in a window of {window}"
+    if kind != "kv" and config["chunk"] is not None:
+        return f"chunk belongs to kv caches, not to {kind}"
+    if kind == "state" and config["value_dim"] == 0:
+        return "a state needs a value_dim of at least 1"
+    return None
+
+
+def open_cache(config: Mapping[str, Any]) -> Cache:
+    """The reference for a config."""
+    if config["kind"] == "rotating":
+        return RotatingCache(config["window"], config["keep"])
+    if config["kind"] == "state":
+        return StateCache()
+    return KVCache(config["chunk"])
+
+
+class LayerModel:
+    """The reference caches and snapshots of one program, by name.
+
+    A cache exists, empty, as soon as it is named. `past` notes what happened to one since
+    its last update, and `origin` where a snapshot was taken: for the abstract states.
+    """
+
+    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+        self.config = config
+        self.rows = rows
+        self.tag = 0
+        self.caches: dict[str, Cache] = {}
+        self.snapshots: dict[str, Snapshot] = {}
+        self.past: dict[str, set[str]] = {}
+        self.get("a")
+
+    def get(self, name: str) -> Cache:
+        if name not in self.caches:
+            self.put_cache(name, open_cache(self.config))
+        return self.caches[name]
+
+    def put_cache(self, name: str, cache: Cache) -> None:
+        self.caches[name] = cache
+        self.past[name] = set()
+
+    def put_snapshot(self, name: str | None, snapshot: Snapshot | None) -> Any:
+        """Binds a snapshot to its name, or unbinds the name; returns the range."""
+        if name is not None:
+            self.snapshots.pop(name, None)
+            if snapshot is not None:
+                self.snapshots[name] = snapshot
+        return get_range(snapshot)
+
+    def why_not_snapshot(self, name: str | None) -> str | None:
+        if name is not None and name not in self.snapshots:
+            return f"there is no snapshot {name}"
+        return None
+
+
+def get_range(snapshot: Any) -> list[int] | None:
+    """[begin, end] of a snapshot, the reference's or a backend's."""
+    return None if snapshot is None else [snapshot.begin, snapshot.end]
+
+
+def get_tags(tokens: Sequence[Token]) -> list[int]:
+    return [token.tag for token in tokens]
+
+
+def get_rows_visible(cache: Cache, begin: int) -> list[list[int]]:
+    """The tags that each query from position `begin` on may attend to."""
+    return [get_tags(cache.visible(query)) for query in range(begin, cache.offset)]
+
+
+def answer_tags(cache: Cache) -> Answer:
+    return {"tags": sorted(get_tags(cache.state()))}

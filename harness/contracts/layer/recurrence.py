@@ -1,0 +1,120 @@
+"""A recurrent layer for the kind state: small, exact, and telling for what it has read.
+
+A state cache computes nothing; the layer above it does. So the harness plays that layer:
+it reads the state, folds the new tokens in, and writes the result. The fold is a
+polynomial hash in whole numbers, so two states are equal only if the same tokens were
+read in the same order, and float32 holds them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Array
+from harness.contracts.base import Broken
+from harness.payload import F32
+from harness.reading import Column, Reader, split_pair, to_numpy
+
+MODULUS = 65_521
+"""The largest prime below 2 ** 16: products of two residues are exact in float64, and
+residues in float32."""
+
+FACTOR = 31
+Tags = tuple[int, ...]
+
+
+class Recurrence:
+    """Folds tokens into states, and reads states.
+
+    conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, zeros
+    where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
+    """
+
+    def __init__(self, reader: Reader, config: Mapping[str, Any]) -> None:
+        self.reader = reader
+        self.dtype: str = config["dtype"]
+        self.width: int = config["conv_width"] - 1
+        self.channels: int = config["heads"] * config["key_dim"]
+        shape = (1, config["heads"], config["key_dim"], config["value_dim"])
+        self.places = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+        self.deltas: dict[Tags, F32] = {}
+        self.known: dict[bytes, list[Tags]] = {}
+        self.learn((), np.zeros(shape))
+
+    def learn(self, tags: Tags, delta: npt.NDArray[np.float64]) -> None:
+        self.deltas[tags] = delta.astype(np.float32)
+        self.known.setdefault(self.deltas[tags].tobytes(), []).append(tags)
+
+    def compute_delta(self, tags: Tags) -> F32:
+        """The delta state after `tags`: each token multiplies the state and adds its own
+        number, both different in each place."""
+        done = len(tags)
+        while tags[:done] not in self.deltas:
+            done -= 1
+        delta = self.deltas[tags[:done]].astype(np.float64)
+        factor, weight = FACTOR + 2 * self.places, self.places + 1
+        for end in range(done + 1, len(tags) + 1):
+            delta = (delta * factor + (tags[end - 1] + 1) * weight) % MODULUS
+            self.learn(tags[:end], delta)
+        return self.deltas[tags]
+
+    def compute_conv(self, tags: Tags) -> F32:
+        """The conv state after `tags`."""
+        rows = self.reader.keys.get_vectors(list(tags[-self.width :]))[0]  # [heads, n, d]
+        rows = rows.transpose(1, 0, 2).reshape(-1, self.channels)
+        missing = np.zeros((self.width - len(rows), self.channels), np.float32)
+        return np.concatenate([missing, rows])[None]
+
+    def advance(self, cache: Any, tag: int, length: int) -> list[list[Column]]:
+        """Reads, folds in `length` tokens from `tag` on, writes, in as many writes as the
+        cache asks for. Returns what the state at each token has read."""
+        rows: list[list[Column]] = []
+        boundaries = list(cache.boundaries(length))
+        if sum(boundaries) != length or any(part < 1 for part in boundaries):
+            raise Broken("malformed", f"boundaries({length}) returned {boundaries}")
+        for part in boundaries:
+            before = self.read(cache.read(), "read")
+            new = range(tag, tag + part)
+            rows += [[*before, *new[: row + 1]] for row in range(part)]
+            tags = tuple(seen for seen in before if isinstance(seen, int))
+            self.write(cache, (*tags, *new), part)
+            tag += part
+        rows[-1] = self.read(cache.read(), "read")
+        return rows
+
+    def write(self, cache: Any, tags: Tags, length: int) -> None:
+        arrays = self.reader.arrays
+        conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
+        cache.write(conv, arrays.from_numpy(self.compute_delta(tags), "float32"), length)
+
+    def read(self, pair: Any, name: str) -> list[Column]:
+        """The tokens that a returned (conv, delta) has read, in the order of the list
+        that it equals; words if it equals none."""
+        conv, delta = split_pair(pair, name)
+        conv_shape = (1, self.width, self.channels)
+        conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
+        delta = self.get_floats(delta, self.places.shape, "float32", f"delta of {name}")
+        candidates = self.known.get(delta.tobytes(), [])
+        for tags in candidates:
+            if np.array_equal(conv, self.compute_conv(tags)):
+                return list(tags)
+        if candidates:
+            return [*candidates[0], "but not with the convolution inputs of these"]
+        return ["NaN" if np.isnan(delta).any() else "a state of no known tokens"]
+
+    def get_floats(
+        self, array: Array, shape: Sequence[int], dtype: str, name: str
+    ) -> npt.NDArray[Any]:
+        floats = to_numpy(self.reader.arrays, array, name)
+        got = self.reader.arrays.dtype(array)
+        if floats.shape != tuple(shape) or got != dtype:
+            raise Broken(
+                "malformed",
+                f"{name} is {got} of shape {list(floats.shape)},"
+                f" not {dtype} of shape {list(shape)}",
+            )
+        return floats

@@ -1,0 +1,102 @@
+"""The abstract states of a layer cache: where bugs were, by name, so that they can be
+counted and listed when generation never went there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backend import Kind
+from harness.contracts.base import Op
+from harness.contracts.layer.model import Cache, LayerModel
+
+
+def get_layer_states(op: Op, model: LayerModel) -> list[str]:
+    """The states that `op` is about to run in: those of the cache that it names."""
+    name = op.get("cache", "a")
+    if name not in model.caches:
+        return ["empty"]
+    cache, config = model.caches[name], model.config
+    states = [*model.past[name]]
+    states += get_offset_states(cache.offset, config)
+    if model.snapshots:
+        states.append("snapshot-live")
+        if is_snapshot_outlived(cache, model):
+            states.append("snapshot-outlived")
+    if cache.captures.scheduled:
+        states.append("captures-pending")
+    return states
+
+
+def get_offset_states(offset: int, config: Mapping[str, Any]) -> list[str]:
+    """Where the offset stands between the boundaries of window, step and chunk."""
+    if offset == 0:
+        return ["empty"]
+    states = []
+    if config["kind"] != "state":
+        place = offset % config["step"]
+        if place == 0:
+            states.append("at-step")
+        if place == config["step"] - 1:
+            states.append("before-step")
+        if place == 1:
+            states.append("after-step")
+    if chunk := config["chunk"]:
+        states.append("chunk-boundary" if offset % chunk == 0 else "inside-chunk")
+    if window := config["window"]:
+        states += get_window_states(offset, window)
+    return states
+
+
+def get_window_states(offset: int, window: int) -> list[str]:
+    if offset < window:
+        return ["below-window", *(["before-window"] if offset == window - 1 else [])]
+    if offset == window:
+        return ["at-window"]
+    states = ["wrapped"]
+    if offset == window + 1:
+        states.append("after-window")
+    if offset % window:
+        states.append("mid-ring")
+    if window == 1:
+        states.append("window-one")
+    return states
+
+
+def is_snapshot_outlived(cache: Cache, model: LayerModel) -> bool:
+    """Some snapshot ends with a token that the cache no longer holds where it stood."""
+    return any(
+        snapshot.tokens[-1] not in cache.tokens for snapshot in model.snapshots.values()
+    )
+
+
+def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
+    """The states that generation must reach for a kind as it is declared."""
+    has, config = declared.operations, declared.config
+    rewinds = "restore" in has or ("trim" in has and kind != "state")
+    steps = kind != "state" and config.get("step") is None
+    chunks = kind == "kv" and config.get("chunk", (None,)) != (None,)
+    snapshots = "snapshot" in has
+    reachable = {
+        "empty": True,
+        "rewound": rewinds,
+        "cloned": "clone" in has,
+        "freed": "free" in has,
+        "restored": "restore" in has,
+        "snapshot-live": snapshots,
+        "snapshot-outlived": snapshots and {"trim", "restore", "free", "clone"} & has,
+        "captures-pending": "prepare" in has,
+        "at-step": steps,
+        "before-step": steps,
+        "after-step": steps,
+        "chunk-boundary": chunks,
+        "inside-chunk": chunks,
+        **dict.fromkeys(
+            (
+                "below-window", "before-window", "at-window", "after-window",
+                "wrapped", "mid-ring", "window-one",
+            ),
+            kind == "rotating",
+        ),
+    }  # fmt: skip
+    return [state for state, can in reachable.items() if can]

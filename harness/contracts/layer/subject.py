@@ -1,0 +1,179 @@
+"""A backend as the caches of one layer program, and what its arrays say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.backend import Array, Backend, Mask
+from harness.contracts.base import Answer, Broken, Op
+from harness.contracts.layer.model import get_range
+from harness.contracts.layer.recurrence import Recurrence
+from harness.reading import Column, Promises, Reader, get_rows, split_pair
+from harness.tolerance import get_attention_tolerance
+from reference.attention import compute_attention
+from reference.token import Token
+
+WRITES = frozenset({"update", "trim", "restore", "free"})
+"""The operations after which a view of the cache need not hold any more."""
+
+SAMPLE = 8
+"""One update in so many keeps its arrays under watch and is put through attention."""
+
+
+class LayerSubject:
+    """The caches and snapshots of one program in a backend, by name.
+
+    every: watch the arrays of every update and put each through attention.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> None:
+        self.backend = backend
+        self.config = {**config, "poison": backend.poison}
+        self.reader = Reader(backend, config, max(1, tags))
+        self.recurrence = Recurrence(self.reader, config)
+        self.promises = Promises(backend.arrays)
+        self.every = every
+        self.caches: dict[str, Any] = {}
+        self.snapshots: dict[str, Any] = {}
+        self.last: tuple[Array, Array, Mask, int] | None = None
+        self.margin = 0.0
+        self.get("a")
+
+    # --- caches and snapshots by name ---------------------------------------------------
+
+    def get(self, name: str) -> Any:
+        if name not in self.caches:
+            self.caches[name] = self.backend.open(self.config)
+        return self.caches[name]
+
+    def put_cache(self, name: str, cache: Any) -> None:
+        if cache is None:
+            raise Broken("malformed", "clone returned None, not a cache")
+        self.promises.drop(name)
+        self.caches[name] = cache
+
+    def find_snapshot(self, name: str | None) -> Any:
+        return None if name is None else self.snapshots[name]
+
+    def consume(self, name: str | None) -> Any:
+        """The snapshot, whose name is free from now on."""
+        return None if name is None else self.snapshots.pop(name, None)
+
+    def put_snapshot(self, name: str | None, snapshot: Any) -> list[int] | None:
+        """Binds a snapshot, closing the one that had the name before; one that gets no
+        name is closed at once. Returns its range."""
+        reported = get_range(snapshot)
+        old = self.snapshots.pop(name, None) if name is not None else snapshot
+        if old is not None:
+            self.get("a").close(old)
+        if name is not None and snapshot is not None:
+            self.snapshots[name] = snapshot
+        return reported
+
+    # --- operations that move arrays ----------------------------------------------------
+
+    def update(self, name: str, tag: int, length: int) -> Answer:
+        """Appends the tokens `tag`, `tag` + 1, … and reads what their queries see."""
+        cache = self.get(name)
+        if self.config["kind"] == "state":
+            rows = self.recurrence.advance(cache, tag, length)
+            return {"offset": cache.offset, "visible": rows}
+        padding = self.config["mask_padding"]
+        rows_padded = -(-length // padding) * padding
+        keys, values = self.reader.feed(tag, length)
+        mask = cache.make_mask(length, rows_padded)
+        keys, values = split_pair(cache.update(keys, values), "update")
+        columns = self.reader.read((keys, values), "update")
+        if self.is_sampled(tag):
+            self.promises.keep(name, "update", (keys, values))
+        self.last = (keys, values, mask, length)
+        return {
+            "offset": cache.offset,
+            "visible": get_rows(
+                columns, mask, length, rows_padded, self.backend.causal, self.reader.arrays
+            ),
+            "columns": columns,
+        }
+
+    def read_all(self, operation: str, name: str, older: Sequence[Token]) -> Answer:
+        """What `state` or `view` returns, without the older tokens that may come along."""
+        cache = self.get(name)
+        pair = cache.state() if operation == "state" else cache.view()
+        if self.config["kind"] == "state":
+            return {"tags": self.recurrence.read(pair, operation)}
+        if pair is None:
+            return {"tags": []}
+        columns = self.reader.read(pair, operation)
+        self.promises.keep(name, operation, pair)
+        may_come = {token.tag for token in older}
+        tags = [column for column in columns if column not in may_come]
+        return {"tags": sorted(tags, key=sort_key)}
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def is_sampled(self, tag: int) -> bool:
+        return self.every or tag % SAMPLE == 0
+
+    def settle(self, op: Op) -> None:
+        """Before `op`: whatever it may end must have held until now."""
+        if self.backend.lifetime == "forever":
+            if self.every:
+                self.promises.check()
+        elif op["op"] in WRITES and self.promises.kept:
+            name = op.get("cache", "a")
+            self.promises.check(lambda cache: cache == name)
+            self.promises.drop(name)
+
+    def finish(self) -> None:
+        self.promises.check()
+
+    def verify_attention(
+        self, visible: Callable[[int], Sequence[Token]], tag: int, offset: int
+    ) -> None:
+        """Puts the last update through the framework's attention and compares with the
+        reference in double precision. Its tokens are `tag`, …, and end at `offset`."""
+        if self.last is None or not self.is_sampled(tag) or not self.config["value_dim"]:
+            return
+        keys, values, mask, length = self.last
+        self.last = None
+        if mask is not None and not isinstance(mask, str):
+            mask = mask[..., :length, :]
+        queries = self.reader.queries.vectors[:, :, tag : tag + length]
+        arrays = self.reader.arrays
+        framework = arrays.from_numpy(queries, self.config["dtype"])
+        got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
+        for row in range(length):
+            tokens = visible(offset - length + row)
+            wanted = self.attend_reference(queries[0, :, row], tokens)
+            self.judge(got[0, :, row], wanted, len(tokens), row)
+
+    def attend_reference(self, queries: Any, tokens: Sequence[Token]) -> Any:
+        """[heads, value_dim] of one row that sees `tokens`."""
+        tags = [token.tag for token in tokens]
+        keys = self.reader.keys.get_vectors(tags)[0].tolist()
+        values = self.reader.values.get_vectors(tags)[0].tolist()
+        heads = zip(queries.tolist(), keys, values, strict=True)
+        return np.array([compute_attention(q, k, v) for q, k, v in heads])
+
+    def judge(self, got: Any, wanted: Any, tokens: int, row: int) -> None:
+        tolerance = get_attention_tolerance(
+            self.config["dtype"], self.config["key_dim"], tokens, self.backend.tolerance
+        )
+        error = float(np.abs(got - wanted).max())
+        if not error <= tolerance:
+            raise Broken(
+                "attention",
+                f"attention over what update returned is off by {error:.2g} in row {row}"
+                f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
+            )
+        self.margin = max(self.margin, error / tolerance)
+
+
+def sort_key(column: Column) -> tuple[bool, Column]:
+    """Tags first, in order; then words."""
+    return isinstance(column, str), column

@@ -1,0 +1,1 @@
+"""Ways to make programs. What comes after is the same for all."""

@@ -1,0 +1,136 @@
+"""Tags as vectors, and vectors as tags.
+
+Token n has tag n. Its key and value are a pure function of (tag, layer, head, dimension,
+role), chosen so that the tag can be read back from what a cache returns:
+
+* A number is an odd multiple of 1/16 between -15/16 and 15/16. Those sixteen numbers are
+  exact in float32, float16, bfloat16 and float8, so moving data is checked for equality.
+* The first `digits` dimensions spell a code in base 16; code = (tag * 40503 + salt) mod
+  16 ** digits. The multiplier is odd, so within one (layer, head, role) no two tags share
+  a code, and neighbouring tags look nothing alike. The salt tells layers, heads and roles
+  apart: a vector in the wrong place never reads as the right one.
+* Further dimensions hold digits of other products of the code, so that exchanged
+  dimensions show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Role = Literal["key", "value", "query"]
+ROLES: tuple[Role, ...] = ("key", "value", "query")
+
+MULTIPLIER = 40503
+"""Odd, and close to 2 ** 16 divided by the golden ratio, which spreads neighbours."""
+
+MAX_DIGITS = 4
+
+F32 = npt.NDArray[np.float32]
+
+
+def get_digits(dim: int) -> int:
+    """How many leading dimensions of a vector spell its code."""
+    return min(dim, MAX_DIGITS)
+
+
+def get_tag_limit(dim: int) -> int:
+    """How many tags a vector of `dim` dimensions can tell apart."""
+    return int(16 ** get_digits(dim)) if dim else 16**MAX_DIGITS
+
+
+def get_salt(layer: int, head: int, role: Role) -> int:
+    """Distinct for all layers < 16, heads < 64 and roles, modulo any 16 ** digits with
+    digits ≥ 3; with fewer digits the first few are."""
+    return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
+
+
+def compute_vectors(
+    tags: npt.NDArray[np.int64], layer: int, head: int, role: Role, dim: int
+) -> F32:
+    """The vectors of `tags`: [tags, dim]."""
+    modulus = get_tag_limit(dim)
+    code = (tags * MULTIPLIER + get_salt(layer, head, role)) % modulus  # [tags]
+    columns = [get_digit(code, dimension) for dimension in range(dim)]
+    digits = np.stack(columns, axis=1) if columns else np.zeros((len(tags), 0))
+    return ((2 * digits - 15) / 16).astype(np.float32)
+
+
+def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int64]:
+    """The base-16 digit of `code` that stands in `dimension`."""
+    place = 16 ** (dimension % MAX_DIGITS)
+    turn = 1 + 2 * (dimension // MAX_DIGITS)
+    digit: npt.NDArray[np.int64] = code * turn // place % 16
+    return digit
+
+
+@dataclass(frozen=True)
+class Table:
+    """The vectors of the tags 0 … limit - 1 for one (layer, role) and some heads.
+
+    vectors: [1, heads, limit, dim], read-only.
+    """
+
+    layer: int
+    role: Role
+    vectors: F32
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[3])
+
+    @property
+    def heads(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def read_tags(self, array: F32) -> npt.NDArray[np.int64]:
+        """The tags that the vectors of head 0 spell, whether or not the rest agrees.
+
+        array: [1, heads, tokens, dim], finite or not; returns [tokens], each in
+        [0, limit); a vector that spells no tag of the table reads as limit.
+        """
+        digits = get_digits(self.dim)
+        modulus = 16**digits
+        weights = np.array([8.0 * 16**place for place in range(digits)], np.float32)
+        spelled = array[0, 0, :, :digits] @ weights  # [tokens], exact in float32
+        with np.errstate(invalid="ignore"):
+            code = (spelled + (modulus - 1) / 2).astype(np.int64)
+        salt = get_salt(self.layer, 0, self.role)
+        tags = (code - salt) * pow(MULTIPLIER, -1, modulus) % modulus
+        return np.minimum(tags, self.vectors.shape[2])
+
+    def get_vectors(self, tags: npt.NDArray[np.int64] | list[int]) -> F32:
+        """[1, heads, tokens, dim]; an unknown tag gives the last vector."""
+        return np.take(self.vectors, tags, axis=2, mode="clip")
+
+
+@cache
+def get_table(layer: int, role: Role, heads: int, dim: int, limit: int) -> Table:
+    """The table for tags below `limit`, which is rounded up to a power of two so that
+    few tables are ever built."""
+    limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim))
+    return get_rounded_table(layer, role, heads, dim, limit)
+
+
+@cache
+def get_rounded_table(
+    layer: int, role: Role, heads: int, dim: int, limit: int
+) -> Table:
+    tags = np.arange(limit, dtype=np.int64)
+    vectors = np.stack(
+        [compute_vectors(tags, layer, head, role, dim) for head in range(heads)]
+    )[None]
+    vectors.flags.writeable = False
+    return Table(layer, role, vectors)
+
+
+def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
+    """Each number moved to the payload number within `tolerance` of it; a number that
+    has none nearby stays as it is. For backends that declare inexact storage."""
+    nearest = np.clip(np.round(array * 8 - 0.5) * 2 + 1, -15, 15) / 16
+    close = np.abs(array - nearest) <= tolerance
+    return np.where(close, nearest, array).astype(np.float32)

@@ -1,0 +1,266 @@
+"""The program: one JSON document that is case, failure, regression test and message."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from harness.contracts import CONTRACTS
+from harness.contracts.base import Contract, Op, Schema
+from harness.errors import UsageError
+from harness.payload import get_tag_limit
+
+FORMAT = "lockstep/1"
+MAX_BYTES = 8 << 20
+MAX_OPERATIONS = 10_000
+MAX_TOKENS = 4096
+MAX_NUMBERS = 1 << 24
+"""Of K and V together: keeps a program's tokens under 64 MiB in float32."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A config and the operations to run on it, complete: every default is filled in.
+
+    meta: free text for people. Nothing reads it but reports.
+    """
+
+    contract: str
+    config: Mapping[str, Any]
+    ops: Sequence[Op]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> Contract:
+        return CONTRACTS[self.contract]
+
+    @property
+    def kind(self) -> str:
+        return str(self.config["kind"])
+
+    def count_tokens(self) -> int:
+        operations = self.rules.operations
+        return sum(operations[op["op"]].tokens(op) for op in self.ops)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a file: defaults left out, fields in the order of the format."""
+        rules = self.rules
+        return {
+            "format": FORMAT,
+            "contract": self.contract,
+            "config": drop_defaults(self.config, rules.config),
+            "ops": [
+                {"op": op["op"], **drop_defaults(op, rules.operations[op["op"]].fields)}
+                for op in self.ops
+            ],
+            **({"meta": dict(self.meta)} if self.meta else {}),
+        }
+
+    def digest(self) -> str:
+        """The same for the same config and operations, whatever is in `meta`."""
+        body = replace(self, meta={}).to_json()
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def drop_defaults(
+    fields: Mapping[str, Any], schemas: Mapping[str, Schema]
+) -> dict[str, Any]:
+    return {
+        name: fields[name]
+        for name, schema in schemas.items()
+        if "default" not in schema or fields[name] != schema["default"]
+    }
+
+
+# --- from a file ------------------------------------------------------------------------
+
+
+def load_programs(path: Path) -> list[Program]:
+    """The programs in a file: one, or one a line if it ends in .jsonl or .jsonl.gz.
+
+    Raises UsageError with the place of what is wrong.
+    """
+    return list(iterate_programs(path))
+
+
+def iterate_programs(path: Path) -> Iterator[Program]:
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        for number, line in enumerate(read_text(path).splitlines(), 1):
+            if line.strip():
+                yield parse_program(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+    else:
+        yield parse_program(parse_json(read_text(path), str(path)), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, which may be gzipped, if it is of bearable size."""
+    hint = f"a program file may have {MAX_BYTES >> 20} MiB"
+    try:
+        if path.name.endswith(".gz"):
+            with gzip.open(path) as file:
+                content = file.read(MAX_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder, not a program file") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{path}: is too large; {hint}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text: {error}") from None
+
+
+def parse_json(text: str, where: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not a number of JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        ends = "; the file may be cut off" if error.pos >= len(text.rstrip()) else ""
+        raise UsageError(
+            f"{where}: is not JSON: {error.msg}, line {error.lineno}"
+            f" column {error.colno}{ends}"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{where}: is not JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: is nested too deeply to be a program") from None
+
+
+def parse_program(document: Any, where: str) -> Program:
+    """A complete program from parsed JSON; a trace is read as the program in it."""
+    if isinstance(document, dict) and isinstance(document.get("program"), dict):
+        document = document["program"]
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: a program is an object, this is a {name_type(document)}")
+    form = document.get("format")
+    if form != FORMAT:
+        raise UsageError(
+            f'{where}: "format" is {show(form)}; this version reads "{FORMAT}"'
+        )
+    contract = get_named(CONTRACTS, document.get("contract"), f"{where}: contract")
+    config = document.get("config")
+    if not isinstance(config, dict):
+        raise UsageError(f'{where}: "config" must be an object, not {name_type(config)}')
+    config = complete(config, contract.config, f"{where}: config")
+    broken = contract.why_not(config)
+    if broken:
+        raise UsageError(f"{where}: config: {broken}")
+    ops = parse_operations(document.get("ops"), contract, where)
+    meta = document.get("meta")
+    program = Program(contract.name, config, ops, meta if isinstance(meta, dict) else {})
+    check_size(program, where)
+    return program
+
+
+def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
+    if not isinstance(ops, list):
+        raise UsageError(f'{where}: "ops" must be a list, not {name_type(ops)}')
+    if len(ops) > MAX_OPERATIONS:
+        raise UsageError(
+            f"{where}: {len(ops)} operations; a program may have {MAX_OPERATIONS}"
+        )
+    parsed = []
+    for number, op in enumerate(ops):
+        place = f"{where}: ops[{number}]"
+        if not isinstance(op, dict):
+            raise UsageError(f"{place}: an operation is an object, not {name_type(op)}")
+        operation = get_named(contract.operations, op.get("op"), f"{place}: operation")
+        fields = {name: value for name, value in op.items() if name != "op"}
+        fields = complete(fields, operation.fields, f"{place} ({operation.name})")
+        parsed.append({"op": operation.name, **fields})
+    return parsed
+
+
+def complete(
+    given: Mapping[str, Any], schemas: Mapping[str, Schema], where: str
+) -> dict[str, Any]:
+    """`given` with its defaults filled in, each field checked against its schema."""
+    for name in given:
+        if name not in schemas:
+            raise UsageError(f"{where}: unknown field {show(name)}{suggest(name, schemas)}")
+    fields = {}
+    for name, schema in schemas.items():
+        if name in given:
+            fields[name] = check_field(given[name], schema, f"{where}: {name}")
+        elif "default" in schema:
+            fields[name] = schema["default"]
+        else:
+            raise UsageError(f'{where}: the field "{name}" is missing')
+    return fields
+
+
+def check_field(value: Any, schema: Schema, where: str) -> Any:
+    """The value, if the schema allows it; a whole float becomes an int."""
+    validator = jsonschema.Draft202012Validator(dict(schema))
+    error = next(iter(validator.iter_errors(value)), None)
+    if error is not None:
+        place = "".join(f"[{part}]" for part in error.absolute_path)
+        message = shorten(error.message)
+        raise UsageError(f"{where}{place}: {message}")
+    if isinstance(value, float):
+        return int(value)
+    if isinstance(value, list):
+        return [int(item) if isinstance(item, float) else item for item in value]
+    return value
+
+
+def check_size(program: Program, where: str) -> None:
+    """No file makes the process eat memory or time without limit."""
+    tokens, config = program.count_tokens(), program.config
+    most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
+    if tokens > most:
+        raise UsageError(
+            f"{where}: writes {tokens} tokens; with these dimensions at most {most}"
+        )
+    numbers = tokens * config["heads"] * (config["key_dim"] + config["value_dim"])
+    if numbers > MAX_NUMBERS:
+        raise UsageError(
+            f"{where}: K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
+        )
+
+
+def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
+    if isinstance(name, str) and name in options:
+        return options[name]
+    if name is None:
+        raise UsageError(f"{where}: missing; one of {', '.join(options)}")
+    raise UsageError(f"{where}: unknown {show(name)}{suggest(name, options)}")
+
+
+def suggest(name: Any, options: Mapping[str, Any]) -> str:
+    """The nearest names, or all of them."""
+    near = get_close_matches(str(name), options) or list(options)
+    return f"; did you mean {', '.join(near)}?"
+
+
+def show(value: Any) -> str:
+    return shorten(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def shorten(text: str, most: int = 120) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def name_type(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+    if value is None:
+        return "missing"
+    return names.get(type(value), "a number")

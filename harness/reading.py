@@ -1,0 +1,221 @@
+"""From the arrays that a backend returns to the tokens that a query sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Alignment, Array, Arrays, Backend, Mask
+from harness.contracts.base import Broken
+from harness.payload import F32, Table, get_table, snap
+
+Column = int | str
+"""What stands in one column of K and V: a tag, or words for what cannot be one."""
+
+
+class Reader:
+    """Makes the K and V that go into one layer, and reads those that come out.
+
+    limit: tags are below it.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
+    ) -> None:
+        self.arrays = backend.arrays
+        self.tolerance = backend.tolerance
+        self.dtype: str = config["dtype"]
+        heads = config["heads"]
+        self.keys = get_table(layer, "key", heads, config["key_dim"], limit)
+        self.values = get_table(layer, "value", heads, config["value_dim"], limit)
+        self.queries = get_table(layer, "query", heads, config["key_dim"], limit)
+
+    def feed(self, tag: int, length: int) -> tuple[Array, Array]:
+        """K [1, heads, length, key_dim] and V of the tags from `tag` on."""
+        end = tag + length
+        return (
+            self.arrays.from_numpy(self.keys.vectors[:, :, tag:end], self.dtype),
+            self.arrays.from_numpy(self.values.vectors[:, :, tag:end], self.dtype),
+        )
+
+    def read(self, pair: Any, name: str) -> list[Column]:
+        """The token in each column of a returned (K, V). name: who returned it."""
+        keys, values = split_pair(pair, name)
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}")
+        if keys.shape[2] != values.shape[2]:
+            raise Broken(
+                "malformed",
+                f"{name} returned {keys.shape[2]} columns of K and"
+                f" {values.shape[2]} of V",
+            )
+        tags = self.keys.read_tags(keys)
+        if np.array_equal(keys, self.keys.get_vectors(tags)) and np.array_equal(
+            values, self.values.get_vectors(tags)
+        ):
+            columns: list[Column] = tags.tolist()
+            return columns
+        return [self.name_column(keys, values, at) for at in range(keys.shape[2])]
+
+    def get_floats(self, array: Array, table: Table, name: str) -> F32:
+        """`array` as float32, after its form has been checked."""
+        floats = to_numpy(self.arrays, array, name)
+        wanted = (1, table.heads, table.dim)
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
+            raise Broken(
+                "malformed",
+                f"{name} has shape {list(floats.shape)},"
+                f" not [1, {table.heads}, tokens, {table.dim}]",
+            )
+        dtype = self.arrays.dtype(array)
+        if dtype != self.dtype:
+            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
+        return snap(floats, self.tolerance) if self.tolerance else floats
+
+    def name_column(self, keys: F32, values: F32, at: int) -> Column:
+        """What stands in column `at`, if need be in words."""
+        key = name_vectors(keys[:, :, at : at + 1], self.keys)
+        value = name_vectors(values[:, :, at : at + 1], self.values)
+        if key == value or (self.values.dim == 0 and isinstance(key, int)):
+            return key
+        return f"the key of {key} with the value of {value}"
+
+
+def name_vectors(vectors: F32, table: Table) -> Column:
+    """The tag whose vectors of all heads are these, or what they are instead."""
+    if table.dim == 0:
+        return "nothing"
+    if np.isnan(vectors).any():
+        return "NaN"
+    tags = table.read_tags(vectors)
+    right = table.get_vectors(tags)
+    if np.array_equal(vectors, right):
+        return int(tags[0])
+    if not vectors.any():
+        return "zeros"
+    heads = [
+        head
+        for head in range(table.heads)
+        if not np.array_equal(vectors[:, head], right[:, head])
+    ]
+    if len(heads) < table.heads:
+        return f"{int(tags[0])} but not in head {heads[0]}"
+    return "no token"
+
+
+def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        what = "None" if pair is None else f"{type(pair).__name__}"
+        raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
+    if pair[0] is None or pair[1] is None:
+        raise Broken("malformed", f"{name} returned None in the place of an array")
+    return pair[0], pair[1]
+
+
+def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
+    """The content of `array`; whatever is no array of the framework is malformed."""
+    try:
+        content = arrays.to_numpy(array)
+    except Exception as error:
+        raise Broken(
+            "malformed",
+            f"{name} is a {type(array).__name__} that cannot be read as an array"
+            f" ({type(error).__name__}: {error})",
+        ) from error
+    return content
+
+
+# The lowest number that every float dtype here has as a finite one; models write it, or
+# something lower, or -inf, where a column must not be seen.
+NEVER = float(np.finfo(np.float16).min)
+
+
+def get_rows(
+    columns: Sequence[Column],
+    mask: Mask,
+    length: int,
+    rows: int,
+    alignment: Alignment,
+    arrays: Arrays,
+) -> list[list[Column]]:
+    """What each of the first `length` rows sees, whatever the form of the mask.
+
+    rows: how many rows the mask must have; those beyond `length` must see nothing.
+    """
+    width = len(columns)
+    if mask is None or isinstance(mask, str):
+        return get_implied_rows(columns, mask, length, rows, alignment)
+    if length == rows == 1 and width == 0:
+        return [[]]
+    seen = get_seen(mask, rows, width, arrays)
+    for row in range(length, rows):
+        if seen[row].any():
+            raise Broken(
+                "mask", f"row {row} of the mask belongs to padding, but sees something"
+            )
+    return [list(compress(columns, row)) for row in seen[:length].tolist()]
+
+
+def get_implied_rows(
+    columns: Sequence[Column], mask: str | None, length: int, rows: int, to: Alignment
+) -> list[list[Column]]:
+    if rows > length:
+        raise Broken("mask", f"the mask is {mask!r}, so {rows - length} rows of padding see")
+    if mask is None:
+        return [list(columns) for _ in range(length)]
+    if mask != "causal":
+        raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
+    first = len(columns) - length if to == "lower-right" else 0
+    return [list(columns[: max(0, first + row + 1)]) for row in range(length)]
+
+
+def get_seen(
+    mask: Mask, rows: int, width: int, arrays: Arrays
+) -> npt.NDArray[np.bool_]:
+    """[rows, width], True where the row sees the column."""
+    content = to_numpy(arrays, mask, "the mask")
+    shape = content.shape
+    if shape[-2:] != (rows, width) or content.size != rows * width:
+        raise Broken(
+            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
+        )
+    content = content.reshape(rows, width)
+    if content.dtype == np.bool_:
+        return content
+    seen: npt.NDArray[np.bool_] = content == 0
+    if not (seen | (content <= NEVER)).all():
+        raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
+    return seen
+
+
+class Promises:
+    """Arrays that were returned, and what they held then.
+
+    still: tells whether they must still hold it.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.kept: list[tuple[str, str, list[Array], list[npt.NDArray[Any]]]] = []
+
+    def keep(self, cache: str, name: str, pair: Sequence[Array]) -> None:
+        """Remembers what the arrays that `cache` returned hold."""
+        content = [np.array(self.arrays.to_numpy(array)) for array in pair]
+        self.kept.append((cache, name, list(pair), content))
+
+    def check(self, concerned: Callable[[str], bool] = lambda cache: True) -> None:
+        """Raises Broken("alias") if an array of a concerned cache has changed."""
+        for cache, name, arrays, content in self.kept:
+            if concerned(cache):
+                for array, held in zip(arrays, content, strict=True):
+                    now = self.arrays.to_numpy(array)
+                    if not np.array_equal(now, held, equal_nan=True):
+                        raise Broken("alias", f"an array that {name} returned has changed")
+
+    def drop(self, cache: str) -> None:
+        """The arrays of `cache` are no longer promised to hold anything."""
+        self.kept = [kept for kept in self.kept if kept[0] != cache]

@@ -1,0 +1,22 @@
+"""The one table of tolerances. Moving data is exact; only computed numbers stand here."""
+
+from math import sqrt
+
+UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The unit roundoff of each storage dtype."""
+
+
+def get_attention_tolerance(
+    dtype: str, dim: int, tokens: int, storage: float = 0.0
+) -> float:
+    """How far one number of softmax(q · k / sqrt(dim)) · v may be off.
+
+    All numbers of q, k and v are below 1. A score is a sum of `dim` products, so its
+    error is at most (dim + 2) · u · sqrt(dim); the relative error of each weight is about
+    twice that of its score; weights sum to 1, and summing `tokens` of them adds
+    (tokens + 2) · u. `storage` is the error of a stored number that a backend with
+    inexact storage declares: it enters a score `dim` times and the result once.
+    """
+    unit = UNIT[dtype]
+    score = (dim + 2) * unit * sqrt(dim) + storage * sqrt(dim)
+    return 2 * score + (tokens + 2) * unit + storage

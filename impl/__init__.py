@@ -1,0 +1,1 @@
+"""What is held against the reference: caches, and how they declare themselves."""

@@ -1,0 +1,211 @@
+"""The caches of mlx-lm (`mlx_lm.models.cache`), driven as mlx-lm's models drive them.
+
+A model asks `create_attention_mask` (`mlx_lm.models.base`) for the mask, then calls
+`update_and_fetch`; `trim_prompt_cache` asks every layer whether it can be trimmed before
+it trims any, so a refusal is a plain 0. None of these caches pads query rows, can be
+emptied, or has snapshots: a user makes a new cache, or copies one with `copy.deepcopy`
+as `LRUPromptCache` does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import (
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    trim_prompt_cache,
+)
+
+from harness.backend import Array, Backend, Kind, Mask
+from impl.mlx.arrays import MLXArrays
+
+Config = Mapping[str, Any]
+Opener = Callable[[Config], "Layer"]
+
+BITS = 8
+GROUP_SIZE = 32
+"""The smallest group that MLX quantizes, so that vectors stay small."""
+ROUNDING = 0.01
+"""More than half a step of 8 bits between -15/16 and 15/16, with scales in bfloat16."""
+
+COMMON = {"mask_padding": (1,), "mask_form": ("any",)}
+PLAIN = {**COMMON, "chunk": (None,), "keep": (0,)}
+
+
+class Layer:
+    """One cache of mlx-lm as a layer of the contract."""
+
+    def __init__(self, cache: Any, window: int | None = None) -> None:
+        self.cache = cache
+        self.window = window
+
+    @property
+    def offset(self) -> int:
+        return int(self.cache.offset)
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        """As a model calls it, with hidden states of which only the length is read."""
+        hidden = mx.zeros((1, length, 1))
+        return create_attention_mask(hidden, self.cache, window_size=self.window)
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        keys, values = self.cache.update_and_fetch(keys, values)
+        return keys, values
+
+    def state(self) -> tuple[Array, Array] | None:
+        """The buffers in `cache.state`, cut at the offset that `cache.state` names."""
+        keys, values, offset = self.cache.state[:3]
+        if keys is None:
+            return None
+        return keys[..., :offset, :], values[..., :offset, :]
+
+    def view(self) -> tuple[Array, Array] | None:
+        """What `update_and_fetch` would return; it cannot be asked of an empty cache."""
+        return None if self.cache.empty() else self.cache.keys_and_values()
+
+    def size(self) -> int:
+        return int(self.cache.size())
+
+    def trim(self, count: int) -> int:
+        """0 where the class says that it cannot be trimmed."""
+        trim: Callable[[list[Any], int], int] = trim_prompt_cache  # annotated as a list
+        return trim([self.cache], count)
+
+    def clone(self) -> Layer:
+        return type(self)(copy.deepcopy(self.cache), self.window)
+
+
+class ConcatenateLayer(Layer):
+    """`ConcatenateKVCache`, whose `state` is the pair of arrays itself."""
+
+    def state(self) -> tuple[Array, Array] | None:
+        keys, values = self.cache.state
+        return None if keys is None else (keys, values)
+
+
+class QuantizedLayer(Layer):
+    """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
+
+    Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
+    `mlx_lm.models.base`); the contract compares vectors, so they are restored here.
+    """
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        return self._restore(self.cache.update_and_fetch(keys, values))
+
+    def view(self) -> tuple[Array, Array] | None:
+        if self.offset == 0:  # mx.dequantize takes no array without rows
+            return None
+        return self._restore(self.cache.keys_and_values())
+
+    def state(self) -> tuple[Array, Array] | None:
+        keys, values, offset = self.cache.state[:3]
+        if offset == 0:
+            return None
+        cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
+        return self._restore(cut)
+
+    def _restore(self, pair: Iterable[Any]) -> tuple[Array, Array]:
+        size, bits = self.cache.group_size, self.cache.bits
+        keys, values = (
+            mx.dequantize(packed, scales, biases, group_size=size, bits=bits)
+            for packed, scales, biases in pair
+        )
+        return keys, values
+
+
+class ChunkedLayer(Layer):
+    """`ChunkedKVCache` as Llama 4 uses it (`mlx_lm.models.llama4`, its only user).
+
+    The class has no `make_mask`. The model first drops from the front what no query of a
+    later chunk may see, then compares the chunk numbers of queries and kept keys.
+    """
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        self.cache.maybe_trim_front()
+        chunk, offset = self.cache.chunk_size, self.cache.offset
+        queries = mx.arange(offset, offset + length)[:, None]  # [length, 1]
+        keys = mx.arange(self.cache.start_position, offset + length)  # [columns]
+        return (keys <= queries) & (keys // chunk == queries // chunk)
+
+
+def mlx_lm() -> Backend:
+    """`KVCache` for kv, `RotatingKVCache` for rotating, also with kept tokens."""
+    operations = {"update", "state", "view", "size", "trim", "clone"}
+    rotating = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
+    kinds = {"kv": _kind(operations, PLAIN), "rotating": _kind(operations, rotating)}
+    return _backend("mlx-lm", kinds, _open)
+
+
+def mlx_lm_concatenate() -> Backend:
+    """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
+    kind = _kind({"update", "state", "view", "trim", "clone"}, PLAIN)
+    return _backend("mlx-lm-concatenate", {"kv": kind}, _open_concatenate)
+
+
+def mlx_lm_quantized() -> Backend:
+    """`QuantizedKVCache` with 8 bits: contents come back rounded, never exact."""
+    dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
+    kind = _kind({"update", "state", "view", "trim", "clone"}, {**PLAIN, **dims})
+    backend = _backend("mlx-lm-quantized", {"kv": kind}, _open_quantized)
+    return replace(backend, tolerance=ROUNDING)
+
+
+def mlx_lm_chunked() -> Backend:
+    """`ChunkedKVCache`; it forgets what lies before the last chunk, so has no state."""
+    kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
+    return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked)
+
+
+def _open(config: Config) -> Layer:
+    if config["kind"] == "kv":
+        return Layer(_stepping(KVCache(), config))
+    cache = RotatingKVCache(max_size=config["window"], keep=config["keep"])
+    return Layer(_stepping(cache, config), config["window"])
+
+
+def _open_concatenate(config: Config) -> Layer:
+    return ConcatenateLayer(ConcatenateKVCache())
+
+
+def _open_quantized(config: Config) -> Layer:
+    cache = QuantizedKVCache(group_size=GROUP_SIZE, bits=BITS)
+    return QuantizedLayer(_stepping(cache, config))
+
+
+def _open_chunked(config: Config) -> Layer:
+    return ChunkedLayer(_stepping(ChunkedKVCache(config["chunk"]), config))
+
+
+def _stepping(cache: Any, config: Config) -> Any:
+    """The same cache, growing by config["step"] and not by the 256 of its class."""
+    cache.step = config["step"]
+    return cache
+
+
+def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
+    return Kind(frozenset(operations), config)
+
+
+def _backend(name: str, kinds: Mapping[str, Kind], opener: Opener) -> Backend:
+    return Backend(
+        name=name,
+        device=mx.default_device().type.name,
+        contracts={"layer": kinds},
+        arrays=MLXArrays(),
+        open=opener,
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime="until-write",
+        causal="lower-right",
+        versions={package: version(package) for package in ("mlx-lm", "mlx")},
+    )

@@ -1,0 +1,203 @@
+"""The caches of transformers (`transformers.cache_utils`), driven as its models do.
+
+A model builds the mask with one of the builders of `transformers.masking_utils`, which
+ask the cache for `get_query_offset` and `get_mask_sizes`, then calls `update`. Masks are
+[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None
+where `sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
+`is_causal`, which torch aligns with the upper left and which a single row does not use.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache, DynamicCache, QuantizedLayer, StaticCache
+from transformers.masking_utils import (
+    create_causal_mask,
+    create_chunked_causal_mask,
+    create_sliding_window_causal_mask,
+)
+
+from harness.backend import Array, Backend, Kind, Lifetime, Mask
+from impl.torch.arrays import TorchArrays
+
+Config = Mapping[str, Any]
+Attention = Literal["full_attention", "sliding_attention", "chunked_attention"]
+
+STATIC_LENGTH = 256
+"""Tokens that a static cache has room for; programs write far fewer into one cache."""
+
+MASKS: Mapping[Attention, Callable[..., Any]] = {
+    "full_attention": create_causal_mask,
+    "sliding_attention": create_sliding_window_causal_mask,
+    "chunked_attention": create_chunked_causal_mask,
+}
+COMMON = {"mask_padding": (1,), "mask_form": ("any", "additive"), "keep": (0,)}
+PLAIN = {**COMMON, "chunk": (None,)}
+CHUNKED = {**COMMON, "chunk": (1, 2, 3, 4, 5, 8)}
+
+
+class Layer:
+    """A cache of transformers with one layer, as a layer of the contract."""
+
+    def __init__(self, cache: Any, config: Any) -> None:
+        self.cache = cache
+        self.config = config
+
+    @property
+    def offset(self) -> int:
+        return int(self.cache.get_seq_length())  # a static layer counts in a tensor
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        """As a model calls it, with embeddings of which only length and dtype are read."""
+        build = MASKS[self.config.layer_types[0]]
+        embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
+        mask = build(self.config, embeddings, None, self.cache)
+        return "causal" if mask is None and length > 1 else mask
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        keys, values = self.cache.update(keys, values, 0)
+        return keys, values
+
+    def state(self) -> tuple[Array, Array] | None:
+        """The tensors of a dynamic layer; one that is full holds all its tokens."""
+        layer = self.cache.layers[0]
+        return (layer.keys, layer.values) if layer.is_initialized else None
+
+    def size(self) -> int:
+        return int(self.cache.get_seq_length())
+
+    def trim(self, count: int) -> int:
+        """`crop`, which takes the number of tokens to remove as a negative number.
+
+        A sliding layer that has reached its window answers with a RuntimeError and
+        changes nothing: that is its refusal.
+        """
+        before = self.offset
+        try:
+            self.cache.crop(-count)
+        except RuntimeError:
+            return 0
+        return before - self.offset
+
+    def clone(self) -> Layer:
+        """As the documentation reuses the cache of a prompt: `copy.deepcopy`."""
+        return Layer(copy.deepcopy(self.cache), self.config)
+
+    def free(self) -> None:
+        self.cache.reset()
+
+
+class IdentityLayer(QuantizedLayer):
+    """The quantized layer with a quantizer that rounds nothing, so that only the
+    bookkeeping of the base class is left: what is packed, what is kept as it came."""
+
+    def _quantize(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.clone()
+
+    def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:
+        return q_tensor.clone()
+
+
+def transformers() -> Backend:
+    """`DynamicCache`: a full layer for kv, a sliding one for rotating.
+
+    A sliding layer holds W - 1 tokens between updates and counts all it has seen, so it
+    has neither the state nor the size of the contract.
+    """
+    kinds = {
+        "kv": _kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
+        "rotating": _kind({"update", "trim", "clone", "free"}, PLAIN),
+    }
+    return _backend("transformers", kinds, _open_dynamic, "forever")
+
+
+def transformers_chunked() -> Backend:
+    """`DynamicCache` with a chunked layer, the sliding one under another mask.
+
+    It refuses to be cropped once it holds a chunk, so trim is not declared.
+    """
+    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
+    return _backend("transformers-chunked", kinds, _open_dynamic, "forever")
+
+
+def transformers_static() -> Backend:
+    """`StaticCache`: full and sliding layers in tensors of fixed size."""
+    kinds = {
+        "kv": _kind({"update", "size", "clone", "free"}, PLAIN),
+        "rotating": _kind({"update", "clone", "free"}, PLAIN),
+    }
+    return _backend("transformers-static", kinds, _open_static, "until-write")
+
+
+def transformers_static_chunked() -> Backend:
+    """`StaticCache` with a chunked layer."""
+    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
+    return _backend("transformers-static-chunked", kinds, _open_static, "until-write")
+
+
+def transformers_quantized() -> Backend:
+    """The base class of the quantized layers; "step" is its residual length."""
+    kinds = {"kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN)}
+    return _backend("transformers-quantized", kinds, _open_quantized, "forever")
+
+
+def _open_dynamic(config: Config) -> Layer:
+    model = _model(config)
+    return Layer(DynamicCache(config=model), model)
+
+
+def _open_static(config: Config) -> Layer:
+    model = _model(config)
+    return Layer(StaticCache(config=model, max_cache_len=STATIC_LENGTH), model)
+
+
+def _open_quantized(config: Config) -> Layer:
+    layer = IdentityLayer(residual_length=config["step"])
+    return Layer(Cache(layers=[layer]), _model(config))
+
+
+def _model(config: Config) -> Any:
+    """The configuration of a model with one layer, of the attention that is asked for."""
+    attention: Attention = "full_attention"
+    if config["kind"] == "rotating":
+        attention = "sliding_attention"
+    elif config["chunk"] is not None:
+        attention = "chunked_attention"
+    make: Callable[..., Any] = PreTrainedConfig  # fields of models are not annotated
+    return make(
+        num_hidden_layers=1,
+        layer_types=[attention],
+        sliding_window=config["window"],
+        attention_chunk_size=config["chunk"],
+        attn_implementation="eager" if config["mask_form"] == "additive" else "sdpa",
+        dtype=config["dtype"],
+    )
+
+
+def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
+    return Kind(frozenset(operations), config)
+
+
+def _backend(
+    name: str,
+    kinds: Mapping[str, Kind],
+    opener: Callable[[Config], Layer],
+    lifetime: Lifetime,
+) -> Backend:
+    return Backend(
+        name=name,
+        device="cpu",
+        contracts={"layer": kinds},
+        arrays=TorchArrays("cpu"),
+        open=opener,
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime=lifetime,
+        causal="upper-left",
+        versions={package: version(package) for package in ("transformers", "torch")},
+    )

@@ -1,0 +1,110 @@
+"""Memory that holds tokens, and lazy snapshots of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+Arrays = tuple[Any, Any]
+"""Two arrays that belong together: K and V, or the two parts of a recurrent state."""
+
+
+class Memory(ABC):
+    """The arrays of one cache, addressed by token position.
+
+    Snapshots only name positions here until a write is about to change what they name.
+    """
+
+    def __init__(self) -> None:
+        self.named: WeakSet[Snapshot] = WeakSet()
+
+    @abstractmethod
+    def read(self, begin: int, end: int) -> Arrays:
+        """What the positions [begin, end) hold, without copying where possible."""
+
+    @abstractmethod
+    def copy(self, begin: int, end: int) -> Arrays:
+        """The same in arrays of their own, no larger than they need to be."""
+
+    @abstractmethod
+    def join(self, left: Arrays, right: Arrays) -> Arrays:
+        """Two neighbouring ranges as one."""
+
+    @abstractmethod
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        """Whether writing the positions [begin, end) changes what `snapshot` names."""
+
+    @abstractmethod
+    def get_bytes(self, arrays: Arrays) -> int: ...
+
+    def secure(self, begin: int, end: int) -> None:
+        """Before a write to [begin, end): snapshots that it would change copy first."""
+        if self.named:
+            for snapshot in list(self.named):
+                if self.touches(snapshot, begin, end):
+                    snapshot.own()
+
+    def secure_all(self) -> None:
+        """Before all memory goes."""
+        for snapshot in list(self.named):
+            snapshot.own()
+
+
+class Snapshot:
+    """Content of a cache that was put aside, labelled [begin, end).
+
+    It names the positions [first, end) of `memory` and owns nothing, until the cache is
+    about to change what stands there; then it copies, once, and tells `on_copy` the
+    bytes.
+    """
+
+    def __init__(self, memory: Memory, first: int, begin: int, end: int) -> None:
+        self.first, self.begin, self.end = first, begin, end
+        self.memory: Memory | None = memory
+        self.arrays: Arrays | None = None
+        self.nbytes = 0
+        self.on_copy: Callable[[int], None] | None = None
+        memory.named.add(self)
+
+    @classmethod
+    def owning(cls, memory: Memory, arrays: Arrays, begin: int, end: int) -> Snapshot:
+        """One that has its own arrays from the start."""
+        snapshot = cls(memory, begin, begin, end)
+        snapshot.take_over(arrays)
+        return snapshot
+
+    def read(self) -> Arrays:
+        """The content: a view of the cache's memory, or the own arrays."""
+        if self.memory is not None:
+            return self.memory.read(self.first, self.end)
+        if self.arrays is None:
+            raise ValueError(f"snapshot [{self.begin}, {self.end}) has been closed")
+        return self.arrays
+
+    def own(self) -> None:
+        """Copies what is named, if it was not copied yet."""
+        if self.memory is not None:
+            self.take_over(self.memory.copy(self.first, self.end))
+            if self.on_copy:
+                self.on_copy(self.nbytes)
+
+    def take_over(self, arrays: Arrays) -> None:
+        assert self.memory is not None
+        self.nbytes = self.memory.get_bytes(arrays)
+        self.memory.named.discard(self)
+        self.memory, self.arrays = None, arrays
+
+    def is_in(self, memory: Memory) -> bool:
+        """Whether the content still stands in `memory`, where it is named."""
+        return self.memory is memory
+
+    def close(self) -> None:
+        """Lets go of everything. Reading it afterwards is an error, closing again too."""
+        if self.memory is None and self.arrays is None:
+            raise ValueError(f"snapshot [{self.begin}, {self.end}) was closed before")
+        if self.memory is not None:
+            self.memory.named.discard(self)
+        self.memory = self.arrays = None
+        self.nbytes = 0

@@ -1,0 +1,75 @@
+"""The sliding window, whatever the framework: offsets and snapshots over a ring."""
+
+from __future__ import annotations
+
+from impl.shared.layer import WholeSnapshots
+from impl.shared.memory import Arrays, Snapshot
+
+
+class RotatingCacheBase(WholeSnapshots):
+    """The last `window` tokens. Position p stands in slot p mod capacity of the ring."""
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"window {window} holds no token")
+        super().__init__()
+        self.window = window
+
+    def write(self, position: int, arrays: Arrays) -> None:
+        """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
+        raise NotImplementedError
+
+    def get_first(self, offset: int) -> int:
+        """The first position of the window that ends before `offset`."""
+        return max(0, offset - self.window)
+
+    def view(self) -> Arrays | None:
+        """K and V of the window, in the order of positions; None if it is empty."""
+        if not self.offset:
+            return None
+        return self.memory.read(self.get_first(self.offset), self.offset)
+
+    def state(self) -> Arrays | None:
+        """The same as `view`."""
+        return self.view()
+
+    def size(self) -> int:
+        return min(self.offset, self.window)
+
+    def trim(self, count: int) -> int:
+        """Takes back up to `count` tokens from the end, and returns how many: none once
+        tokens have slid out, for the window before would need them."""
+        if count < 0:
+            raise ValueError(f"trim: count {count} is negative")
+        if self.offset > self.window:
+            return 0
+        trimmed = min(count, self.offset)
+        self.offset -= trimmed
+        return trimmed
+
+    def get_snapshot(self, begin: int, end: int) -> Snapshot:
+        return Snapshot(self.memory, self.get_first(end), begin, end)
+
+    def restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Brings the cache to offset `target`; False, and nothing changed, if it cannot
+        be reached.
+
+        Without a snapshot: to where it stands, or back while nothing has slid out. With
+        one, it replaces everything; to stop short of its end, nothing may have slid out
+        of it.
+        """
+        if snapshot is None:
+            if target != self.offset:
+                if not 0 <= target < self.offset or self.offset > self.window:
+                    return False
+        else:
+            if not 0 <= target <= snapshot.end:
+                return False
+            if target < snapshot.end and snapshot.end > self.window:
+                return False
+            if not snapshot.is_in(self.memory):
+                arrays = snapshot.read()
+                self.offset = snapshot.first
+                self.write(snapshot.first, arrays)
+        self.offset = target
+        return True

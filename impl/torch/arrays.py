@@ -1,0 +1,43 @@
+"""torch tensors, as the harness asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+class TorchArrays:
+    """The arrays of `harness.backend.Arrays` on one device."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
+        return torch.tensor(array, dtype=DTYPES[dtype], device=self.device)
+
+    def to_numpy(self, array: torch.Tensor) -> npt.NDArray[Any]:
+        if array.dtype not in (torch.float32, torch.bool):
+            array = array.float()
+        content: npt.NDArray[Any] = array.detach().cpu().numpy()
+        return content
+
+    def dtype(self, array: torch.Tensor) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def attend(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Any
+    ) -> torch.Tensor:
+        """`scaled_dot_product_attention`, whose is_causal is upper-left aligned."""
+        if isinstance(mask, str):
+            return scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)

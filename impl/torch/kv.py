@@ -1,0 +1,134 @@
+"""The full cache on torch: one buffer, written in place, handed out as views."""
+
+from __future__ import annotations
+
+import torch
+
+from impl.shared.kv import KVCacheBase
+from impl.shared.memory import Memory, Snapshot
+from impl.torch.masks import make_band
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class LinearMemory(Memory):
+    """K and V of position p at index p of two buffers [1, heads, capacity, dim].
+
+    step: the capacity is a multiple of it, and at least doubles when it grows, so that a
+    token is copied a constant number of times on average.
+    fill: what fresh memory holds; None leaves it as it comes.
+    """
+
+    def __init__(self, step: int, fill: float | None) -> None:
+        super().__init__()
+        self.step, self.fill = step, fill
+        self.buffers: Pair | None = None
+        self.capacity = 0
+
+    def reserve(self, like: Pair, used: int, needed: int) -> None:
+        """Makes room for `needed` positions; the first `used` keep what they hold."""
+        if needed <= self.capacity:
+            return
+        for snapshot in list(self.named):
+            if snapshot.end > used:
+                snapshot.own()
+        capacity = max(2 * self.capacity, -(-needed // self.step) * self.step)
+        fresh = tuple(self.allocate(array, capacity) for array in like)
+        if self.buffers is not None:
+            for old, new in zip(self.buffers, fresh, strict=True):
+                new[:, :, :used] = old[:, :, :used]
+        self.buffers = fresh[0], fresh[1]
+        self.capacity = capacity
+
+    def allocate(self, like: torch.Tensor, capacity: int) -> torch.Tensor:
+        batch, heads, _, dim = like.shape
+        buffer = like.new_empty((batch, heads, capacity, dim))
+        return buffer if self.fill is None else buffer.fill_(self.fill)
+
+    def write(self, begin: int, end: int, arrays: Pair) -> None:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        keys[:, :, begin:end] = arrays[0]
+        values[:, :, begin:end] = arrays[1]
+
+    def read(self, begin: int, end: int) -> Pair:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        return keys[:, :, begin:end], values[:, :, begin:end]
+
+    def copy(self, begin: int, end: int) -> Pair:
+        keys, values = self.read(begin, end)
+        return keys.clone(), values.clone()
+
+    def join(self, left: Pair, right: Pair) -> Pair:
+        return (
+            torch.cat((left[0], right[0]), dim=2),
+            torch.cat((left[1], right[1]), dim=2),
+        )
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        return snapshot.first < end and begin < snapshot.end
+
+    def get_bytes(self, arrays: Pair) -> int:
+        return arrays[0].nbytes + arrays[1].nbytes
+
+    def clear(self) -> None:
+        self.buffers, self.capacity = None, 0
+
+
+class KVCache(KVCacheBase):
+    """Full attention over one sequence, batch 1.
+
+    `update`, `view` and `state` return views of the buffer: they hold until the next
+    update, trim, restore or free of this cache.
+
+    additive: masks hold 0 and -inf in the dtype of K instead of True and False.
+    """
+
+    memory: LinearMemory
+
+    def __init__(
+        self, step: int = 256, fill: float | None = None, additive: bool = False
+    ) -> None:
+        super().__init__()
+        self.memory = LinearMemory(step, fill)
+        self.additive = additive
+
+    def make_mask(
+        self, length: int, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor | None:
+        """The mask of the next update of `length` tokens: [rows, offset + length]; None
+        if every column is seen. dtype: of the queries, for additive masks."""
+        if length == rows == 1:
+            return None
+        form = dtype if self.additive else torch.bool
+        return make_band(length, rows, self.offset, None, form, device)
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
+        end = self.offset + keys.shape[2]
+        self.write(self.offset, (keys, values))
+        self.advance(keys.shape[2])
+        return self.memory.read(0, end)
+
+    def write(self, position: int, arrays: Pair) -> None:
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, end)
+        self.memory.write(position, end, arrays)
+
+    def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
+        keys, values = arrays
+        left = keys[:, :, :at].clone(), values[:, :, :at].clone()
+        return left, (keys[:, :, at:].clone(), values[:, :, at:].clone())
+
+    def clone(self) -> KVCache:
+        """An independent cache with the same tokens and memory of its own."""
+        other = KVCache(self.memory.step, self.memory.fill, self.additive)
+        if self.offset:
+            other.write(0, self.memory.read(0, self.offset))
+            other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        self.memory.clear()

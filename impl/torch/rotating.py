@@ -1,0 +1,148 @@
+"""The sliding window on torch: a ring that is stored twice, so that no window wraps."""
+
+from __future__ import annotations
+
+import torch
+
+from impl.shared.memory import Memory, Snapshot
+from impl.shared.rotating import RotatingCacheBase
+from impl.torch.masks import make_band
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class RingMemory(Memory):
+    """K and V of position p in slot p mod capacity, in two buffers
+    [1, heads, 2, capacity, dim]: the ring and its twin, one behind the other.
+
+    A write goes to both in one operation. Seen as [1, heads, 2 * capacity, dim], any
+    `capacity` positions in a row are then one slice, in order, wherever the ring stands:
+    nothing is ever rolled or concatenated, and a step moves its own tokens only. The
+    price is the memory of the twin.
+    """
+
+    def __init__(self, step: int, fill: float | None) -> None:
+        super().__init__()
+        self.step, self.fill = step, fill
+        self.buffers: Pair | None = None
+        self.capacity = 0
+
+    def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
+        """Makes room for `needed` positions in a row; [begin, end) keep what they hold."""
+        if needed <= self.capacity:
+            return
+        self.secure_all()
+        old = self.read(begin, end) if end > begin else None
+        self.capacity = max(needed, min(2 * self.capacity, 4 * self.step), self.step)
+        self.buffers = self.allocate(like[0]), self.allocate(like[1])
+        if old is not None:
+            self.write(begin, end, old)
+
+    def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        batch, heads, _, dim = like.shape
+        buffer = like.new_empty((batch, heads, 2, self.capacity, dim))
+        return buffer if self.fill is None else buffer.fill_(self.fill)
+
+    def write(self, begin: int, end: int, arrays: Pair) -> None:
+        """Puts at most `capacity` positions into the ring and its twin; in two pieces
+        where the ring turns."""
+        assert self.buffers is not None
+        slot = begin % self.capacity
+        fits = min(end - begin, self.capacity - slot)
+        for buffer, array in zip(self.buffers, arrays, strict=True):
+            both = array.unsqueeze(2)  # [1, heads, 1, tokens, dim]
+            buffer[:, :, :, slot : slot + fits] = both[:, :, :, :fits]
+            if fits < end - begin:
+                buffer[:, :, :, : end - begin - fits] = both[:, :, :, fits:]
+
+    def read(self, begin: int, end: int) -> Pair:
+        assert self.buffers is not None
+        slot = begin % self.capacity
+        keys, values = (buffer.flatten(2, 3) for buffer in self.buffers)
+        stop = slot + end - begin
+        return keys[:, :, slot:stop], values[:, :, slot:stop]
+
+    def copy(self, begin: int, end: int) -> Pair:
+        keys, values = self.read(begin, end)
+        return keys.clone(), values.clone()
+
+    def join(self, left: Pair, right: Pair) -> Pair:
+        raise NotImplementedError("windows are not joined")
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
+        ahead = (begin - snapshot.first) % self.capacity
+        return (
+            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
+        )
+
+    def get_bytes(self, arrays: Pair) -> int:
+        return arrays[0].nbytes + arrays[1].nbytes
+
+    def clear(self) -> None:
+        self.buffers, self.capacity = None, 0
+
+
+class RotatingCache(RotatingCacheBase):
+    """Sliding-window attention over one sequence, batch 1: a query sees the last `window`
+    tokens, itself included.
+
+    `update`, `view` and `state` return views of the ring: they hold until the next
+    update, trim, restore or free of this cache. `step`, `fill` and `additive` as in
+    `impl.torch.kv`.
+    """
+
+    memory: RingMemory
+
+    def __init__(
+        self,
+        window: int,
+        step: int = 256,
+        fill: float | None = None,
+        additive: bool = False,
+    ) -> None:
+        super().__init__(window)
+        self.memory = RingMemory(step, fill)
+        self.additive = additive
+
+    def make_mask(
+        self, length: int, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor | None:
+        """The mask of the next update of `length` tokens: [rows, columns], the columns
+        being up to window - 1 old tokens and the new ones; None if all are seen."""
+        if length == rows == 1:
+            return None
+        form = dtype if self.additive else torch.bool
+        before = min(self.offset, self.window - 1)
+        return make_band(length, rows, before, self.window, form, device)
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        """Appends K [1, heads, length, key_dim] and V; returns those of the last
+        window - 1 old tokens and of all new ones, in the order of positions."""
+        first, end = max(0, self.offset - self.window + 1), self.offset + keys.shape[2]
+        self.memory.secure(self.offset, end)
+        self.memory.reserve((keys, values), first, self.offset, end - first)
+        self.memory.write(self.offset, end, (keys, values))
+        self.advance(keys.shape[2])
+        return self.memory.read(first, end)
+
+    def write(self, position: int, arrays: Pair) -> None:
+        """Puts a window in the place of all that is there."""
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, position, end - position)
+        self.memory.write(position, end, arrays)
+
+    def clone(self) -> RotatingCache:
+        """An independent cache with the same window and memory of its own."""
+        other = RotatingCache(
+            self.window, self.memory.step, self.memory.fill, self.additive
+        )
+        if self.offset:
+            first = self.get_first(self.offset)
+            other.write(first, self.memory.read(first, self.offset))
+            other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        self.memory.clear()

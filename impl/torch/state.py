@@ -1,0 +1,88 @@
+"""The recurrent state on torch: two buffers of fixed size, written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from impl.shared.memory import Memory, Snapshot
+from impl.shared.state import StateCacheBase
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class StateMemory(Memory):
+    """conv and delta after all tokens so far; positions mean nothing here."""
+
+    def __init__(self, conv: torch.Tensor, delta: torch.Tensor) -> None:
+        super().__init__()
+        self.buffers = conv, delta
+
+    def read(self, begin: int, end: int) -> Pair:
+        return self.buffers
+
+    def copy(self, begin: int, end: int) -> Pair:
+        conv, delta = self.buffers
+        return conv.clone(), delta.clone()
+
+    def write(self, arrays: Pair) -> None:
+        for buffer, array, name in zip(
+            self.buffers, arrays, ("conv", "delta"), strict=True
+        ):
+            if (array.shape, array.dtype) != (buffer.shape, buffer.dtype):
+                raise ValueError(
+                    f"write: {name} is {array.dtype} of shape {list(array.shape)}; this"
+                    f" cache holds {buffer.dtype} of shape {list(buffer.shape)}"
+                )
+        for buffer, array in zip(self.buffers, arrays, strict=True):
+            buffer.copy_(array)
+
+    def join(self, left: Pair, right: Pair) -> Pair:
+        raise NotImplementedError("states are not joined")
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        return True
+
+    def get_bytes(self, arrays: Pair) -> int:
+        return arrays[0].nbytes + arrays[1].nbytes
+
+
+class StateCache(StateCacheBase):
+    """The state of a linear-recurrent layer, batch 1, zeros at first.
+
+    conv: shape [1, conv_width - 1, channels], in `dtype`; delta: shape
+    [1, heads, key_dim, value_dim], always float32. `read` returns the buffers: they hold
+    until the next write, restore or free.
+    """
+
+    memory: StateMemory
+
+    def __init__(
+        self,
+        conv: Sequence[int],
+        delta: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.memory = StateMemory(
+            torch.zeros(*conv, dtype=dtype, device=device),
+            torch.zeros(*delta, dtype=torch.float32, device=device),
+        )
+
+    def store(self, conv: object, delta: object) -> None:
+        assert isinstance(conv, torch.Tensor) and isinstance(delta, torch.Tensor)
+        self.memory.write((conv, delta))
+
+    def clone(self) -> StateCache:
+        """An independent cache with the same state."""
+        conv, delta = self.memory.buffers
+        other = StateCache(conv.shape, delta.shape, conv.dtype, conv.device)
+        other.memory.write((conv, delta))
+        other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        for buffer in self.memory.buffers:
+            buffer.zero_()

@@ -1,0 +1,1 @@
+"""What every cache means, in plain Python: lists of tokens and rules about them."""

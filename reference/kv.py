@@ -1,0 +1,124 @@
+"""The full cache: every token stays, and a query sees all of them up to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reference.snapshot import Captures, Snapshot
+from reference.token import Token
+
+
+class KVCache:
+    """Full attention over one sequence.
+
+    chunk: with chunked attention a query sees only tokens of its own chunk of positions
+    (chunk 4: positions 0-3, 4-7, …); None for no such limit.
+    """
+
+    def __init__(self, chunk: int | None = None) -> None:
+        self.chunk = chunk
+        self.tokens: list[Token] = []
+        self.captures = Captures()
+
+    @property
+    def offset(self) -> int:
+        """How many tokens were written, less those that were taken back."""
+        return len(self.tokens)
+
+    def size(self) -> int:
+        return self.offset
+
+    def update(self, tags: Sequence[int]) -> None:
+        """Appends one token for each tag."""
+        for tag in tags:
+            self.tokens.append(Token(tag, position=self.offset))
+            self.captures.reach(self.offset, self.snapshot)
+
+    def visible(self, query: int) -> list[Token]:
+        """What the query at position `query` may attend to."""
+        first = 0 if self.chunk is None else query - query % self.chunk
+        return [token for token in self.tokens if first <= token.position <= query]
+
+    def state(self) -> list[Token]:
+        """All that is held: the positions [0, offset)."""
+        return list(self.tokens)
+
+    def older(self) -> list[Token]:
+        """What may come along with `state` without being part of it: nothing."""
+        return []
+
+    def trim(self, count: int) -> int:
+        """Takes back the last `count` tokens, or all if there are fewer; says how many."""
+        trimmed = min(count, self.offset)
+        self.keep_below(self.offset - trimmed)
+        return trimmed
+
+    def keep_below(self, end: int) -> None:
+        self.tokens = [token for token in self.tokens if token.position < end]
+
+    def clone(self) -> KVCache:
+        """An independent cache with the same tokens. A schedule stays with the original."""
+        copy = KVCache(self.chunk)
+        copy.tokens = list(self.tokens)
+        return copy
+
+    def free(self) -> None:
+        """Back to a fresh cache. Snapshots taken before live on."""
+        self.tokens = []
+        self.captures.clear()
+
+    def snapshot(self, begin: int) -> Snapshot | None:
+        """The tokens at [begin, offset); None if there are none."""
+        begin = max(0, begin)
+        if self.offset <= begin:
+            return None
+        tokens = tuple(token for token in self.tokens if token.position >= begin)
+        return Snapshot(begin, self.offset, tokens)
+
+    def restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Brings the cache to offset `target`, or refuses and changes nothing.
+
+        Without a snapshot: back to an earlier offset. With one of [a, b): what is live
+        below a stays, the snapshot supplies the rest.
+        """
+        if snapshot is None:
+            if not 0 <= target <= self.offset:
+                return False
+            self.keep_below(target)
+            return True
+        if target < 0 or target > snapshot.end or self.offset < snapshot.begin:
+            return False
+        self.keep_below(snapshot.begin)
+        self.tokens += snapshot.tokens
+        self.keep_below(target)
+        return True
+
+    def split(
+        self, snapshot: Snapshot, at: int
+    ) -> tuple[Snapshot | None, Snapshot | None]:
+        """Cuts [a, b) into [a, at) and [at, b). A side that would be empty is None."""
+        if at <= snapshot.begin:
+            return None, snapshot
+        if at >= snapshot.end:
+            return snapshot, None
+        left = tuple(token for token in snapshot.tokens if token.position < at)
+        right = tuple(token for token in snapshot.tokens if token.position >= at)
+        return Snapshot(snapshot.begin, at, left), Snapshot(at, snapshot.end, right)
+
+    def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
+        """Joins [a, b) and [b, c) into [a, c); None if either side is None."""
+        if parent is None or child is None:
+            return None
+        if parent.end != child.begin:
+            raise ValueError(
+                f"merge: [{parent.begin}, {parent.end}) and [{child.begin}, {child.end})"
+                " are not adjacent"
+            )
+        return Snapshot(parent.begin, child.end, parent.tokens + child.tokens)
+
+    def prepare(self, offsets: Sequence[int]) -> None:
+        """Schedules captures; see `Captures`."""
+        self.captures.prepare(offsets, self.offset)
+
+    def take(self) -> list[Snapshot | None]:
+        return self.captures.take()

@@ -1,0 +1,14 @@
+"""The one thing that a cache holds."""
+
+from typing import NamedTuple
+
+
+class Token(NamedTuple):
+    """One token of a sequence.
+
+    tag: which token of the program it is; it stands for the token's K and V.
+    position: its place in the sequence, from 0.
+    """
+
+    tag: int
+    position: int
