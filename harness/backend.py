@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -144,6 +145,7 @@ class Backend:
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
     tolerance: by how much a number may change in storage; 0 for everything that only
     moves data, more for quantized storage.
+    ledger: the folder of its known divergences; see `harness.ledger`.
     versions: package name to version, for failure files.
     """
 
@@ -157,5 +159,6 @@ class Backend:
     causal: Alignment = "lower-right"
     poison: bool = False
     tolerance: float = 0.0
+    ledger: Path | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.contracts.base import Answer
 
 Tokens = Sequence[int | str]
-Difference = tuple[str, str]
-"""What differs, by the name that stands in a signature, and a sentence that says how."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two answers part.
+
+    what: the name of what differs, as it stands in a signature. message: how, in a
+    sentence. tokens: the tags that are missing or too much.
+    """
+
+    what: str
+    message: str
+    tokens: tuple[int, ...] = ()
+
 
 NUMBERS = ("offset", "size")
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
@@ -30,7 +43,7 @@ def find_difference(expected: Answer, observed: Answer) -> Difference | None:
             difference = compare_tags(wanted, got or [])
         else:
             what = name if name in NUMBERS else "result"
-            difference = what, f"{name} is {say(got)}, expected {say(wanted)}"
+            difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
         if difference:
             return difference
     return None
@@ -40,14 +53,15 @@ def compare_rows(
     wanted: Sequence[Tokens], got: Sequence[Tokens], columns: Tokens | None
 ) -> Difference | None:
     if len(wanted) != len(got):
-        return "mask", f"{len(got)} rows came back, expected {len(wanted)}"
+        return Difference("mask", f"{len(got)} rows came back, not {len(wanted)}")
     for row, (right, seen) in enumerate(zip(wanted, got, strict=True)):
         missing, extra = subtract(right, seen), subtract(seen, right)
         if missing or extra:
-            return (
+            return Difference(
                 judge_row(missing, extra, columns),
                 f"row {row} sees {say_tokens(seen)}, but should see {say_tokens(right)}"
                 + say_parts(missing, extra),
+                get_tags([*missing, *extra]),
             )
     return None
 
@@ -57,7 +71,9 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
     if not missing and not extra:
         return None
     sentence = f"holds {say_tokens(got)}, but should hold {say_tokens(wanted)}"
-    return "contents", sentence + say_parts(missing, extra)
+    return Difference(
+        "contents", sentence + say_parts(missing, extra), get_tags([*missing, *extra])
+    )
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
@@ -73,6 +89,10 @@ def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
 def subtract(left: Tokens, right: Tokens) -> list[int | str]:
     """What is in `left` more often than in `right`, in the order of `left`."""
     return list((Counter(left) - Counter(right)).elements())
+
+
+def get_tags(tokens: Tokens) -> tuple[int, ...]:
+    return tuple(token for token in tokens if isinstance(token, int))
 
 
 def say_tokens(tokens: Tokens) -> str:

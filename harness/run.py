@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.backend import Backend
-from harness.compare import find_difference
-from harness.contracts.base import Answer, Broken, Contract, Op
+from harness.compare import Difference, find_difference
+from harness.contracts.base import Answer, Broken, Op
 from harness.program import Program
 
 Coverage = Counter[tuple[str, str]]
@@ -24,7 +24,7 @@ class Divergence:
     """The first step at which a backend and the reference part.
 
     what: contents, mask, offset, size, result, error, attention, alias, malformed, crash
-    or hang. message: how, in a sentence.
+    or hang. message: how, in a sentence. tokens: the tags that the sentence is about.
     """
 
     what: str
@@ -33,6 +33,7 @@ class Divergence:
     message: str
     expected: Answer | None = None
     got: Answer | None = None
+    tokens: tuple[int, ...] = ()
 
     @property
     def is_error(self) -> bool:
@@ -45,15 +46,114 @@ class Divergence:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Divergence:
+        return cls(**{**document, "tokens": tuple(document["tokens"])})
+
 
 @dataclass
 class Result:
-    """What came of one run."""
+    """What came of one run. margin: the largest error that a tolerance allowed, as a
+    share of that tolerance."""
 
     steps: int = 0
     skipped: int = 0
     margin: float = 0.0
     divergence: Divergence | None = None
+
+
+class Run:
+    """One program on the reference and on a backend.
+
+    every: make the costly checks at each step, not at some.
+    coverage: is counted up. on_step: is called with each step before it runs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        every: bool = False,
+        coverage: Coverage | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> None:
+        self.program, self.backend, self.every = program, backend, every
+        self.rules = program.rules
+        self.coverage, self.on_step = coverage, on_step
+        self.model = self.rules.open_model(program.config)
+        self.subject: Any = None
+        self.result = Result()
+
+    def run(self) -> Result:
+        """Until the end, or the first divergence."""
+        step, operation = 0, "open"
+        try:
+            self.subject = self.rules.open_subject(
+                self.backend, self.program.config, self.program.count_tokens(), self.every
+            )
+            for step, op in enumerate(self.program.ops):
+                operation = op["op"]
+                if self.on_step:
+                    self.on_step(step)
+                if self.is_skipped(op):
+                    continue
+                expected, observed, difference = self.take_step(op)
+                if difference is not None:
+                    observed.pop("columns", None)
+                    self.diverge(difference, step, operation, expected, observed)
+                    return self.result
+            self.subject.finish()
+            self.result.margin = self.subject.margin
+        except Broken as broken:
+            self.diverge(Difference(broken.what, str(broken)), step, operation)
+        except Exception as error:
+            # Only the backend's own code can raise anything else here, and the reference
+            # does not raise where an operation is legal.
+            message = f"raised {type(error).__name__}: {error}"
+            self.diverge(Difference("error", message), step, operation)
+        return self.result
+
+    def is_skipped(self, op: Op) -> bool:
+        operation = self.rules.operations[op["op"]]
+        if operation.illegal(op, self.model) is None:
+            return False
+        self.result.skipped += 1
+        self.model.tag += operation.tokens(op)
+        return True
+
+    def take_step(self, op: Op) -> tuple[Answer, Answer, Difference | None]:
+        """One operation on both sides."""
+        operation, model, subject = self.rules.operations[op["op"]], self.model, self.subject
+        if self.coverage is not None:
+            for state in self.rules.get_states(op, model):
+                self.coverage[state, operation.name] += 1
+        subject.settle(op)
+        expected = operation.expect(op, model)
+        observed = operation.observe(op, subject, model)
+        difference = find_difference(expected, observed)
+        if difference is None:
+            operation.verify(op, subject, model)
+        self.result.steps += 1
+        model.tag += operation.tokens(op)
+        return expected, observed, difference
+
+    def diverge(
+        self,
+        difference: Difference,
+        step: int,
+        operation: str,
+        expected: Answer | None = None,
+        got: Answer | None = None,
+    ) -> None:
+        self.result.divergence = Divergence(
+            difference.what,
+            step,
+            operation,
+            difference.message,
+            expected,
+            got,
+            difference.tokens,
+        )
 
 
 def run(
@@ -63,80 +163,8 @@ def run(
     coverage: Coverage | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> Result:
-    """Runs `program` until its end or its first divergence.
-
-    every: make the costly checks at each step, not at some.
-    coverage: is counted up. on_step: is called with each step before it runs.
-    """
-    result, rules = Result(), program.rules
-    model = rules.open_model(program.config)
-    step, operation = 0, "open"
-    try:
-        subject = rules.open_subject(
-            backend, program.config, program.count_tokens(), every
-        )
-        for step, op in enumerate(program.ops):
-            operation = op["op"]
-            if on_step:
-                on_step(step)
-            if run_step(op, rules, model, subject, result, coverage):
-                break
-            result.margin = subject.margin
-        else:
-            subject.finish()
-    except Broken as broken:
-        result.divergence = Divergence(broken.what, step, operation, str(broken))
-    except StepFailed as failed:
-        result.divergence = Divergence("error", step, operation, str(failed))
-    return result
-
-
-class StepFailed(Exception):
-    """The backend raised where the reference does not."""
-
-
-def run_step(
-    op: Op,
-    rules: Contract,
-    model: Any,
-    subject: Any,
-    result: Result,
-    coverage: Coverage | None,
-) -> bool:
-    """One operation on both sides; whether they parted."""
-    name = op["op"]
-    operation = rules.operations[name]
-    if operation.illegal(op, model) is not None:
-        result.skipped += 1
-        model.tag += operation.tokens(op)
-        return False
-    if coverage is not None:
-        for state in rules.get_states(op, model):
-            coverage[state, name] += 1
-    expected = operation.expect(op, model)
-    try:
-        subject.settle(op)
-        observed = operation.observe(op, subject, model)
-        difference = find_difference(expected, observed)
-        if difference is None:
-            operation.verify(op, subject, model)
-    except Broken:
-        raise
-    except Exception as error:
-        raise StepFailed(f"raised {type(error).__name__}: {error}") from error
-    result.steps += 1
-    model.tag += operation.tokens(op)
-    if difference is None:
-        return False
-    observed.pop("columns", None)
-    step = result.steps + result.skipped - 1
-    result.divergence = Divergence(*order(difference, step, name), expected, observed)
-    return True
-
-
-def order(difference: tuple[str, str], step: int, name: str) -> tuple[str, int, str, str]:
-    what, message = difference
-    return what, step, name, message
+    """Runs `program` until its end or its first divergence; see `Run`."""
+    return Run(program, backend, every, coverage, on_step).run()
 
 
 def trace(program: Program) -> list[Answer]:

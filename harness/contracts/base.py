@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from harness.backend import Backend, Kind
@@ -43,6 +44,13 @@ class Source(ABC):
 
     def between(self, low: int, high: int) -> int:
         return low + self.below(high - low + 1)
+
+
+class Simplest(Source):
+    """Always the simplest choice."""
+
+    def below(self, limit: int) -> int:
+        return 0
 
 
 class Model(Protocol):
@@ -100,6 +108,16 @@ class Operation(ABC):
     def describe(self, op: Op) -> str:
         """`op` in words, as a line of a report."""
 
+    @cache  # noqa: B019 - one object for each operation, for as long as the process
+    def get_defaults(self) -> Op:
+        """The operation with the fields that may be left out."""
+        defaults = {
+            name: schema["default"]
+            for name, schema in self.fields.items()
+            if "default" in schema
+        }
+        return {"op": self.name, **defaults}
+
     def tokens(self, op: Op) -> int:
         """How many tags `op` uses up, whether or not it runs."""
         return 0
@@ -116,6 +134,21 @@ class Contract(ABC):
     @abstractmethod
     def why_not(self, config: Mapping[str, Any]) -> str | None:
         """The rule between its fields that a complete config breaks, or None."""
+
+    @abstractmethod
+    def list_operations(self, kind: str) -> Sequence[str]:
+        """The operations that a kind has."""
+
+    @abstractmethod
+    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
+        """The methods a cache of `kind` must have if it declares `operations`."""
+
+    def get_plain_config(
+        self, kind: str, declared: Kind, dtypes: Sequence[str]
+    ) -> dict[str, Any]:
+        """The simplest config that the declared kind supports."""
+        dtype = {"dtype": tuple(dtypes), **declared.config}
+        return self.draw_config(Simplest(), kind, Kind(declared.operations, dtype))
 
     @abstractmethod
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
@@ -144,6 +177,14 @@ class Contract(ABC):
         """The abstract states that `op` is about to run in, by name."""
 
     @abstractmethod
+    def get_facts(self, op: Op, model: Any) -> Mapping[str, int]:
+        """Numbers of the model before `op`, by name, for the conditions of the ledger."""
+
+    @abstractmethod
+    def list_live(self, model: Any) -> Mapping[int, int]:
+        """tag → position of all tokens that some cache holds now."""
+
+    @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         """All abstract states that generation must reach for a kind as declared."""
 
@@ -154,3 +195,12 @@ class Contract(ABC):
     @abstractmethod
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         """One operation in the place of two neighbours, or None. For shrinking."""
+
+    @abstractmethod
+    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        """Programs that a person would rather read, by steps that change several
+        operations at once. For shrinking."""
+
+    @abstractmethod
+    def rename(self, ops: Sequence[Op]) -> list[Op]:
+        """The same operations, names in the order of appearance. For shrinking."""

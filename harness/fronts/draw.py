@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harness.backend import Kind
 from harness.contracts import CONTRACTS
-from harness.contracts.base import Op, Source
+from harness.contracts.base import Contract, Op, Source
+from harness.ledger import Entry, matches
 from harness.program import Program
-
-Avoid = Callable[[Op, Any], bool]
-"""Whether an operation, in the model's state, stands in the ledger as known to diverge."""
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
 
 
-def draw_program(
-    source: Source,
-    contract: str,
-    kind: str,
-    declared: Kind,
-    dtypes: Sequence[str],
-    avoid: Avoid | None = None,
-) -> Program:
-    """A program of legal operations that `declared` supports."""
-    rules = CONTRACTS[contract]
-    dtype = {"dtype": tuple(dtypes), **declared.config}
-    config = rules.draw_config(source, kind, Kind(declared.operations, dtype))
-    names = [name for name in rules.operations if name in declared.operations]
-    model = rules.open_model(config, rows=False)
-    ops: list[Op] = []
-    for _ in range(source.between(SHORTEST, LONGEST)):
-        op = rules.draw_operation(source, model, names)
-        if op is None or (avoid and avoid(op, model)):
-            continue
-        operation = rules.operations[op["op"]]
-        full = {name: schema.get("default") for name, schema in operation.fields.items()}
-        ops.append({**full, **op})
-        operation.expect(ops[-1], model)
-        model.tag += operation.tokens(op)
-    return Program(contract, config, ops)
+class Drawer:
+    """Draws programs for one kind of one backend.
+
+    avoid: known divergences, whose operations are left out.
+    """
+
+    def __init__(
+        self,
+        contract: str,
+        kind: str,
+        declared: Kind,
+        dtypes: Sequence[str],
+        avoid: Sequence[Entry] = (),
+    ) -> None:
+        self.rules: Contract = CONTRACTS[contract]
+        self.kind = kind
+        config = {"dtype": tuple(dtypes), **declared.config}
+        self.declared = Kind(declared.operations, config)
+        self.names = [
+            name for name in self.rules.operations if name in declared.operations
+        ]
+        self.avoid = avoid
+
+    def draw(self, source: Source) -> Program:
+        """A program of legal operations that the kind, as declared, supports."""
+        rules = self.rules
+        config = rules.draw_config(source, self.kind, self.declared)
+        model = rules.open_model(config, rows=False)
+        ops: list[Op] = []
+        for _ in range(source.between(SHORTEST, LONGEST)):
+            op = rules.draw_operation(source, model, self.names)
+            if op is None or self.is_known(op, model):
+                continue
+            operation = rules.operations[op["op"]]
+            ops.append({**operation.get_defaults(), **op})
+            operation.expect(ops[-1], model)
+            model.tag += operation.tokens(op)
+        return Program(rules.name, config, ops)
+
+    def is_known(self, op: Op, model: Any) -> bool:
+        return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from harness.contracts.base import Source
+from harness.program import Program
 
 
 class RandomSource(Source):
     """Choices from Python's own generator."""
 
-    def __init__(self, seed: str | int) -> None:
-        self.random = Random(seed)
+    def __init__(self, number: int) -> None:
+        self.random = Random(number).random
 
     def below(self, limit: int) -> int:
-        return int(self.random.random() * limit)
+        return int(self.random() * limit)
+
+
+def generate(
+    count: int,
+    number: int,
+    draw: Callable[[Source], Program],
+    consume: Callable[[Program], None],
+) -> None:
+    """Hands `count` programs to `consume`. number: the seed."""
+    source = RandomSource(number)
+    for _ in range(count):
+        consume(draw(source))

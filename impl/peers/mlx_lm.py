@@ -78,8 +78,8 @@ class Layer:
 
     def trim(self, count: int) -> int:
         """0 where the class says that it cannot be trimmed."""
-        trim: Callable[[list[Any], int], int] = trim_prompt_cache  # annotated as a list
-        return trim([self.cache], count)
+        trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
+        return int(trimmed)
 
     def clone(self) -> Layer:
         return type(self)(copy.deepcopy(self.cache), self.window)

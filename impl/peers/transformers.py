@@ -54,7 +54,7 @@ class Layer:
         return int(self.cache.get_seq_length())  # a static layer counts in a tensor
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """As a model calls it, with embeddings of which only length and dtype are read."""
+        """As a model calls it; of the embeddings only length and dtype are read."""
         build = MASKS[self.config.layer_types[0]]
         embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
         mask = build(self.config, embeddings, None, self.cache)
@@ -97,7 +97,7 @@ class IdentityLayer(QuantizedLayer):
     """The quantized layer with a quantizer that rounds nothing, so that only the
     bookkeeping of the base class is left: what is packed, what is kept as it came."""
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
         return tensor.clone()
 
     def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ side. Here: how they make a contract, how programs are drawn, and what makes one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -50,6 +50,13 @@ class LayerContract(Contract):
     def why_not(self, config: Mapping[str, Any]) -> str | None:
         return model.why_not_config(config)
 
+    def list_operations(self, kind: str) -> Sequence[str]:
+        return [name for name in self.operations if kind != "state" or name != "size"]
+
+    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
+        own = ["read", "boundaries", "write"] if kind == "state" else ["make_mask", "update"]
+        return own + [name for name in operations if name != "update"]
+
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
         """Fields that a backend does not name take any value of CHOICES, or their
         default if they are not in it."""
@@ -89,6 +96,13 @@ class LayerContract(Contract):
     def get_states(self, op: Op, model: LayerModel) -> Sequence[str]:
         return states.get_layer_states(op, model)
 
+    def get_facts(self, op: Op, model: LayerModel) -> Mapping[str, int]:
+        return {"offset": model.get(op.get("cache", "a")).offset}
+
+    def list_live(self, model: LayerModel) -> Mapping[int, int]:
+        caches = model.caches.values()
+        return {token.tag: token.position for cache in caches for token in cache.tokens}
+
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_layer_states(kind, declared)
 
@@ -102,6 +116,53 @@ class LayerContract(Contract):
             if first.get("cache") == second.get("cache"):
                 return {**first, "length": first["length"] + second["length"]}
         return None
+
+    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        """One token fewer in an update, and every offset after it one lower."""
+        for place, op in enumerate(ops):
+            if op["op"] == "update" and op["length"] > 1:
+                shorter = {**op, "length": op["length"] - 1}
+                after = [lower_offsets(later) for later in ops[place + 1 :]]
+                yield [*ops[:place], shorter, *after]
+                yield [*ops[:place], shorter, *ops[place + 1 :]]
+            if op["op"] == "update" and op["length"] == 1:
+                yield [*ops[:place], *(lower_offsets(later) for later in ops[place + 1 :])]
+
+    def rename(self, ops: Sequence[Op]) -> list[Op]:
+        names: dict[str, dict[str, str]] = {"cache": {"a": "a"}, "snapshot": {}}
+        return [rename_in(op, names) for op in ops]
+
+
+OFFSETS = ("from", "target", "at")
+
+
+def lower_offsets(op: Op) -> Op:
+    """Every offset that the operation names, one lower."""
+    lower = {name: max(0, op[name] - 1) for name in OFFSETS if name in op}
+    if "offsets" in op:
+        lower["offsets"] = sorted({max(0, offset - 1) for offset in op["offsets"]})
+    return {**op, **lower}
+
+
+def rename_in(op: Op, names: dict[str, dict[str, str]]) -> Op:
+    """The operation with every name replaced by the one for its place of appearance."""
+    renamed = dict(op)
+    for field in ("cache", "snapshot", "parent", "child", "into"):
+        if op.get(field):
+            is_cache = field == "cache" or (field == "into" and op["op"] == "clone")
+            known = names["cache" if is_cache else "snapshot"]
+            renamed[field] = (
+                [get_name(name, known, is_cache) for name in op[field]]
+                if isinstance(op[field], list)
+                else get_name(op[field], known, is_cache)
+            )
+    return renamed
+
+
+def get_name(name: str, known: dict[str, str], is_cache: bool) -> str:
+    if name not in known:
+        known[name] = chr(ord("a") + len(known)) if is_cache else f"s{len(known)}"
+    return known[name]
 
 
 @cache

@@ -84,7 +84,7 @@ class LayerModel:
 
     def put_cache(self, name: str, cache: Cache) -> None:
         self.caches[name] = cache
-        self.past[name] = set()
+        self.past[name] = {"unwritten"}
 
     def put_snapshot(self, name: str | None, snapshot: Snapshot | None) -> Any:
         """Binds a snapshot to its name, or unbinds the name; returns the range."""

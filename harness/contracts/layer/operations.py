@@ -206,7 +206,7 @@ class Free(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
         model.get(name).free()
-        model.past[name] = {"freed"}
+        model.past[name] = {"freed", "unwritten"}
         return {"offset": model.get(name).offset}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:

@@ -10,12 +10,14 @@ from harness.backend import Kind
 from harness.contracts.base import Op
 from harness.contracts.layer.model import Cache, LayerModel
 
+FAR = 1 << 30
+
 
 def get_layer_states(op: Op, model: LayerModel) -> list[str]:
     """The states that `op` is about to run in: those of the cache that it names."""
     name = op.get("cache", "a")
     if name not in model.caches:
-        return ["empty"]
+        return ["empty", "unwritten"]
     cache, config = model.caches[name], model.config
     states = [*model.past[name]]
     states += get_offset_states(cache.offset, config)
@@ -25,6 +27,8 @@ def get_layer_states(op: Op, model: LayerModel) -> list[str]:
             states.append("snapshot-outlived")
     if cache.captures.scheduled:
         states.append("captures-pending")
+    if op["op"] == "update" and cache.offset + op["length"] > (config["window"] or FAR):
+        states.append("ends-wrapped")
     return states
 
 
@@ -43,6 +47,8 @@ def get_offset_states(offset: int, config: Mapping[str, Any]) -> list[str]:
             states.append("after-step")
     if chunk := config["chunk"]:
         states.append("chunk-boundary" if offset % chunk == 0 else "inside-chunk")
+        if offset > chunk:
+            states.append("past-chunk")
     if window := config["window"]:
         states += get_window_states(offset, window)
     return states
@@ -79,6 +85,7 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
     snapshots = "snapshot" in has
     reachable = {
         "empty": True,
+        "unwritten": True,
         "rewound": rewinds,
         "cloned": "clone" in has,
         "freed": "free" in has,
@@ -91,10 +98,11 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         "after-step": steps,
         "chunk-boundary": chunks,
         "inside-chunk": chunks,
+        "past-chunk": chunks,
         **dict.fromkeys(
             (
                 "below-window", "before-window", "at-window", "after-window",
-                "wrapped", "mid-ring", "window-one",
+                "ends-wrapped", "wrapped", "mid-ring", "window-one",
             ),
             kind == "rotating",
         ),

@@ -1,0 +1,364 @@
+"""The main job: every chosen backend and kind against the reference, on all cores."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.backend import Kind
+from harness.contracts import CONTRACTS
+from harness.errors import UsageError
+from harness.failures import RUNNING, Failure, save
+from harness.pool import Event, Pool, Task
+from harness.program import Program, parse_program
+from harness.run import Divergence
+from harness.shrink import Shrinker
+
+SHARD = 125
+"""Programs in a shard. Many small shares keep all workers busy until the end."""
+
+CRASHES = 2
+"""After so many, the remaining shards of a pair are left out."""
+
+CRASH_SHRINK_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is run. programs: for each backend and kind."""
+
+    programs: int
+    front: str = "hypothesis"
+
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile(100),
+    "ci": Profile(1000),
+    "nightly": Profile(25_000),
+}
+
+
+@dataclass
+class Pair:
+    """One backend and one kind, and what came of it."""
+
+    backend: str
+    contract: str
+    kind: str
+    declared: Kind
+    wanted: int = 0
+    programs: int = 0
+    steps: int = 0
+    skipped: int = 0
+    margin: float = 0.0
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    signatures: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    digests: dict[int, str] = field(default_factory=dict)
+    running: dict[int, Event] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    known: int = 0
+    outdated: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} × {self.kind}"
+
+    @property
+    def crashes(self) -> int:
+        return sum(failure.divergence.is_error for failure in self.failures)
+
+    @property
+    def is_diverging(self) -> bool:
+        found = any(not failure.divergence.is_error for failure in self.failures)
+        return found or bool(self.outdated)
+
+    @property
+    def is_error(self) -> bool:
+        return bool(self.errors) or self.crashes > 0
+
+    def get_progress(self) -> tuple[int, int]:
+        """Programs and steps so far, those of unfinished shards included."""
+        shards = self.running.values()
+        return (
+            self.programs + sum(shard["programs"] for shard in shards),
+            self.steps + sum(shard["steps"] for shard in shards),
+        )
+
+    def list_states(self) -> list[str]:
+        """The abstract states that a complete run must reach."""
+        return list(CONTRACTS[self.contract].list_states(self.kind, self.declared))
+
+    def list_unreached(self) -> list[str]:
+        reached = {state for state, _ in self.coverage}
+        return [state for state in self.list_states() if state not in reached]
+
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """A shard is done."""
+        self.programs += counts["programs"]
+        self.steps += counts["steps"]
+        self.skipped += counts["skipped"]
+        self.margin = max(self.margin, counts["margin"])
+        self.signatures.update(counts["signatures"])
+        for state, operation, times in counts["coverage"]:
+            self.coverage[state, operation] += times
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose. backends: empty for all that are available here."""
+
+    backends: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    programs: int = PROFILES["ci"].programs
+    front: str = "hypothesis"
+    seed: int = 0
+    seconds: float | None = None
+    jobs: int = 1
+    failures: Path = Path("failures")
+    step_seconds: float = 20.0
+
+
+@dataclass
+class Outcome:
+    """What a campaign knows so far.
+
+    unavailable: backend → why. versions: package → version, of all backends.
+    """
+
+    settings: Settings
+    pairs: list[Pair] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    is_cut: bool = False
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [failure for pair in self.pairs for failure in pair.failures]
+
+    def get_exit_status(self) -> int:
+        """0 all agree, 1 a divergence, 2 something could not run."""
+        if any(pair.is_diverging for pair in self.pairs):
+            return 1
+        asked = set(self.settings.backends) & set(self.unavailable)
+        return 2 if asked or any(pair.is_error for pair in self.pairs) else 0
+
+
+Watch = Callable[[Outcome], None]
+
+
+class Campaign:
+    """Plans the shards, hands them to a pool, and gathers what comes back.
+
+    names: the registered backends to choose from if the settings name none.
+    watch: is called with the outcome whenever it may have changed.
+    """
+
+    def __init__(
+        self, settings: Settings, names: Sequence[str], watch: Watch = lambda _: None
+    ) -> None:
+        self.settings, self.watch = settings, watch
+        self.names = list(dict.fromkeys(settings.backends or names))
+        self.outcome = Outcome(settings)
+        self.tasks: deque[Task] = deque()
+
+    def run(self) -> Outcome:
+        """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
+        settings = self.settings
+        folder = settings.failures / RUNNING
+        try:
+            with Pool(settings.jobs, folder, settings.step_seconds) as pool:
+                self.declare(pool)
+                self.plan()
+                for task, event in pool.run(self.tasks):
+                    self.handle(task, event, pool)
+        except KeyboardInterrupt:
+            self.outcome.is_cut = True
+        self.outcome.seconds = time.monotonic() - self.outcome.started
+        return self.outcome
+
+    def declare(self, pool: Pool) -> None:
+        """Asks each backend what it has."""
+        declared: dict[str, Event] = {}
+        tasks: deque[Task] = deque(
+            {"do": "declare", "backend": name} for name in self.names
+        )
+        for task, event in pool.run(tasks):
+            if event["event"] == "done":
+                declared[task["backend"]] = event
+            elif event["event"] != "tick":
+                self.outcome.unavailable[task["backend"]] = say_unavailable(event)
+            self.watch(self.outcome)
+        for name in self.names:
+            if name in declared:
+                self.outcome.versions.update(declared[name]["versions"])
+                self.outcome.pairs += list_pairs(name, declared[name], self.settings)
+
+    def plan(self) -> None:
+        """Known divergences first, then the shards of all pairs in turn."""
+        settings, pairs = self.settings, self.outcome.pairs
+        if not pairs and not self.outcome.unavailable:
+            raise UsageError(f"no backend here has a kind {', '.join(settings.kinds)}")
+        for backend in dict.fromkeys(pair.backend for pair in pairs):
+            self.tasks.append({"do": "ledger", "backend": backend})
+        for pair in pairs:
+            pair.wanted = settings.programs
+        for shard, begin in enumerate(range(0, settings.programs, SHARD)):
+            for pair in pairs:
+                self.tasks.append(
+                    {
+                        "do": "check",
+                        "backend": pair.backend,
+                        "contract": pair.contract,
+                        "kind": pair.kind,
+                        "front": settings.front,
+                        "seed": settings.seed,
+                        "shard": shard,
+                        "programs": min(SHARD, settings.programs - begin),
+                        "known": [],
+                    }
+                )
+
+    def handle(self, task: Task, event: Event, pool: Pool) -> None:
+        outcome, seconds = self.outcome, self.settings.seconds
+        if seconds is not None and time.monotonic() - outcome.started > seconds:
+            outcome.is_cut = outcome.is_cut or bool(self.tasks)
+            self.tasks.clear()
+        if task.get("do") == "ledger":
+            self.handle_ledger(task, event)
+        elif task:
+            self.handle_shard(task, event, pool)
+        self.watch(outcome)
+
+    def handle_ledger(self, task: Task, event: Event) -> None:
+        pairs = {p.kind: p for p in self.outcome.pairs if p.backend == task["backend"]}
+        if event["event"] != "done":
+            for pair in pairs.values():
+                pair.errors.append(f"its ledger could not be run: {event['why']}")
+            return
+        for entry in event["entries"]:
+            pair = pairs.get(entry["kind"])
+            if pair is not None and entry["got"] == entry["signature"]:
+                pair.known += 1
+            elif pair is not None:
+                got = entry["got"] or "agrees now"
+                pair.outdated.append(
+                    f"{entry['id']}: expected {entry['signature']}, but {got}"
+                )
+
+    def handle_shard(self, task: Task, event: Event, pool: Pool) -> None:
+        pair = self.find_pair(task)
+        kind = event["event"]
+        if kind == "progress":
+            pair.running[task["shard"]] = event
+            return
+        if kind == "found":
+            self.keep(pair, task, event)
+            return
+        pair.running.pop(task["shard"], None)
+        if kind == "done":
+            pair.add(event)
+            pair.digests[task["shard"]] = event["digest"]
+        elif kind in ("crash", "hang") and event["running"]:
+            self.keep_crash(pair, task, event)
+        else:
+            pair.errors.append(say_unavailable(event))
+        if pair.crashes >= CRASHES or pair.errors:
+            self.leave_out(pair)
+
+    def find_pair(self, task: Task) -> Pair:
+        return next(
+            pair
+            for pair in self.outcome.pairs
+            if (pair.backend, pair.contract, pair.kind)
+            == (task["backend"], task["contract"], task["kind"])
+        )
+
+    def leave_out(self, pair: Pair) -> None:
+        """No more shards of a pair whose backend does not answer."""
+        own = {"backend": pair.backend, "kind": pair.kind, "do": "check"}
+        rest = [t for t in self.tasks if any(t.get(k) != v for k, v in own.items())]
+        self.tasks.clear()
+        self.tasks.extend(rest)
+
+    def keep(self, pair: Pair, task: Task, event: Event) -> None:
+        """Saves what a shard found, unless another shard found it before."""
+        program = parse_program(event["program"], "worker")
+        divergence = Divergence.from_json(event["divergence"])
+        self.save(pair, task, program, divergence, event["versions"])
+        for waiting in self.tasks:
+            if waiting.get("backend") == pair.backend and "known" in waiting:
+                waiting["known"].append(divergence.get_signature(program))
+
+    def save(
+        self,
+        pair: Pair,
+        task: Task,
+        program: Program,
+        divergence: Divergence,
+        versions: Mapping[str, str],
+    ) -> None:
+        signature = divergence.get_signature(program)
+        if signature in {failure.signature for failure in pair.failures}:
+            return
+        found = {name: task[name] for name in ("front", "seed", "shard")}
+        pair.failures.append(
+            save(
+                self.settings.failures,
+                program,
+                divergence,
+                pair.backend,
+                versions,
+                {"found": found},
+            )
+        )
+
+    def keep_crash(self, pair: Pair, task: Task, event: Event) -> None:
+        """The program at which the worker ended or stood still, shortened in processes
+        of its own."""
+        program, divergence = get_crash(event)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        settings = self.settings
+        with Pool(1, settings.failures / RUNNING, min(5.0, settings.step_seconds)) as pool:
+
+            def fails(candidate: Program) -> bool:
+                task = {"do": "run", "backend": pair.backend, "program": candidate.to_json()}
+                return pool.call(task)["event"] == divergence.what
+
+            if fails(program):
+                program = Shrinker(program, fails, CRASH_SHRINK_SECONDS).shrink()
+        last = max(0, len(program.ops) - 1)
+        operation = program.ops[last]["op"] if program.ops else "open"
+        divergence = replace(divergence, step=last, operation=operation)
+        self.save(pair, task, program, divergence, self.outcome.versions)
+
+
+def get_crash(event: Event) -> tuple[Program, Divergence]:
+    """The program that was running when a worker ended or stood still."""
+    step = event["running"]["meta"]["step"]
+    program = parse_program(event["running"], "record")
+    message = event["why"]
+    if event["last_words"]:
+        message += f"; its last words: {event['last_words']}"
+    operation = program.ops[step]["op"] if program.ops else "open"
+    return program, Divergence(event["event"], step, operation, message)
+
+
+def list_pairs(name: str, declared: Event, settings: Settings) -> Iterator[Pair]:
+    for contract, kinds in declared["contracts"].items():
+        for kind, promised in kinds.items():
+            if not settings.kinds or kind in settings.kinds:
+                config = {field: tuple(v) for field, v in promised["config"].items()}
+                operations = frozenset(promised["operations"])
+                yield Pair(name, contract, kind, Kind(operations, config))
+
+
+def say_unavailable(event: Event) -> str:
+    words = event.get("last_words")
+    return event["why"] + (f"; its last words: {words}" if words else "")

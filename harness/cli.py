@@ -1,0 +1,365 @@
+"""The command `lockstep`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from harness import __version__
+from harness.campaign import PROFILES, Campaign, Outcome, Settings, get_crash
+from harness.console import Progress, print_failure, print_outcome, print_replayed
+from harness.contracts import CONTRACTS
+from harness.doctor import list_checks
+from harness.errors import UsageError
+from harness.failures import RUNNING, iterate_saved, save
+from harness.fronts import FRONTS
+from harness.pool import Event, Pool
+from harness.program import Program, load_programs, parse_program, suggest
+from harness.registry import get_target, list_names
+from harness.report import to_json
+from harness.run import Divergence, trace
+
+KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
+
+CHECK_EXAMPLES = """\b
+Examples:
+  lockstep check                                  all that is installed
+  lockstep check --backend torch-cpu --kind kv    one pair
+  lockstep check --backend mycache.lockstep:make  your own
+  lockstep check --profile nightly --time 3600    as much as an hour allows
+"""
+
+BACKEND_HELP = "A name from `lockstep backends`, or package.module:factory."
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="lockstep")
+def main() -> None:
+    """Runs KV caches side by side with a reference that is slow and obviously right.
+
+    Exit status: 0 all agree, 1 a divergence, 2 could not run.
+    """
+
+
+def command(function: Callable[..., int]) -> Callable[..., None]:
+    """Gives a command its exit status, and one line for what it cannot do."""
+
+    @wraps(function)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            status = function(*arguments, **options)
+            sys.stdout.flush()
+        except UsageError as error:
+            click.echo(f"lockstep: {error}", err=True)
+            status = 2
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 2
+        except KeyboardInterrupt:
+            click.echo("lockstep: stopped", err=True)
+            status = 130
+        sys.exit(status)
+
+    return run
+
+
+def get_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Sequence[str]:
+    for kind in kinds:
+        if kind not in KINDS:
+            near = suggest(kind, dict.fromkeys(KINDS))
+            raise click.BadParameter(f"there is no kind {kind}{near}")
+    return kinds
+
+
+failures_option = click.option(
+    "--failures",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("failures"),
+    show_default=True,
+    help="Where failures are written.",
+)
+backends_option = click.option(
+    "--backend", "backends", multiple=True, metavar="NAME", help=BACKEND_HELP
+)
+step_option = click.option(
+    "--step-time",
+    type=click.FloatRange(0.1, 3600),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds after which a step counts as hanging.",
+)
+
+
+@main.command(epilog=CHECK_EXAMPLES)
+@backends_option
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    callback=get_kinds,
+    help=f"One of {', '.join(KINDS)}; may be repeated.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="ci",
+    show_default=True,
+    help="Programs for each pair: "
+    + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items())
+    + ".",
+)
+@click.option("--programs", type=click.IntRange(1), help="Another number of programs.")
+@click.option(
+    "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
+)
+@click.option("--time", "seconds", type=click.FloatRange(0), metavar="S", help="Stop then.")
+@click.option(
+    "--front",
+    type=click.Choice(list(FRONTS)),
+    help="What makes the programs; default: hypothesis.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
+)
+@step_option
+@failures_option
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@command
+def check(
+    backends: Sequence[str],
+    kinds: Sequence[str],
+    profile: str,
+    programs: int | None,
+    seed: int | None,
+    seconds: float | None,
+    front: str | None,
+    jobs: int | None,
+    step_time: float,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Runs backends side by side with the reference and ends in a matrix."""
+    for name in backends:
+        get_target(name)
+    if seed is None:
+        seed = int(time.time()) if profile == "nightly" else 0
+    settings = Settings(
+        backends=backends,
+        kinds=kinds,
+        programs=programs or PROFILES[profile].programs,
+        front=front or PROFILES[profile].front,
+        seed=seed,
+        seconds=seconds,
+        jobs=jobs or count_cores(),
+        failures=failures,
+        step_seconds=step_time,
+    )
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console) as progress:
+        outcome = Campaign(settings, list(list_names()), progress.show).run()
+    if as_json:
+        click.echo(json.dumps(to_json(outcome), indent=1))
+    else:
+        print_outcome(console, outcome)
+    return get_status(outcome)
+
+
+def get_status(outcome: Outcome) -> int:
+    status = outcome.get_exit_status()
+    interrupted = outcome.is_cut and outcome.settings.seconds is None
+    return 130 if interrupted and status == 0 else status
+
+
+def count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@main.command()
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
+)
+@backends_option
+@step_option
+@failures_option
+@command
+def replay(
+    paths: Sequence[Path], backends: Sequence[str], step_time: float, failures: Path
+) -> int:
+    """Runs saved programs again: FIXED, FAILED or ERROR for each.
+
+    PATH is a program file, or a folder of them. Without --backend, the registered backend
+    that a file names.
+    """
+    for name in backends:
+        get_target(name)
+    console = Console(highlight=False)
+    statuses = []
+    with Pool(1, failures / RUNNING, step_time) as pool:
+        for path, program in iterate_saved(list(paths)):
+            for backend in backends or [get_own_backend(path, program)]:
+                event = call(pool, "run", backend, program)
+                status, words = judge(event, program)
+                print_replayed(console, path, backend, status, words)
+                statuses.append(status)
+    return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
+
+
+def call(pool: Pool, what: str, backend: str, program: Program, **more: Any) -> Event:
+    return pool.call(
+        {"do": what, "backend": backend, "program": program.to_json(), **more}
+    )
+
+
+def get_own_backend(path: Path, program: Program) -> str:
+    """The backend that a file names, if it is a registered one: a file is data, and what
+    it names is not imported."""
+    name = program.meta.get("backend")
+    if isinstance(name, str) and name in list_names():
+        return name
+    raise UsageError(f"{path}: names no registered backend; give one with --backend")
+
+
+def judge(event: Event, program: Program) -> tuple[str, str]:
+    """FIXED, FAILED or ERROR, and why."""
+    if event["event"] != "done":
+        return "ERROR", say_end(event)
+    if event["divergence"] is None:
+        return "FIXED", f"agrees in all {event['steps']} steps"
+    divergence = Divergence.from_json(event["divergence"])
+    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
+    before, now = program.meta.get("signature"), divergence.get_signature(program)
+    if before and before != now:
+        words = f"in another way than before, {now}: {words}"
+    return "ERROR" if divergence.is_error else "FAILED", words
+
+
+def say_end(event: Event) -> str:
+    where = ""
+    if event.get("running"):
+        where = f"step {event['running']['meta']['step']}: "
+    words = event.get("last_words")
+    return where + event["why"] + (f"; its last words: {words}" if words else "")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@click.option(
+    "--time", "seconds", type=click.FloatRange(0.1, 3600), default=60, show_default=True
+)
+@step_option
+@failures_option
+@command
+def shrink(
+    file: Path, backend: str | None, seconds: float, step_time: float, failures: Path
+) -> int:
+    """Continues to shrink a program that diverges, and saves what comes of it."""
+    program = get_single(file)
+    name = backend or get_own_backend(file, program)
+    get_target(name)
+    console = Console(highlight=False)
+    with Pool(1, failures / RUNNING, step_time) as pool:
+        event = call(pool, "shrink", name, program, seconds=seconds)
+    if event["event"] in ("crash", "hang") and event["running"]:
+        small, divergence = get_crash(event)
+        small = replace(small, ops=small.ops[: divergence.step + 1])
+        versions: dict[str, str] = {}
+    elif event["event"] != "done":
+        raise UsageError(f"{name}: {say_end(event)}")
+    elif event["divergence"] is None:
+        console.print(f"{name} agrees with the reference: nothing to shrink")
+        return 0
+    else:
+        small = parse_program(event["program"], "worker")
+        divergence = Divergence.from_json(event["divergence"])
+        versions = event["versions"]
+    found = {"shrunk_from": str(file)}
+    print_failure(console, save(failures, small, divergence, name, versions, found))
+    return 2 if divergence.is_error else 1
+
+
+def get_single(file: Path) -> Program:
+    programs = load_programs(file)
+    if len(programs) != 1:
+        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
+    return programs[0]
+
+
+@main.command(name="trace")
+@click.argument("file", type=click.Path(path_type=Path))
+@command
+def trace_command(file: Path) -> int:
+    """Prints what the reference expects of each operation, as JSON.
+
+    One line for each program of a .jsonl file.
+    """
+    for program in load_programs(file):
+        answer = {
+            "format": "lockstep-trace/1",
+            "program": program.to_json(),
+            "expected": trace(program),
+        }
+        click.echo(json.dumps(answer))
+    return 0
+
+
+@main.command()
+@backends_option
+@failures_option
+@command
+def backends(backends: Sequence[str], failures: Path) -> int:
+    """Lists what can be checked here, and why the rest cannot."""
+    for name in backends:
+        get_target(name)
+    console = Console(highlight=False)
+    missing = False
+    with Pool(1, failures / RUNNING) as pool:
+        for name in backends or list_names():
+            event = pool.call({"do": "declare", "backend": name})
+            missing = missing or event["event"] != "done"
+            for line in describe_backend(name, event):
+                console.print(line, soft_wrap=True)
+    return 2 if missing and backends else 0
+
+
+def describe_backend(name: str, event: Event) -> list[Text]:
+    """A backend's declaration, in lines."""
+    if event["event"] != "done":
+        return [Text.assemble((name, "bold yellow"), f": {say_end(event)}")]
+    versions = ", ".join(f"{key} {value}" for key, value in event["versions"].items())
+    head = f" on {event['device']}, {versions}, {', '.join(event['dtypes'])}"
+    lines = [Text.assemble((name, "bold green"), head)]
+    for contract, kinds in event["contracts"].items():
+        for kind, promised in kinds.items():
+            every = set(CONTRACTS[contract].list_operations(kind))
+            left = ", ".join(sorted(every - set(promised["operations"])))
+            lines.append(
+                Text(f"  {contract} {kind}: " + (f"all but {left}" if left else "all"))
+            )
+    return lines
+
+
+@main.command()
+@failures_option
+@command
+def doctor(failures: Path) -> int:
+    """Says what this machine can check, with versions, and what to install."""
+    console = Console(highlight=False)
+    for line in list_checks(failures):
+        console.print(line, soft_wrap=True)
+    return 0

@@ -1,0 +1,179 @@
+"""What the terminal shows: progress, the matrix, failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from harness.campaign import Outcome, Pair
+from harness.failures import Failure, get_replay_line
+from harness.story import tell
+
+QUIET_SECONDS = 15.0
+"""How often progress is printed where nothing can be redrawn."""
+
+
+def shorten_number(number: int) -> str:
+    return f"{number / 1000:.0f}k" if number >= 10_000 else str(number)
+
+
+def get_cell(pair: Pair) -> Text:
+    """What a pair has come to: one cell of the matrix."""
+    programs, _ = pair.get_progress()
+    if pair.is_diverging:
+        count = len(pair.failures) + len(pair.outdated)
+        return Text(f"✗ {count} diverge" if count > 1 else "✗ diverges", "bold red")
+    if pair.is_error:
+        return Text("! ERROR", "bold yellow")
+    if programs < pair.wanted:
+        return Text(f"… {programs}", "dim")
+    return Text(f"✓ {programs}", "green")
+
+
+def make_matrix(outcome: Outcome) -> Table:
+    """Backends × kinds."""
+    kinds = list(dict.fromkeys(pair.kind for pair in outcome.pairs))
+    table = Table(title="programs that agree with the reference", title_justify="left")
+    table.add_column("backend", no_wrap=True)
+    for kind in kinds:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for backend in dict.fromkeys(pair.backend for pair in outcome.pairs):
+        own = {pair.kind: pair for pair in outcome.pairs if pair.backend == backend}
+        cells = [get_cell(own[kind]) if kind in own else Text("–", "dim") for kind in kinds]
+        table.add_row(backend, *cells)
+    return table
+
+
+def make_details(outcome: Outcome) -> Table:
+    """One row for each pair: how much was run, and how far it reached."""
+    table = Table(title="what was run", title_justify="left")
+    table.add_column("backend × kind", overflow="fold")
+    for name in ("programs", "steps", "mean", "states", "margin", "known"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for pair in outcome.pairs:
+        states, missing = pair.list_states(), pair.list_unreached()
+        table.add_row(
+            pair.name,
+            str(pair.programs),
+            shorten_number(pair.steps),
+            f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
+            f"{len(states) - len(missing)}/{len(states)}",
+            f"{pair.margin:.2f}" if pair.margin else "–",
+            str(pair.known) if pair.known else "–",
+        )
+    return table
+
+
+def list_notes(outcome: Outcome) -> Iterator[Text]:
+    """What the tables leave open, a line each."""
+    for pair in outcome.pairs:
+        if pair.programs and (missing := pair.list_unreached()):
+            yield Text(f"{pair.name}: never reached: {', '.join(missing)}", "yellow")
+        for error in pair.errors:
+            yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
+        for entry in pair.outdated:
+            yield Text(f"{pair.name}: the ledger is outdated: {entry}", "bold red")
+    for backend, why in outcome.unavailable.items():
+        yield Text(f"{backend}: not checked: {why}", "yellow")
+
+
+def print_failure(console: Console, failure: Failure) -> None:
+    """A failure in words, and the line that reproduces it."""
+    console.print(f"\n[bold red]✗ {escape(failure.backend)}[/] {failure.signature}")
+    for line in tell(failure.program, failure.divergence):
+        console.print(Text(f"  {line}"))
+    line = get_replay_line(failure.path, failure.backend)
+    console.print(Text(f"  {line}", "bold"), soft_wrap=True)
+
+
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """All that a check has found."""
+    for failure in outcome.failures:
+        print_failure(console, failure)
+    if outcome.pairs:
+        console.print()
+        console.print(make_details(outcome))
+        console.print(make_matrix(outcome))
+    for note in list_notes(outcome):
+        console.print(note)
+    console.print(get_summary(outcome))
+
+
+def get_summary(outcome: Outcome) -> Text:
+    programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
+    steps = sum(pair.get_progress()[1] for pair in outcome.pairs)
+    known = sum(pair.known for pair in outcome.pairs)
+    text = f"{programs:,} programs, {steps:,} steps in {outcome.seconds:.0f} s"
+    text += f", seed {outcome.settings.seed}"
+    if known:
+        text += f", {known} known divergences still there"
+    found = len(outcome.failures)
+    verdict = "all agree" if outcome.get_exit_status() == 0 else f"{found} failures"
+    if outcome.is_cut:
+        verdict += " (stopped before the end)"
+    style = "green" if outcome.get_exit_status() == 0 else "bold red"
+    return Text(f"{verdict}: {text}", style)
+
+
+class Progress:
+    """Shows a running check: a live table on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+        self.printed = time.monotonic()
+        self.drawn = 0.0
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self.live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.console.is_terminal:
+            self.live.__exit__(None, None, None)
+
+    def show(self, outcome: Outcome) -> None:
+        now = time.monotonic()
+        if self.console.is_terminal:
+            if now - self.drawn > 0.2:
+                self.drawn = now
+                self.live.update(self.draw(outcome), refresh=True)
+        elif now - self.printed > QUIET_SECONDS:
+            self.printed = now
+            self.console.print(get_status(outcome))
+
+    def draw(self, outcome: Outcome) -> RenderableType:
+        return Group(make_matrix(outcome), get_status(outcome))
+
+
+def get_status(outcome: Outcome) -> Text:
+    """How far a running check is, how fast, and how long it will still take."""
+    seconds = time.monotonic() - outcome.started
+    programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
+    steps = sum(pair.get_progress()[1] for pair in outcome.pairs)
+    wanted = sum(pair.wanted for pair in outcome.pairs)
+    if not programs:
+        return Text(f"{seconds:.0f} s: importing backends", "dim")
+    left = seconds * (wanted - programs) / programs
+    return Text(
+        f"{seconds:.0f} s: {programs:,} of {wanted:,} programs,"
+        f" {steps / seconds:,.0f} steps/s, {len(outcome.failures)} failures,"
+        f" about {left:.0f} s left",
+        "dim",
+    )
+
+
+def print_replayed(
+    console: Console, path: Path, backend: str, status: str, words: str
+) -> None:
+    style = {"FIXED": "green", "FAILED": "bold red", "ERROR": "bold yellow"}[status]
+    line = Text.assemble((status, style), f" {backend} {path}", f": {words}" if words else "")
+    console.print(line, soft_wrap=True)

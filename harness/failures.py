@@ -1,0 +1,95 @@
+"""Failures on disk: failures/<signature>/<digest>.json, one shrunk program each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.program import Program, load_programs
+from harness.run import Divergence
+
+RUNNING = "running"
+"""The folder, among those of signatures, where the write-ahead records are."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program with what went wrong, and where it is saved."""
+
+    program: Program
+    divergence: Divergence
+    backend: str
+    signature: str
+    path: Path
+
+
+def save(
+    folder: Path,
+    program: Program,
+    divergence: Divergence,
+    backend: str,
+    versions: Mapping[str, str],
+    found: Mapping[str, Any],
+) -> Failure:
+    """Writes the failure. found: how it was found (front, seed, shard), for `meta`."""
+    signature = divergence.get_signature(program)
+    path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
+    meta = {
+        "signature": signature,
+        "backend": backend,
+        "versions": dict(versions),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **found,
+        "step": divergence.step,
+        "what": divergence.message,
+        "expected": divergence.expected,
+        "got": divergence.got,
+        "replay": get_replay_line(path, backend),
+    }
+    write(path, replace(program, meta=meta))
+    return Failure(program, divergence, backend, signature, path)
+
+
+def write(path: Path, program: Program) -> None:
+    """Whole or not at all: a reader, or a second worker, never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    document = program.to_json()
+    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
+    draft.write_text("{" + ",\n".join(lines).removeprefix(" ") + "}\n")
+    draft.replace(path)
+
+
+def slug(backend: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
+
+
+def get_replay_line(path: Path, backend: str) -> str:
+    """The command that runs a failure again."""
+    return f"lockstep replay {path} --backend {backend}"
+
+
+def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program]]:
+    """The programs in files, and in the files of folders. Raises UsageError."""
+    for path in paths:
+        files = sorted(find_files(path)) if path.is_dir() else [path]
+        if not files:
+            raise UsageError(f"{path}: no program file (.json, .jsonl) in this folder")
+        for file in files:
+            for program in load_programs(file):
+                yield file, program
+
+
+def find_files(folder: Path) -> Iterator[Path]:
+    """The program files below a folder; records of nothing do not count."""
+    for path in folder.rglob("*.json*"):
+        is_blank = path.parent.name == RUNNING and path.read_bytes().strip() == b"{}"
+        if path.is_file() and path.name.endswith((".json", ".jsonl", ".jsonl.gz")):
+            if not is_blank:
+                yield path

@@ -1,0 +1,84 @@
+"""Known divergences of released caches: each with its reason and its program as proof.
+
+An entry works both ways. Generation keeps clear of what it describes, so that what lies
+behind it is still explored; and its program is run each time and must still fail, with
+the same signature, or the entry is reported as outdated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.contracts.base import Contract, Op
+from harness.errors import UsageError
+from harness.program import Program, parse_json, parse_program, read_text
+
+VERDICTS = ("bug", "limit")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known divergence of one backend.
+
+    verdict: "bug", or "limit" if its makers document it. when: the operations that lead
+    there; see `matches`. signature: of the divergence that `program` must show.
+    """
+
+    id: str
+    backend: str
+    verdict: str
+    reason: str
+    link: str | None
+    signature: str
+    when: Mapping[str, Any]
+    program: Program
+
+
+def load_ledger(folder: Path | None, backend: str) -> list[Entry]:
+    """The entries about `backend`, by id. Raises UsageError for a file that is none."""
+    if folder is None:
+        return []
+    entries = [load_entry(path) for path in sorted(folder.glob("*.json"))]
+    return [entry for entry in entries if entry.backend == backend]
+
+
+def load_entry(path: Path) -> Entry:
+    document = parse_json(read_text(path), str(path))
+    wanted = ("id", "backend", "verdict", "reason", "link", "signature", "when", "program")
+    missing = [name for name in wanted if name not in document]
+    if missing:
+        raise UsageError(f"{path}: a ledger entry needs {', '.join(missing)}")
+    if document["verdict"] not in VERDICTS:
+        raise UsageError(f'{path}: verdict must be one of {", ".join(VERDICTS)}')
+    fields = {name: document[name] for name in wanted}
+    return Entry(**{**fields, "program": parse_program(fields["program"], str(path))})
+
+
+def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> bool:
+    """Whether an operation, about to run on the model, is what `when` describes.
+
+    when: {"op": name, "states": [all must hold], "config": {field: [low, high]},
+    name: [low, high]}, where a name is a field of the operation or a fact of the
+    contract such as "offset". A bound may be null.
+    """
+    if op["op"] != when["op"]:
+        return False
+    numbers = {**rules.get_facts(op, model), **op}
+    tests = [(numbers[name], test) for name, test in when.items() if name not in SPECIAL]
+    tests += [(model.config[name], test) for name, test in when.get("config", {}).items()]
+    return all(is_within(value, test) for value, test in tests) and set(
+        when.get("states", ())
+    ) <= set(rules.get_states(op, model))
+
+
+SPECIAL = ("op", "states", "config")
+
+
+def is_within(value: Any, test: Sequence[Any]) -> bool:
+    low, high = test
+    if value is None:
+        return False
+    return (low is None or value >= low) and (high is None or value <= high)

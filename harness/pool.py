@@ -1,0 +1,213 @@
+"""Workers, and what becomes of them: tasks go out, events come back.
+
+Nothing of a backend runs in this process. A worker that ends or stands still is an event
+like others; its write-ahead record says which program it was at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import IO, Any
+
+Task = Mapping[str, Any]
+Event = dict[str, Any]
+
+ENDINGS = frozenset({"done", "unavailable", "broken", "crash", "hang"})
+"""The events after which a task is over."""
+
+STEP_SECONDS = 20.0
+"""How long one step may take before the worker counts as hanging."""
+
+START_SECONDS = 180.0
+"""The same for importing a backend."""
+
+LAST_WORDS = 800
+TICK = 0.25
+
+THREADS = {
+    name: "1"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+}
+"""Workers share the cores among them; each framework would take all of them."""
+
+
+@dataclass
+class Process:
+    """One worker process and what it is doing."""
+
+    popen: subprocess.Popen[bytes]
+    connection: Connection
+    record: Path
+    output: IO[bytes]
+    task: Task | None = None
+    seen: bytes = b""
+    since: float = field(default_factory=time.monotonic)
+
+    def start(self, task: Task) -> None:
+        self.task, self.since = task, time.monotonic()
+        self.connection.send_bytes(json.dumps(task).encode())
+
+    def is_stuck(self, seconds: float) -> bool:
+        """Whether the record has stood still for too long."""
+        content = read(self.record)
+        if content != self.seen:
+            self.seen, self.since = content, time.monotonic()
+        limit = seconds if is_running(content) else max(seconds, START_SECONDS)
+        return time.monotonic() - self.since > limit
+
+    def describe_end(self) -> Event:
+        """Why the process is gone, and what it was at."""
+        code = self.popen.wait()
+        return {"event": "crash", "why": say_exit(code), **self.describe_work()}
+
+    def describe_work(self) -> Event:
+        content = read(self.record)
+        running = json.loads(content) if is_running(content) else None
+        return {"running": running, "last_words": self.get_last_words()}
+
+    def get_last_words(self) -> str:
+        """The end of what the worker has printed."""
+        self.output.flush()
+        size = self.output.seek(0, os.SEEK_END)
+        self.output.seek(max(0, size - LAST_WORDS))
+        return self.output.read().decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        """Ends the process and removes its record."""
+        self.connection.close()
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        self.output.close()
+        self.record.unlink(missing_ok=True)
+
+
+class Pool:
+    """Up to `size` worker processes.
+
+    folder: where write-ahead records stand. step_seconds: see STEP_SECONDS.
+    """
+
+    def __init__(
+        self, size: int, folder: Path, step_seconds: float = STEP_SECONDS
+    ) -> None:
+        self.size, self.folder, self.step_seconds = size, folder, step_seconds
+        self.processes: list[Process] = []
+        self.started = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self.processes:
+            process.stop()
+        self.processes.clear()
+        for folder in (self.folder, self.folder.parent):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def run(self, tasks: deque[Task]) -> Iterator[tuple[Task, Event]]:
+        """Hands out tasks and yields events as they come, until all tasks are over.
+
+        `tasks` may be added to or cleared in between. A lone {"event": "tick"} with an
+        empty task comes now and then, for those who watch a clock.
+        """
+        while tasks or any(process.task for process in self.processes):
+            for process in self.get_idle(len(tasks)):
+                process.start(tasks.popleft())
+            yield from self.collect()
+            yield {}, {"event": "tick"}
+
+    def call(self, task: Task) -> Event:
+        """One task; the event that ends it."""
+        for _, event in self.run(deque([task])):
+            if event["event"] in ENDINGS:
+                return event
+        raise AssertionError("a task always ends with an event")
+
+    def get_idle(self, wanted: int) -> list[Process]:
+        idle = [process for process in self.processes if process.task is None]
+        while len(idle) < wanted and len(self.processes) < self.size:
+            self.processes.append(self.spawn())
+            idle.append(self.processes[-1])
+        return idle[:wanted]
+
+    def spawn(self) -> Process:
+        """Starts a worker; a fresh interpreter, since forking after a framework was used
+        hangs. It gets a session of its own, so that Ctrl-C reaches this process only."""
+        ours, theirs = Pipe()
+        self.started += 1
+        record = self.folder / f"{os.getpid()}-{self.started}.json"
+        output = tempfile.TemporaryFile()
+        command = [sys.executable, "-m", "harness.worker", str(theirs.fileno()), str(record)]
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **THREADS},
+            start_new_session=True,
+        )
+        theirs.close()
+        return Process(popen, ours, record, output)
+
+    def collect(self) -> Iterator[tuple[Task, Event]]:
+        """The events that are there, or come within a tick."""
+        busy = [process for process in self.processes if process.task is not None]
+        ready = wait([process.connection for process in busy], TICK)
+        for process in busy:
+            task = process.task
+            assert task is not None
+            event = self.receive(process) if process.connection in ready else None
+            if event is None and process.is_stuck(self.step_seconds):
+                event = {
+                    "event": "hang",
+                    "why": f"no step ended within {self.step_seconds:g} s",
+                    **process.describe_work(),
+                }
+            if event is None:
+                continue
+            if event["event"] in ("crash", "hang"):
+                process.stop()
+                self.processes.remove(process)
+            elif event["event"] in ENDINGS:
+                process.task = None
+            yield task, event
+
+    def receive(self, process: Process) -> Event:
+        try:
+            event: Event = json.loads(process.connection.recv_bytes())
+            return event
+        except (EOFError, ConnectionResetError):
+            return process.describe_end()
+
+
+def read(record: Path) -> bytes:
+    try:
+        return record.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def is_running(content: bytes) -> bool:
+    """Whether a record says that a program is running."""
+    return content.strip() not in (b"", b"{}")
+
+
+def say_exit(code: int) -> str:
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process ended with exit status {code}"

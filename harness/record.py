@@ -1,0 +1,65 @@
+"""The write-ahead record: the program that is running stands on disk before it runs.
+
+The file is a mapped page, so a step costs less than a microsecond to record, and what
+was written survives when the process is killed. It is a valid program file at any time:
+the number of the step has a fixed place and width, and the rest is padded with blanks.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+
+from harness.program import Program
+
+SIZE = 1 << 16
+STEP = b'"step": '
+WIDTH = 8
+
+
+class Record:
+    """One worker's record, at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("w+b")
+        self.file.truncate(SIZE)
+        self.map = mmap.mmap(self.file.fileno(), SIZE)
+        self.place = 0
+        self.used = SIZE
+        self.clear()
+
+    def begin(self, program: Program, backend: str) -> bytes:
+        """`program` is about to run. Returns its JSON, without the record's own part."""
+        document = program.to_json()
+        body = json.dumps(document).encode()
+        meta = {**document.get("meta", {}), "backend": backend, "running": True}
+        tail = json.dumps({**document, "meta": {**meta, "step": 0}}).encode()
+        head, _, rest = tail.rpartition(STEP + b"0")
+        self.place = len(head) + len(STEP)
+        self.put(head + STEP + b"0".rjust(WIDTH) + rest)
+        return body
+
+    def step(self, step: int) -> None:
+        """The step that is about to run."""
+        self.map[self.place : self.place + WIDTH] = b"%8d" % step
+
+    def clear(self) -> None:
+        """Nothing is running."""
+        self.put(b"{}")
+
+    def put(self, content: bytes) -> None:
+        if len(content) > len(self.map):
+            self.map.resize(2 * len(content))
+            self.used = len(content)
+        self.map[: len(content)] = content
+        self.map[len(content) : self.used] = b" " * (self.used - len(content))
+        self.used = len(content)
+
+    def close(self) -> None:
+        """The worker ends well: nothing is left behind."""
+        self.map.close()
+        self.file.close()
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""Backends by name: what is registered, and how one becomes a declaration.
+
+Names come from the entry points of installed packages, in the group "lockstep.backends".
+A backend's module is imported here and nowhere else, and only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from harness.backend import Backend, Kind
+from harness.contracts import CONTRACTS
+from harness.errors import UsageError
+
+GROUP = "lockstep.backends"
+
+INSTALL = {
+    "torch": "pip install 'kv-lockstep[torch]'",
+    "mlx": "pip install 'kv-lockstep[mlx]'",
+    "mlx_lm": "pip install 'kv-lockstep[peers]'",
+    "transformers": "pip install 'kv-lockstep[peers]'",
+}
+
+
+class Unavailable(Exception):
+    """A backend cannot be used here. The message says why and what to do."""
+
+
+def list_names() -> dict[str, str]:
+    """Registered name → "module:factory", in the order of names."""
+    found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    return dict(sorted(found.items()))
+
+
+def get_target(name: str) -> str:
+    """The "module:factory" that `name` stands for. Raises UsageError for an unknown one."""
+    names = list_names()
+    if name in names:
+        return names[name]
+    if ":" in name and name.replace(":", "", 1).replace(".", "").isidentifier():
+        return name
+    near = get_close_matches(name, names)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
+    raise UsageError(
+        f"--backend {name}: no backend has this name; {hint}"
+        " Or give one of your own as package.module:factory"
+    )
+
+
+def load(name: str) -> Backend:
+    """Imports the backend and checks its declaration. Raises Unavailable."""
+    module_name, _, factory_name = get_target(name).partition(":")
+    module = import_module(name, module_name)
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        near = get_close_matches(factory_name, dir(module))
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise Unavailable(f"{module_name} has no factory {factory_name}{hint}")
+    try:
+        backend = factory()
+    except Exception as error:
+        raise Unavailable(
+            f"its factory raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(backend, Backend):
+        raise Unavailable(
+            f"its factory returned {type(backend).__name__}, not harness.backend.Backend"
+        )
+    check_declaration(backend)
+    return backend
+
+
+def import_module(name: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if error.name and (
+            module_name == error.name or module_name.startswith(f"{error.name}.")
+        ):
+            raise Unavailable(
+                f"there is no module {error.name}; is its folder on PYTHONPATH?"
+            ) from error
+        install = INSTALL.get(missing, f"pip install {missing}")
+        raise Unavailable(f"needs the package {missing}: {install}") from error
+    except Exception as error:
+        raise Unavailable(
+            f"importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def check_declaration(backend: Backend) -> None:
+    """Every contract, kind and operation exists; every declared operation is there."""
+    for contract_name, kinds in backend.contracts.items():
+        require(contract_name, CONTRACTS, "contract")
+        contract = CONTRACTS[contract_name]
+        for kind, declared in kinds.items():
+            require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
+            for operation in declared.operations:
+                require(operation, contract.operations, f"operation of {contract_name}")
+            for field in declared.config:
+                require(field, contract.config, f"config field of {contract_name}")
+            check_operations(backend, contract_name, kind, declared)
+
+
+def require(name: str, options: Mapping[str, Any], what: str) -> None:
+    if name not in options:
+        near = get_close_matches(name, options) or list(options)
+        raise Unavailable(
+            f'declares "{name}", which is no {what}; did you mean {", ".join(near)}?'
+        )
+
+
+def check_operations(backend: Backend, contract: str, kind: str, declared: Kind) -> None:
+    """Opens one cache and looks for what was declared."""
+    rules = CONTRACTS[contract]
+    config = rules.get_plain_config(kind, declared, backend.dtypes)
+    try:
+        cache = backend.open({**config, "poison": backend.poison})
+    except Exception as error:
+        raise Unavailable(
+            f"opening a {kind} cache raised {type(error).__name__}: {error}"
+        ) from error
+    for method in rules.list_methods(kind, declared.operations):
+        if not callable(getattr(cache, method, None)):
+            raise Unavailable(
+                f"declares {kind}, but its cache ({type(cache).__name__}) has no"
+                f" method {method}"
+            )

@@ -1,0 +1,158 @@
+"""Makes a failing program as short and simple as it goes, in steps that a person would
+take: leave out operations, join updates, lower numbers, take the plain config."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.contracts.base import Op, Schema
+from harness.program import Program
+
+Fails = Callable[[Program], bool]
+"""Whether a program still shows the same bug."""
+
+FEW = 14
+"""With so few operations left, every pair of them is tried."""
+
+
+class Shrinker:
+    """The smallest program found so far.
+
+    fails: must hold for `program`. seconds: when to stop, at the latest.
+    """
+
+    def __init__(self, program: Program, fails: Fails, seconds: float) -> None:
+        self.best = program
+        self.fails = fails
+        self.runs = 0
+        self.deadline = time.monotonic() + seconds
+        self.tried: set[str] = {program.digest()}
+
+    def shrink(self) -> Program:
+        """Repeats all passes until none helps."""
+        passes = (
+            self.leave_out_runs,
+            self.leave_out_pairs,
+            self.take_candidates(get_merged),
+            self.take_candidates(get_domain_steps),
+            self.take_candidates(get_simpler_configs),
+            self.take_candidates(get_simpler_fields),
+        )
+        before = None
+        while self.best is not before and not self.is_over():
+            before = self.best
+            for improve in passes:
+                improve()
+        self.take(rename(self.best))
+        return self.best
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def take(self, candidate: Program) -> bool:
+        """Makes `candidate` the best if it still fails and was not tried before."""
+        digest = candidate.digest()
+        if digest in self.tried or self.is_over():
+            return False
+        self.tried.add(digest)
+        self.runs += 1
+        if not self.fails(candidate):
+            return False
+        self.best = candidate
+        return True
+
+    def leave_out_runs(self) -> None:
+        """Runs of neighbours, from half of all down to single ones, last first."""
+        size = max(1, len(self.best.ops) // 2)
+        while size:
+            end = len(self.best.ops)
+            while end > 0:
+                ops = self.best.ops
+                begin = max(0, end - size)
+                self.take(replace(self.best, ops=[*ops[:begin], *ops[end:]]))
+                end = min(begin, len(self.best.ops))
+            size //= 2
+
+    def leave_out_pairs(self) -> None:
+        """Two that need each other, such as a snapshot and its restore."""
+        found = True
+        while found and 2 < len(self.best.ops) <= FEW:
+            ops = self.best.ops
+            pairs = [(a, b) for b in range(len(ops)) for a in range(b)]
+            found = any(
+                self.take(replace(self.best, ops=leave_out(ops, pair))) for pair in pairs
+            )
+
+    def take_candidates(
+        self, propose: Callable[[Program], Iterator[Program]]
+    ) -> Callable[[], None]:
+        """Takes what fails, and starts over from it."""
+
+        def improve() -> None:
+            while any(self.take(candidate) for candidate in propose(self.best)):
+                pass
+
+        return improve
+
+
+def leave_out(ops: Sequence[Op], places: Sequence[int]) -> list[Op]:
+    return [op for place, op in enumerate(ops) if place not in places]
+
+
+def get_merged(program: Program) -> Iterator[Program]:
+    """Neighbours that one operation can stand for."""
+    ops = program.ops
+    for place in range(len(ops) - 1):
+        merged = program.rules.merge_operations(ops[place], ops[place + 1])
+        if merged is not None:
+            yield replace(program, ops=[*ops[:place], merged, *ops[place + 2 :]])
+
+
+def get_domain_steps(program: Program) -> Iterator[Program]:
+    for ops in program.rules.simplify(program.ops):
+        yield replace(program, ops=ops)
+
+
+def get_simpler_configs(program: Program) -> Iterator[Program]:
+    """Each field of the config at its default, or lower."""
+    rules = program.rules
+    for name, schema in rules.config.items():
+        for value in get_simpler(program.config[name], schema):
+            config = {**program.config, name: value}
+            if rules.why_not(config) is None:
+                yield replace(program, config=config)
+
+
+def get_simpler_fields(program: Program) -> Iterator[Program]:
+    """Each field of each operation at its default, or lower."""
+    for place, op in enumerate(program.ops):
+        fields = program.rules.operations[op["op"]].fields
+        for name, schema in fields.items():
+            for value in get_simpler(op[name], schema):
+                simpler = {**op, name: value}
+                ops = [*program.ops[:place], simpler, *program.ops[place + 1 :]]
+                yield replace(program, ops=ops)
+
+
+def get_simpler(value: Any, schema: Schema) -> list[Any]:
+    """Values for a field that a person would rather read, best first."""
+    simpler: list[Any] = []
+    if "default" in schema and value != schema["default"]:
+        simpler.append(schema["default"])
+    if isinstance(value, bool) or not isinstance(value, int | list):
+        return simpler
+    if isinstance(value, list):
+        return simpler + [leave_out(value, [place]) for place in range(len(value))]
+    if value < 0:
+        return [*simpler, 0]
+    low = max(0, schema.get("minimum", 0))
+    is_lower = {low, low + 1, low + 2, low + 3, value // 2, value - 1}
+    return simpler + sorted(lower for lower in is_lower if low <= lower < value)
+
+
+def rename(program: Program) -> Program:
+    """Names in the order of their appearance: caches a, b, c; snapshots s0, s1, …."""
+    return replace(program, ops=program.rules.rename(program.ops))

@@ -1,0 +1,306 @@
+"""A worker: a process of its own in which backends are imported and run.
+
+Started as ``python -m harness.worker FD RECORD``. It reads tasks from the connection at
+file descriptor FD, answers with events, and keeps its write-ahead record at RECORD. A
+backend can end or hang this process; the pool that started it is then none the worse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from harness.backend import Backend
+from harness.errors import UsageError
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.ledger import load_ledger
+from harness.program import Program, parse_program
+from harness.record import Record
+from harness.registry import Unavailable, load
+from harness.run import Coverage, Divergence, Result, run
+from harness.shrink import Shrinker
+
+Emit = Callable[[dict[str, Any]], None]
+PROGRESS_SECONDS = 0.2
+SHRINK_SECONDS = 10.0
+
+
+class Worker:
+    """Carries out tasks, one after the other."""
+
+    def __init__(self, record: Record, emit: Emit) -> None:
+        self.record, self.emit = record, emit
+        self.backends: dict[str, Backend] = {}
+
+    def do(self, task: Mapping[str, Any]) -> None:
+        """One task; it ends with an event that says "done" or "unavailable"."""
+        try:
+            backend = self.get_backend(task["backend"])
+            answer = TASKS[task["do"]](self, backend, task)
+            self.emit({"event": "done", **answer})
+        except (Unavailable, UsageError) as error:
+            self.emit({"event": "unavailable", "why": str(error)})
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception:
+            self.emit({"event": "broken", "why": traceback.format_exc(limit=-4)})
+        self.record.clear()
+
+    def get_backend(self, name: str) -> Backend:
+        if name not in self.backends:
+            self.backends[name] = load(name)
+        return self.backends[name]
+
+    def run(self, program: Program, backend: Backend, every: bool) -> Result:
+        """Runs a program with the record kept."""
+        self.record.begin(program, backend.name)
+        return run(program, backend, every=every, on_step=self.record.step)
+
+    def run_both(self, program: Program, backend: Backend) -> Result:
+        """With every check at every step and, if that agrees, with the costly ones at
+        some steps, as it ran among others: to watch an array can hide a bug in it."""
+        result = self.run(program, backend, every=True)
+        return result if result.divergence else self.run(program, backend, every=False)
+
+    def shrink(
+        self, program: Program, divergence: Divergence, backend: Backend, seconds: float
+    ) -> tuple[Program, Divergence]:
+        """The shortest program with the same signature, and how it diverges."""
+        signature = divergence.get_signature(program)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+
+        def find(candidate: Program, every: bool) -> Divergence | None:
+            found = self.run(candidate, backend, every).divergence
+            same = found and found.get_signature(candidate) == signature
+            return found if same else None
+
+        every = find(program, every=True) is not None
+
+        def fails(candidate: Program) -> bool:
+            return find(candidate, every) is not None
+
+        if not fails(program):
+            return program, divergence
+        best = Shrinker(program, fails, seconds).shrink()
+        return best, find(best, every) or divergence
+
+
+class Shard:
+    """One share of the programs for one kind of one backend."""
+
+    def __init__(
+        self, worker: Worker, backend: Backend, task: Mapping[str, Any]
+    ) -> None:
+        self.worker, self.backend, self.task = worker, backend, task
+        self.coverage: Coverage = Counter()
+        self.signatures: Counter[str] = Counter()
+        self.known = set(task["known"])
+        self.digest = hashlib.sha256()
+        self.programs = self.steps = self.skipped = 0
+        self.margin = 0.0
+        self.reported = 0.0
+
+    def check(self) -> dict[str, Any]:
+        task = self.task
+        kinds = self.backend.contracts[task["contract"]]
+        avoid = load_ledger(self.backend.ledger, self.backend.name)
+        drawer = Drawer(
+            task["contract"], task["kind"], kinds[task["kind"]], self.backend.dtypes, avoid
+        )
+        FRONTS[task["front"]](
+            task["programs"], get_seed(task), drawer.draw, self.consume
+        )
+        return self.get_counts() | {
+            "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
+            "digest": self.digest.hexdigest(),
+        }
+
+    def consume(self, program: Program) -> None:
+        """Runs one program; shrinks and reports what is new in it."""
+        worker, backend = self.worker, self.backend
+        self.digest.update(worker.record.begin(program, backend.name))
+        result = run(
+            program, backend, coverage=self.coverage, on_step=worker.record.step
+        )
+        self.programs += 1
+        self.steps += result.steps
+        self.skipped += result.skipped
+        self.margin = max(self.margin, result.margin)
+        if result.divergence is not None:
+            self.report(program, result.divergence)
+        if time.monotonic() - self.reported > PROGRESS_SECONDS:
+            self.reported = time.monotonic()
+            worker.emit({"event": "progress", **self.get_counts()})
+
+    def report(self, program: Program, divergence: Divergence) -> None:
+        signature = divergence.get_signature(program)
+        self.signatures[signature] += 1
+        if signature in self.known:
+            return
+        self.known.add(signature)
+        found = {"programs": self.programs}
+        small, divergence = self.worker.shrink(
+            program, divergence, self.backend, SHRINK_SECONDS
+        )
+        self.worker.emit(
+            {
+                "event": "found",
+                "program": small.to_json(),
+                "divergence": divergence.to_json(),
+                "versions": dict(self.backend.versions),
+                "found": found,
+            }
+        )
+
+    def get_counts(self) -> dict[str, Any]:
+        return {
+            "programs": self.programs,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "margin": self.margin,
+            "signatures": dict(self.signatures),
+        }
+
+
+def get_seed(task: Mapping[str, Any]) -> int:
+    """A seed for the shard that does not depend on the backend or on the worker."""
+    parts = [task[name] for name in ("seed", "contract", "kind", "shard")]
+    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def do_check(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    return Shard(worker, backend, task).check()
+
+
+def do_declare(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The declaration, as far as planning and reports need it."""
+    return {
+        "name": backend.name,
+        "device": backend.device,
+        "contracts": {
+            contract: {
+                kind: {
+                    "operations": sorted(declared.operations),
+                    "config": {name: list(v) for name, v in declared.config.items()},
+                }
+                for kind, declared in kinds.items()
+            }
+            for contract, kinds in backend.contracts.items()
+        },
+        "dtypes": list(backend.dtypes),
+        "lifetime": backend.lifetime,
+        "poison": backend.poison,
+        "versions": dict(backend.versions),
+        "notes": backend.notes,
+    }
+
+
+def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """One program: does it diverge?"""
+    program = parse_program(task["program"], "program")
+    supported = why_unsupported(program, backend)
+    if supported:
+        raise Unavailable(supported)
+    result = worker.run_both(program, backend)
+    divergence = result.divergence
+    return {
+        "divergence": divergence and divergence.to_json(),
+        "versions": dict(backend.versions),
+        "steps": result.steps,
+        "skipped": result.skipped,
+    }
+
+
+def do_shrink(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Continues to shrink a program that diverges."""
+    program = parse_program(task["program"], "program")
+    divergence = worker.run_both(program, backend).divergence
+    if divergence is None:
+        return {"divergence": None, "versions": dict(backend.versions)}
+    small, divergence = worker.shrink(program, divergence, backend, task["seconds"])
+    return {
+        "program": small.to_json(),
+        "divergence": divergence.to_json(),
+        "versions": dict(backend.versions),
+    }
+
+
+def do_ledger(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the program of each known divergence: does it still fail in the same way?"""
+    answers = []
+    for entry in load_ledger(backend.ledger, backend.name):
+        divergence = worker.run_both(entry.program, backend).divergence
+        got = divergence and divergence.get_signature(entry.program)
+        answers.append(
+            {
+                "id": entry.id,
+                "kind": entry.program.kind,
+                "verdict": entry.verdict,
+                "reason": entry.reason,
+                "signature": entry.signature,
+                "got": got,
+            }
+        )
+    return {"entries": answers}
+
+
+def why_unsupported(program: Program, backend: Backend) -> str | None:
+    """Why a program cannot be run on a backend: it does not declare something."""
+    kinds = backend.contracts.get(program.contract, {})
+    if program.kind not in kinds:
+        has = ", ".join(kinds) or "none"
+        return (
+            f"{backend.name} declares no {program.contract} cache of kind"
+            f" {program.kind} (it has: {has})"
+        )
+    missing = {op["op"] for op in program.ops} - kinds[program.kind].operations
+    if missing:
+        return f"{backend.name} does not declare {', '.join(sorted(missing))}"
+    if program.config["dtype"] not in backend.dtypes:
+        return f"{backend.name} does not declare dtype {program.config['dtype']}"
+    return None
+
+
+TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {
+    "check": do_check,
+    "declare": do_declare,
+    "run": do_run,
+    "shrink": do_shrink,
+    "ledger": do_ledger,
+}
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    record = Record(Path(sys.argv[2]))
+    sys.path.insert(0, os.getcwd())
+
+    def emit(event: dict[str, Any]) -> None:
+        connection.send_bytes(json.dumps(event).encode())
+
+    worker = Worker(record, emit)
+    try:
+        while True:
+            worker.do(json.loads(connection.recv_bytes()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the pool has gone, and nobody is left to report to
+    finally:
+        record.close()
+
+
+if __name__ == "__main__":
+    main()

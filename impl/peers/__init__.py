@@ -1,0 +1,1 @@
+"""Adapters to released caches: thin, and they declare what those promise."""
