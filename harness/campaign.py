@@ -11,7 +11,6 @@ from typing import Any
 
 from harness.backend import Kind
 from harness.contracts import CONTRACTS
-from harness.errors import UsageError
 from harness.failures import RUNNING, Failure, save
 from harness.pool import Event, Pool, Task
 from harness.program import Program, parse_program
@@ -110,7 +109,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose. backends: empty for all that are available here."""
+    """What the user chose.
+
+    backends: empty for all that are available here. part: (i, n) for every n-th shard from
+    the i-th on, where several processes share the work.
+    """
 
     backends: Sequence[str] = ()
     kinds: Sequence[str] = ()
@@ -121,6 +124,15 @@ class Settings:
     jobs: int = 1
     failures: Path = Path("failures")
     step_seconds: float = 20.0
+    shard: int = SHARD
+    part: tuple[int, int] = (0, 1)
+
+    def list_shards(self) -> list[tuple[int, int]]:
+        """(number, programs) of the shards of this part."""
+        begins = enumerate(range(0, self.programs, self.shard))
+        shards = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
+        first, of = self.part
+        return shards[first::of]
 
 
 @dataclass
@@ -174,13 +186,18 @@ class Campaign:
         folder = settings.failures / RUNNING
         try:
             with Pool(settings.jobs, folder, settings.step_seconds) as pool:
-                self.declare(pool)
-                self.plan()
-                for task, event in pool.run(self.tasks):
-                    self.handle(task, event, pool)
+                self.run_in(pool)
         except KeyboardInterrupt:
             self.outcome.is_cut = True
         self.outcome.seconds = time.monotonic() - self.outcome.started
+        return self.outcome
+
+    def run_in(self, pool: Pool) -> Outcome:
+        """The same in a pool that is there already."""
+        self.declare(pool)
+        self.plan()
+        for task, event in pool.run(self.tasks):
+            self.handle(task, event)
         return self.outcome
 
     def declare(self, pool: Pool) -> None:
@@ -203,14 +220,12 @@ class Campaign:
     def plan(self) -> None:
         """Known divergences first, then the shards of all pairs in turn."""
         settings, pairs = self.settings, self.outcome.pairs
-        if not pairs and not self.outcome.unavailable:
-            raise UsageError(f"no backend here has a kind {', '.join(settings.kinds)}")
-        for backend in dict.fromkeys(pair.backend for pair in pairs):
-            self.tasks.append({"do": "ledger", "backend": backend})
-        for pair in pairs:
-            pair.wanted = settings.programs
-        for shard, begin in enumerate(range(0, settings.programs, SHARD)):
+        if settings.part[0] == 0:
+            for backend in dict.fromkeys(pair.backend for pair in pairs):
+                self.tasks.append({"do": "ledger", "backend": backend})
+        for shard, programs in settings.list_shards():
             for pair in pairs:
+                pair.wanted += programs
                 self.tasks.append(
                     {
                         "do": "check",
@@ -220,12 +235,12 @@ class Campaign:
                         "front": settings.front,
                         "seed": settings.seed,
                         "shard": shard,
-                        "programs": min(SHARD, settings.programs - begin),
+                        "programs": programs,
                         "known": [],
                     }
                 )
 
-    def handle(self, task: Task, event: Event, pool: Pool) -> None:
+    def handle(self, task: Task, event: Event) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
         if seconds is not None and time.monotonic() - outcome.started > seconds:
             outcome.is_cut = outcome.is_cut or bool(self.tasks)
@@ -233,7 +248,7 @@ class Campaign:
         if task.get("do") == "ledger":
             self.handle_ledger(task, event)
         elif task:
-            self.handle_shard(task, event, pool)
+            self.handle_shard(task, event)
         self.watch(outcome)
 
     def handle_ledger(self, task: Task, event: Event) -> None:
@@ -252,7 +267,7 @@ class Campaign:
                     f"{entry['id']}: expected {entry['signature']}, but {got}"
                 )
 
-    def handle_shard(self, task: Task, event: Event, pool: Pool) -> None:
+    def handle_shard(self, task: Task, event: Event) -> None:
         pair = self.find_pair(task)
         kind = event["event"]
         if kind == "progress":

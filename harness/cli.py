@@ -172,6 +172,8 @@ def check(
     console = Console(stderr=as_json, highlight=False)
     with Progress(console) as progress:
         outcome = Campaign(settings, list(list_names()), progress.show).run()
+    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
+        raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
     if as_json:
         click.echo(json.dumps(to_json(outcome), indent=1))
     else:

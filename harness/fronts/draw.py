@@ -14,6 +14,9 @@ from harness.program import Program
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
 
+TRIES = 4
+"""Draws for each operation: some come to nothing, or to what the ledger knows."""
+
 
 class Drawer:
     """Draws programs for one kind of one backend.
@@ -44,7 +47,10 @@ class Drawer:
         config = rules.draw_config(source, self.kind, self.declared)
         model = rules.open_model(config, rows=False)
         ops: list[Op] = []
-        for _ in range(source.between(SHORTEST, LONGEST)):
+        length = source.between(SHORTEST, LONGEST)
+        for _ in range(TRIES * length):
+            if len(ops) == length:
+                break
             op = rules.draw_operation(source, model, self.names)
             if op is None or self.is_known(op, model):
                 continue

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -30,6 +31,7 @@ from harness.backend import Array, Backend, Kind, Mask
 from impl.mlx.arrays import MLXArrays
 
 Config = Mapping[str, Any]
+LEDGER = Path(__file__).parent / "ledger"
 Opener = Callable[[Config], "Layer"]
 
 BITS = 8
@@ -207,5 +209,6 @@ def _backend(name: str, kinds: Mapping[str, Kind], opener: Opener) -> Backend:
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="until-write",
         causal="lower-right",
+        ledger=LEDGER,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
     )

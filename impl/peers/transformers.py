@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -27,6 +28,7 @@ from harness.backend import Array, Backend, Kind, Lifetime, Mask
 from impl.torch.arrays import TorchArrays
 
 Config = Mapping[str, Any]
+LEDGER = Path(__file__).parent / "ledger"
 Attention = Literal["full_attention", "sliding_attention", "chunked_attention"]
 
 STATIC_LENGTH = 256
@@ -199,5 +201,6 @@ def _backend(
         dtypes=("float32", "float16", "bfloat16"),
         lifetime=lifetime,
         causal="upper-left",
+        ledger=LEDGER,
         versions={package: version(package) for package in ("transformers", "torch")},
     )

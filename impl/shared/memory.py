@@ -11,6 +11,19 @@ Arrays = tuple[Any, Any]
 """Two arrays that belong together: K and V, or the two parts of a recurrent state."""
 
 
+def compute_capacity(
+    capacity: int, needed: int, step: int, window: int | None = None
+) -> int:
+    """The next capacity of a memory that is too small for `needed` positions.
+
+    It at least doubles, so that a token is copied a constant number of times on average,
+    or reaches `needed` in multiples of `step`. Beyond `window` it does not double: single
+    tokens need no more.
+    """
+    doubled = 2 * capacity if window is None else min(2 * capacity, window)
+    return max(doubled, -(-needed // step) * step)
+
+
 class Memory(ABC):
     """The arrays of one cache, addressed by token position.
 

@@ -9,39 +9,15 @@ from typing import Any
 import torch
 
 from harness.backend import Backend, Kind
+from impl.shared.operations import CONFIG, OPERATIONS
 from impl.torch.arrays import DTYPES, TorchArrays
 from impl.torch.kv import KVCache
 from impl.torch.rotating import RotatingCache
 from impl.torch.state import StateCache
 
-SNAPSHOTS = {"snapshot", "restore", "split", "merge", "close", "prepare", "take"}
-ALWAYS = {"update", "state", "view", "trim", "clone", "free", *SNAPSHOTS}
-MASKS = {"mask_padding": (1, 4), "mask_form": ("any", "additive")}
-
 LAYER = {
-    "kv": Kind(frozenset({*ALWAYS, "size"}), MASKS),
-    "rotating": Kind(frozenset({*ALWAYS, "size"}), MASKS),
-    "state": Kind(frozenset(ALWAYS)),
+    kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()
 }
-
-
-class WithMasks:
-    """A cache whose `make_mask` knows dtype and device, as a model would tell them."""
-
-    def __init__(self, cache: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.cache, self.dtype, self.device = cache, dtype, device
-
-    def make_mask(self, length: int, rows: int) -> torch.Tensor | None:
-        mask: torch.Tensor | None = self.cache.make_mask(
-            length, rows, self.dtype, self.device
-        )
-        return mask
-
-    def clone(self) -> WithMasks:
-        return WithMasks(self.cache.clone(), self.dtype, self.device)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cache, name)
 
 
 def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
@@ -49,15 +25,15 @@ def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
     dtype = DTYPES[config["dtype"]]
     fill = math.nan if config["poison"] else None
     additive = config["mask_form"] == "additive"
+    mask = torch.empty(0, dtype=dtype if additive else torch.bool, device=device)
     heads, key_dim = config["heads"], config["key_dim"]
     if config["kind"] == "state":
         conv = (1, config["conv_width"] - 1, heads * key_dim)
         delta = (1, heads, key_dim, config["value_dim"])
         return StateCache(conv, delta, dtype, device)
     if config["kind"] == "rotating":
-        ring = RotatingCache(config["window"], config["step"], fill, additive)
-        return WithMasks(ring, dtype, device)
-    return WithMasks(KVCache(config["step"], fill, additive), dtype, device)
+        return RotatingCache(config["window"], config["step"], fill, mask)
+    return KVCache(config["step"], fill, mask)
 
 
 def declare(name: str, device: str) -> Backend:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from impl.shared.kv import KVCacheBase
-from impl.shared.memory import Memory, Snapshot
-from impl.torch.masks import make_band
+from impl.shared.memory import Memory, Snapshot, compute_capacity
+from impl.torch.masks import BOOLEAN, make_band
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -14,8 +14,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class LinearMemory(Memory):
     """K and V of position p at index p of two buffers [1, heads, capacity, dim].
 
-    step: the capacity is a multiple of it, and at least doubles when it grows, so that a
-    token is copied a constant number of times on average.
+    step: see `impl.shared.memory.compute_capacity`.
     fill: what fresh memory holds; None leaves it as it comes.
     """
 
@@ -32,7 +31,7 @@ class LinearMemory(Memory):
         for snapshot in list(self.named):
             if snapshot.end > used:
                 snapshot.own()
-        capacity = max(2 * self.capacity, -(-needed // self.step) * self.step)
+        capacity = compute_capacity(self.capacity, needed, self.step)
         fresh = tuple(self.allocate(array, capacity) for array in like)
         if self.buffers is not None:
             for old, new in zip(self.buffers, fresh, strict=True):
@@ -82,27 +81,25 @@ class KVCache(KVCacheBase):
     `update`, `view` and `state` return views of the buffer: they hold until the next
     update, trim, restore or free of this cache.
 
-    additive: masks hold 0 and -inf in the dtype of K instead of True and False.
+    mask: a tensor whose dtype and device masks have; bool for True where a column is
+    seen, a floating type for 0 there and -inf elsewhere.
     """
 
     memory: LinearMemory
 
     def __init__(
-        self, step: int = 256, fill: float | None = None, additive: bool = False
+        self, step: int = 256, fill: float | None = None, mask: torch.Tensor = BOOLEAN
     ) -> None:
         super().__init__()
         self.memory = LinearMemory(step, fill)
-        self.additive = additive
+        self.mask = mask
 
-    def make_mask(
-        self, length: int, rows: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor | None:
+    def make_mask(self, length: int, rows: int) -> torch.Tensor | None:
         """The mask of the next update of `length` tokens: [rows, offset + length]; None
-        if every column is seen. dtype: of the queries, for additive masks."""
+        if every column is seen. rows: at least `length`; rows beyond it are padding."""
         if length == rows == 1:
             return None
-        form = dtype if self.additive else torch.bool
-        return make_band(length, rows, self.offset, None, form, device)
+        return make_band(length, rows, self.offset, None, self.mask)
 
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
@@ -124,7 +121,7 @@ class KVCache(KVCacheBase):
 
     def clone(self) -> KVCache:
         """An independent cache with the same tokens and memory of its own."""
-        other = KVCache(self.memory.step, self.memory.fill, self.additive)
+        other = KVCache(self.memory.step, self.memory.fill, self.mask)
         if self.offset:
             other.write(0, self.memory.read(0, self.offset))
             other.offset = self.offset

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.memory import Memory, Snapshot
+from impl.shared.memory import Memory, Snapshot, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
-from impl.torch.masks import make_band
+from impl.torch.masks import BOOLEAN, make_band
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -19,11 +19,13 @@ class RingMemory(Memory):
     `capacity` positions in a row are then one slice, in order, wherever the ring stands:
     nothing is ever rolled or concatenated, and a step moves its own tokens only. The
     price is the memory of the twin.
+
+    window: beyond it the ring grows only as far as it must.
     """
 
-    def __init__(self, step: int, fill: float | None) -> None:
+    def __init__(self, window: int, step: int, fill: float | None) -> None:
         super().__init__()
-        self.step, self.fill = step, fill
+        self.window, self.step, self.fill = window, step, fill
         self.buffers: Pair | None = None
         self.capacity = 0
 
@@ -33,7 +35,7 @@ class RingMemory(Memory):
             return
         self.secure_all()
         old = self.read(begin, end) if end > begin else None
-        self.capacity = max(needed, min(2 * self.capacity, 4 * self.step), self.step)
+        self.capacity = compute_capacity(self.capacity, needed, self.step, self.window)
         self.buffers = self.allocate(like[0]), self.allocate(like[1])
         if old is not None:
             self.write(begin, end, old)
@@ -88,7 +90,7 @@ class RotatingCache(RotatingCacheBase):
     tokens, itself included.
 
     `update`, `view` and `state` return views of the ring: they hold until the next
-    update, trim, restore or free of this cache. `step`, `fill` and `additive` as in
+    update, trim, restore or free of this cache. `step`, `fill` and `mask` as in
     `impl.torch.kv`.
     """
 
@@ -99,27 +101,28 @@ class RotatingCache(RotatingCacheBase):
         window: int,
         step: int = 256,
         fill: float | None = None,
-        additive: bool = False,
+        mask: torch.Tensor = BOOLEAN,
     ) -> None:
         super().__init__(window)
-        self.memory = RingMemory(step, fill)
-        self.additive = additive
+        self.memory = RingMemory(window, step, fill)
+        self.mask = mask
 
-    def make_mask(
-        self, length: int, rows: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor | None:
+    def make_mask(self, length: int, rows: int) -> torch.Tensor | None:
         """The mask of the next update of `length` tokens: [rows, columns], the columns
         being up to window - 1 old tokens and the new ones; None if all are seen."""
         if length == rows == 1:
             return None
-        form = dtype if self.additive else torch.bool
-        before = min(self.offset, self.window - 1)
-        return make_band(length, rows, before, self.window, form, device)
+        return make_band(length, rows, self.count_before(), self.window, self.mask)
+
+    def count_before(self) -> int:
+        """How many old tokens come along with new ones: all that the first of these may
+        see."""
+        return min(self.offset, self.window - 1)
 
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         """Appends K [1, heads, length, key_dim] and V; returns those of the last
         window - 1 old tokens and of all new ones, in the order of positions."""
-        first, end = max(0, self.offset - self.window + 1), self.offset + keys.shape[2]
+        first, end = self.offset - self.count_before(), self.offset + keys.shape[2]
         self.memory.secure(self.offset, end)
         self.memory.reserve((keys, values), first, self.offset, end - first)
         self.memory.write(self.offset, end, (keys, values))
@@ -136,7 +139,7 @@ class RotatingCache(RotatingCacheBase):
     def clone(self) -> RotatingCache:
         """An independent cache with the same window and memory of its own."""
         other = RotatingCache(
-            self.window, self.memory.step, self.memory.fill, self.additive
+            self.window, self.memory.step, self.memory.fill, self.mask
         )
         if self.offset:
             first = self.get_first(self.offset)

@@ -1,0 +1,47 @@
+"""MLX arrays, as the harness asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+DTYPES = {
+    "float32": mx.float32,
+    "float16": mx.float16,
+    "bfloat16": mx.bfloat16,
+}
+
+
+class MLXArrays:
+    """The arrays of `harness.backend.Arrays` on one device: the default one, if none is
+    named."""
+
+    def __init__(self, device: mx.Device | None = None) -> None:
+        self.device = device or mx.default_device()
+
+    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> mx.array:
+        return mx.array(array).astype(DTYPES[dtype], stream=self.device)
+
+    def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
+        """Evaluates `array`. numpy has no bfloat16, so MLX makes float32 of that; float16
+        is left to numpy, for which it is no second evaluation."""
+        if array.dtype == mx.bfloat16:
+            array = array.astype(mx.float32, stream=self.device)
+        content = np.asarray(array)
+        return content.astype(np.float32) if content.dtype == np.float16 else content
+
+    def dtype(self, array: mx.array) -> str:
+        name = str(array.dtype).removeprefix("mlx.core.")
+        return "bool" if name == "bool_" else name
+
+    def attend(
+        self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
+    ) -> mx.array:
+        """`mx.fast.scaled_dot_product_attention`; its "causal" is lower-right aligned."""
+        scale = queries.shape[-1] ** -0.5
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=scale, mask=mask, stream=self.device
+        )

@@ -1,0 +1,92 @@
+"""How our MLX caches declare themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+
+from harness.backend import Backend, Kind
+from impl.mlx.arrays import DTYPES, MLXArrays
+from impl.mlx.kv import KVCache
+from impl.mlx.rotating import RotatingCache
+from impl.mlx.state import StateCache
+from impl.shared.operations import CONFIG, OPERATIONS
+
+LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
+
+
+class OnDevice:
+    """A cache that computes on one device, whatever the default of the process, and at
+    once, as a loop that generates tokens has it: K and V are waited for together."""
+
+    def __init__(self, cache: Any, device: mx.Device) -> None:
+        self.cache, self.device = cache, device
+
+    def clone(self) -> OnDevice:
+        with mx.stream(self.device):
+            return OnDevice(self.cache.clone(), self.device)
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.cache, name)
+        return partial(self.compute, member) if callable(member) else member
+
+    def compute(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What `method` returns; if there are arrays in it, their evaluation starts."""
+        with mx.stream(self.device):
+            result = method(*arguments)
+            mx.async_eval(result)  # type: ignore[no-untyped-call]
+        return result
+
+
+def open_cache(config: Mapping[str, Any], device: mx.Device) -> OnDevice:
+    """The cache for a config of the layer contract."""
+    with mx.stream(device):
+        return OnDevice(make_cache(config), device)
+
+
+def make_cache(config: Mapping[str, Any]) -> KVCache | RotatingCache | StateCache:
+    dtype = DTYPES[config["dtype"]]
+    fill = math.nan if config["poison"] else 0.0
+    mask = dtype if config["mask_form"] == "additive" else mx.bool_
+    heads, key_dim = config["heads"], config["key_dim"]
+    if config["kind"] == "state":
+        conv = (1, config["conv_width"] - 1, heads * key_dim)
+        delta = (1, heads, key_dim, config["value_dim"])
+        return StateCache(conv, delta, dtype)
+    if config["kind"] == "rotating":
+        return RotatingCache(config["window"], config["step"], fill, mask)
+    return KVCache(config["step"], fill, mask)
+
+
+def declare(name: str, device: mx.Device) -> Backend:
+    return Backend(
+        name=name,
+        device=name.removeprefix("mlx-"),
+        contracts={"layer": LAYER},
+        arrays=MLXArrays(device),
+        open=lambda config: open_cache(config, device),
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime="forever",
+        causal="lower-right",
+        poison=True,
+        versions={"mlx": version("mlx")},
+    )
+
+
+def cpu() -> Backend:
+    return declare("mlx-cpu", mx.Device(mx.cpu))
+
+
+def gpu() -> Backend:
+    """Metal or CUDA, whichever this MLX was built for.
+
+    Raises RuntimeError if it finds neither.
+    """
+    if not mx.is_available(mx.Device(mx.gpu)):
+        raise RuntimeError("MLX finds no GPU here, neither with Metal nor with CUDA")
+    return declare("mlx-gpu", mx.Device(mx.gpu))

@@ -1,0 +1,110 @@
+"""The full cache on MLX: one buffer, written through slices, handed out as values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import mlx.core as mx
+
+from impl.mlx.masks import make_band
+from impl.mlx.memory import Pair, PairMemory, make_compact
+from impl.shared.kv import KVCacheBase
+from impl.shared.memory import Snapshot, compute_capacity
+
+
+class LinearMemory(PairMemory):
+    """K and V of position p at index p of two buffers [1, heads, capacity, dim]."""
+
+    def reserve(self, like: Pair, used: int, needed: int) -> None:
+        """Makes room for `needed` positions; the first `used` keep what they hold."""
+        if needed <= self.capacity:
+            return
+        for snapshot in list(self.named):
+            if snapshot.end > used:
+                snapshot.own()
+        self.capacity = compute_capacity(self.capacity, needed, self.step)
+        if self.buffers is None:
+            self.buffers = self.extend(like[0], 0), self.extend(like[1], 0)
+        else:
+            keys, values = self.buffers
+            self.buffers = self.extend(keys, used), self.extend(values, used)
+
+    def extend(self, array: mx.array, used: int) -> mx.array:
+        """The first `used` positions of `array` and fresh memory behind them."""
+        batch, heads, _, dim = array.shape
+        shape = (batch, heads, self.capacity - used, dim)
+        fresh = mx.full(shape, self.fill, array.dtype)
+        return mx.concatenate([array[:, :, :used], fresh], axis=2) if used else fresh
+
+    def write(self, begin: int, end: int, arrays: Pair) -> None:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        keys[:, :, begin:end] = arrays[0]
+        values[:, :, begin:end] = arrays[1]
+
+    def read(self, begin: int, end: int) -> Pair:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        return keys[:, :, begin:end], values[:, :, begin:end]
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        return snapshot.first < end and begin < snapshot.end
+
+
+class KVCache(KVCacheBase):
+    """Full attention over one sequence, batch 1.
+
+    `update`, `view` and `state` return values: they hold forever. Drop them before the
+    next update is evaluated, or it copies the whole buffer for their sake.
+
+    mask: the dtype of masks: bool_ for True where a column is seen (or "causal", where
+    that says the same), a floating type for 0 there and -inf elsewhere.
+    """
+
+    memory: LinearMemory
+
+    def __init__(
+        self, step: int = 256, fill: float = 0.0, mask: mx.Dtype = mx.bool_
+    ) -> None:
+        super().__init__()
+        self.memory = LinearMemory(step, fill)
+        self.mask = mask
+
+    def make_mask(self, length: int, rows: int) -> mx.array | Literal["causal"] | None:
+        """The mask of the next update of `length` tokens: [rows, offset + length], or
+        "causal"; None if every column is seen. rows: at least `length`; rows beyond it
+        are padding."""
+        if length == rows == 1:
+            return None
+        if length == rows and self.mask == mx.bool_:
+            return "causal"
+        return make_band(length, rows, self.offset, None, self.mask)
+
+    def update(self, keys: mx.array, values: mx.array) -> Pair:
+        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
+        end = self.offset + keys.shape[2]
+        self.write(self.offset, (keys, values))
+        self.advance(keys.shape[2])
+        return self.memory.read(0, end)
+
+    def write(self, position: int, arrays: Pair) -> None:
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, end)
+        self.memory.write(position, end, arrays)
+
+    def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
+        keys, values = arrays
+        left = make_compact((keys[:, :, :at], values[:, :, :at]))
+        return left, make_compact((keys[:, :, at:], values[:, :, at:]))
+
+    def clone(self) -> KVCache:
+        """An independent cache with the same tokens; the memory is shared until one of
+        the two writes."""
+        other = KVCache(self.memory.step, self.memory.fill, self.mask)
+        other.memory.share(self.memory)
+        other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        self.memory.clear()

@@ -1,0 +1,142 @@
+"""The sliding window on MLX: a ring that is stored twice, so that no window wraps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import mlx.core as mx
+
+from impl.mlx.masks import make_band
+from impl.mlx.memory import Pair, PairMemory
+from impl.shared.memory import Snapshot, compute_capacity
+from impl.shared.rotating import RotatingCacheBase
+
+
+class RingMemory(PairMemory):
+    """K and V of position p in slot p mod capacity, in two buffers
+    [1, heads, 2, capacity, dim]: the ring and its twin, one behind the other.
+
+    A write goes to both in one operation. Seen as [1, heads, 2 * capacity, dim], any
+    `capacity` positions in a row are then one slice, in order, wherever the ring stands:
+    nothing is ever rolled or concatenated, and a step moves its own tokens only. The
+    price is the memory of the twin.
+
+    window: beyond it the ring grows only as far as it must.
+    """
+
+    def __init__(self, window: int, step: int, fill: float) -> None:
+        super().__init__(step, fill)
+        self.window = window
+
+    def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
+        """Makes room for `needed` positions in a row; [begin, end) keep theirs."""
+        if needed <= self.capacity:
+            return
+        self.secure_all()
+        old = self.read(begin, end) if end > begin else None
+        self.capacity = compute_capacity(self.capacity, needed, self.step, self.window)
+        self.buffers = self.allocate(like[0]), self.allocate(like[1])
+        if old is not None:
+            self.write(begin, end, old)
+
+    def allocate(self, like: mx.array) -> mx.array:
+        batch, heads, _, dim = like.shape
+        return mx.full((batch, heads, 2, self.capacity, dim), self.fill, like.dtype)
+
+    def write(self, begin: int, end: int, arrays: Pair) -> None:
+        """Puts at most `capacity` positions into the ring and its twin; in two pieces
+        where the ring turns."""
+        assert self.buffers is not None
+        slot = begin % self.capacity
+        fits = min(end - begin, self.capacity - slot)
+        for buffer, array in zip(self.buffers, arrays, strict=True):
+            both = array[:, :, None]  # [1, heads, 1, tokens, dim]
+            if fits == end - begin:
+                buffer[:, :, :, slot : slot + fits] = both
+            else:
+                buffer[:, :, :, slot:] = both[:, :, :, :fits]
+                buffer[:, :, :, : end - begin - fits] = both[:, :, :, fits:]
+
+    def read(self, begin: int, end: int) -> Pair:
+        assert self.buffers is not None
+        slot = begin % self.capacity
+        keys, values = (mx.flatten(buffer, 2, 3) for buffer in self.buffers)
+        stop = slot + end - begin
+        return keys[:, :, slot:stop], values[:, :, slot:stop]
+
+    def join(self, left: Pair, right: Pair) -> Pair:
+        raise NotImplementedError("windows are not joined")
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
+        ahead = (begin - snapshot.first) % self.capacity
+        return (
+            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
+        )
+
+
+class RotatingCache(RotatingCacheBase):
+    """Sliding-window attention over one sequence, batch 1: a query sees the last `window`
+    tokens, itself included.
+
+    `update`, `view` and `state` return values, as `impl.mlx.kv` does; `step`, `fill` and
+    `mask` are as there.
+    """
+
+    memory: RingMemory
+
+    def __init__(
+        self,
+        window: int,
+        step: int = 256,
+        fill: float = 0.0,
+        mask: mx.Dtype = mx.bool_,
+    ) -> None:
+        super().__init__(window)
+        self.memory = RingMemory(window, step, fill)
+        self.mask = mask
+
+    def make_mask(self, length: int, rows: int) -> mx.array | Literal["causal"] | None:
+        """The mask of the next update of `length` tokens: [rows, columns], the columns
+        being up to window - 1 old tokens and the new ones; "causal" while these fit the
+        window, None if all are seen."""
+        if length == rows == 1:
+            return None
+        before = self.count_before()
+        if length == rows and self.mask == mx.bool_ and before + length <= self.window:
+            return "causal"
+        return make_band(length, rows, before, self.window, self.mask)
+
+    def count_before(self) -> int:
+        """How many old tokens come along with new ones: all that the first of these may
+        see."""
+        return min(self.offset, self.window - 1)
+
+    def update(self, keys: mx.array, values: mx.array) -> Pair:
+        """Appends K [1, heads, length, key_dim] and V; returns those of the last
+        window - 1 old tokens and of all new ones, in the order of positions."""
+        first, end = self.offset - self.count_before(), self.offset + keys.shape[2]
+        self.memory.secure(self.offset, end)
+        self.memory.reserve((keys, values), first, self.offset, end - first)
+        self.memory.write(self.offset, end, (keys, values))
+        self.advance(keys.shape[2])
+        return self.memory.read(first, end)
+
+    def write(self, position: int, arrays: Pair) -> None:
+        """Puts a window in the place of all that is there."""
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, position, end - position)
+        self.memory.write(position, end, arrays)
+
+    def clone(self) -> RotatingCache:
+        """An independent cache with the same window; the memory is shared until one of
+        the two writes."""
+        memory = self.memory
+        other = RotatingCache(self.window, memory.step, memory.fill, self.mask)
+        other.memory.share(memory)
+        other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        self.memory.clear()

@@ -1,0 +1,88 @@
+"""The recurrent state on MLX: the arrays themselves, for they are values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from impl.mlx.memory import Pair, make_compact
+from impl.shared.memory import Memory, Snapshot
+from impl.shared.state import StateCacheBase
+
+
+class StateMemory(Memory):
+    """conv and delta after all tokens so far; positions mean nothing here.
+
+    A write replaces the arrays, so what was read before needs no copy to last.
+    """
+
+    def __init__(self, conv: mx.array, delta: mx.array) -> None:
+        super().__init__()
+        self.buffers = conv, delta
+
+    def read(self, begin: int, end: int) -> Pair:
+        """New objects for the same values: assigning to a slice of them stays outside."""
+        conv, delta = self.buffers
+        return conv[...], delta[...]
+
+    def copy(self, begin: int, end: int) -> Pair:
+        return self.read(begin, end)
+
+    def write(self, arrays: Pair) -> None:
+        """Takes the arrays over, without what they were cut from (conv mostly is the
+        end of something longer)."""
+        for buffer, array, name in zip(
+            self.buffers, arrays, ("conv", "delta"), strict=True
+        ):
+            if (array.shape, array.dtype) != (buffer.shape, buffer.dtype):
+                raise ValueError(
+                    f"write: {name} is {array.dtype} of shape {list(array.shape)}; this"
+                    f" cache holds {buffer.dtype} of shape {list(buffer.shape)}"
+                )
+        self.buffers = make_compact(arrays)
+
+    def join(self, left: Pair, right: Pair) -> Pair:
+        raise NotImplementedError("states are not joined")
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        return True
+
+    def get_bytes(self, arrays: Pair) -> int:
+        return arrays[0].nbytes + arrays[1].nbytes
+
+    def clear(self) -> None:
+        conv, delta = self.buffers
+        self.buffers = mx.zeros_like(conv), mx.zeros_like(delta)
+
+
+class StateCache(StateCacheBase):
+    """The state of a linear-recurrent layer, batch 1, zeros at first.
+
+    conv: shape [1, conv_width - 1, channels], in `dtype`; delta: shape
+    [1, heads, key_dim, value_dim], always float32. `read` returns values: they hold
+    forever.
+    """
+
+    memory: StateMemory
+
+    def __init__(
+        self, conv: Sequence[int], delta: Sequence[int], dtype: mx.Dtype = mx.float32
+    ) -> None:
+        super().__init__()
+        self.memory = StateMemory(mx.zeros(conv, dtype), mx.zeros(delta, mx.float32))
+
+    def store(self, conv: object, delta: object) -> None:
+        assert isinstance(conv, mx.array) and isinstance(delta, mx.array)
+        self.memory.write((conv, delta))
+
+    def clone(self) -> StateCache:
+        """An independent cache with the same state."""
+        conv, delta = self.memory.buffers
+        other = StateCache(conv.shape, delta.shape, conv.dtype)
+        other.memory.buffers = self.memory.buffers
+        other.offset = self.offset
+        return other
+
+    def clear_memory(self) -> None:
+        self.memory.clear()

@@ -1,0 +1,21 @@
+"""The operations and settings of the layer contract that our caches have, by kind and
+whatever the framework."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SNAPSHOTS = {"snapshot", "restore", "split", "merge", "close", "prepare", "take"}
+ALWAYS = {"update", "state", "view", "trim", "clone", "free", *SNAPSHOTS}
+MASKS = {"mask_padding": (1, 4), "mask_form": ("any", "additive")}
+
+OPERATIONS: Mapping[str, frozenset[str]] = {
+    "kv": frozenset({*ALWAYS, "size"}),
+    "rotating": frozenset({*ALWAYS, "size"}),
+    "state": frozenset(ALWAYS),
+}
+
+CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "kv": MASKS,
+    "rotating": MASKS,
+    "state": {},
+}

@@ -1,0 +1,15 @@
+"""Every backend and kind side by side with the reference: what `pytest -n auto` is for."""
+
+from collections.abc import Callable
+
+from harness.campaign import Outcome
+from harness.pytest_plugin import Case
+
+
+def test_agrees_with_the_reference(
+    lockstep_case: Case, lockstep_check: Callable[[Case], Outcome]
+) -> None:
+    """Generated programs, no divergence but those that the ledger knows."""
+    (pair,) = lockstep_check(lockstep_case).pairs
+    assert pair.programs == pair.wanted > 0
+    assert pair.steps > pair.programs
