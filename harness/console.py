@@ -115,7 +115,8 @@ def get_summary(outcome: Outcome) -> Text:
     if known:
         text += f", {known} known divergences still there"
     found = len(outcome.failures)
-    verdict = "all agree" if outcome.get_exit_status() == 0 else f"{found} failures"
+    failures = f"{found} failure" + ("" if found == 1 else "s")
+    verdict = "all agree" if outcome.get_exit_status() == 0 else failures
     if outcome.is_cut:
         verdict += " (stopped before the end)"
     style = "green" if outcome.get_exit_status() == 0 else "bold red"

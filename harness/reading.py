@@ -219,7 +219,12 @@ class Promises:
                 for array, held in zip(arrays, content, strict=True):
                     now = self.arrays.to_numpy(array)
                     if not np.array_equal(now, held, equal_nan=True):
-                        raise Broken("alias", f"an array that {name} returned has changed")
+                        raise Broken(
+                            "alias",
+                            f"an array that {name} of cache {cache} returned has changed"
+                            " before it was allowed to",
+                            operation=name,
+                        )
 
     def drop(self, cache: str) -> None:
         """The arrays of `cache` are no longer promised to hold anything."""

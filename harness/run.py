@@ -105,7 +105,8 @@ class Run:
             self.subject.finish()
             self.result.margin = self.subject.margin
         except Broken as broken:
-            self.diverge(Difference(broken.what, str(broken)), step, operation)
+            blamed = broken.operation or operation
+            self.diverge(Difference(broken.what, str(broken)), step, blamed)
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.

@@ -138,19 +138,23 @@ def get_simpler_fields(program: Program) -> Iterator[Program]:
 
 
 def get_simpler(value: Any, schema: Schema) -> list[Any]:
-    """Values for a field that a person would rather read, best first."""
-    simpler: list[Any] = []
-    if "default" in schema and value != schema["default"]:
-        simpler.append(schema["default"])
-    if isinstance(value, bool) or not isinstance(value, int | list):
-        return simpler
+    """Values for a field that a person would rather read, best first: the default, or
+    where there is none, nothing at all, or something lower."""
+    default = schema.get("default")
+    if value is None or value == default:
+        return []
+    simpler: list[Any] = [default] if "default" in schema else []
+    if isinstance(schema.get("type"), list):
+        simpler.append(None)
     if isinstance(value, list):
         return simpler + [leave_out(value, [place]) for place in range(len(value))]
+    if isinstance(value, bool) or not isinstance(value, int):
+        return simpler
     if value < 0:
         return [*simpler, 0]
     low = max(0, schema.get("minimum", 0))
-    is_lower = {low, low + 1, low + 2, low + 3, value // 2, value - 1}
-    return simpler + sorted(lower for lower in is_lower if low <= lower < value)
+    lower = {low, low + 1, low + 2, low + 3, value // 2, value - 1}
+    return simpler + sorted(number for number in lower if low <= number < value)
 
 
 def rename(program: Program) -> Program:

@@ -102,24 +102,20 @@ class RotatingCache(RotatingCacheBase):
         window, None if all are seen."""
         if length == rows == 1:
             return None
-        before = self.count_before()
+        before = self.count_before(length)
         if length == rows and self.mask == mx.bool_ and before + length <= self.window:
             return "causal"
         return make_band(length, rows, before, self.window, self.mask)
 
-    def count_before(self) -> int:
-        """How many old tokens come along with new ones: all that the first of these may
-        see."""
-        return min(self.offset, self.window - 1)
-
     def update(self, keys: mx.array, values: mx.array) -> Pair:
         """Appends K [1, heads, length, key_dim] and V; returns those of the last
         window - 1 old tokens and of all new ones, in the order of positions."""
-        first, end = self.offset - self.count_before(), self.offset + keys.shape[2]
+        length = keys.shape[2]
+        first, end = self.offset - self.count_before(length), self.offset + length
         self.memory.secure(self.offset, end)
         self.memory.reserve((keys, values), first, self.offset, end - first)
         self.memory.write(self.offset, end, (keys, values))
-        self.advance(keys.shape[2])
+        self.advance(length)
         return self.memory.read(first, end)
 
     def write(self, position: int, arrays: Pair) -> None:

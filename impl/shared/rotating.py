@@ -23,6 +23,11 @@ class RotatingCacheBase(WholeSnapshots):
         """The first position of the window that ends before `offset`."""
         return max(0, offset - self.window)
 
+    def count_before(self, length: int) -> int:
+        """How many old tokens come along with `length` new ones: all that the first of
+        these may see."""
+        return min(self.offset, self.window - 1)
+
     def view(self) -> Arrays | None:
         """K and V of the window, in the order of positions; None if it is empty."""
         if not self.offset:

@@ -1,0 +1,48 @@
+"""What a fault is, and how one gets into a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.backend import Backend
+
+MakeBand = Callable[..., Any]
+"""The `make_band` of the cache's framework."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake.
+
+    source: where a real cache made it. shortest: operations of the shortest program known
+    to show it. change: makes the mistake in a correct cache.
+    """
+
+    id: str
+    source: str
+    kind: str
+    mistake: str
+    shortest: int
+    change: Callable[[Any, MakeBand], None]
+
+
+def plant(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
+    """The cache with the mistake, which its clones have too."""
+    fault.change(cache, make_band)
+    clone = cache.clone
+    cache.clone = lambda: plant(fault, clone(), make_band)
+    return cache
+
+
+def declare(
+    fault: Fault, backend: Backend, open_cache: Callable[[Mapping[str, Any]], Any]
+) -> Backend:
+    """The backend with the mistake in all caches of the fault's kind."""
+    return replace(
+        backend,
+        name=f"{backend.name}+{fault.id}",
+        contracts={"layer": {fault.kind: backend.contracts["layer"][fault.kind]}},
+        open=open_cache,
+    )
