@@ -1,3 +1,3 @@
-"""The harness: runs a backend side by side with the reference and says where they part."""
+"""The harness: runs a backend beside the reference and says where they part."""
 
 __version__ = "0.1.0"

@@ -23,7 +23,7 @@ Mask = Any
 """None (every column is seen), "causal", a boolean array or an additive array."""
 
 Alignment = Literal["lower-right", "upper-left"]
-"""Where the diagonal of a mask called "causal" ends: at the last or at the first column."""
+"""Where the diagonal of a mask called "causal" ends: in the last column or the first."""
 
 Lifetime = Literal["forever", "until-write"]
 """How long a returned array keeps its content: it is a value, or it is a view that holds

@@ -111,8 +111,8 @@ class Pair:
 class Settings:
     """What the user chose.
 
-    backends: empty for all that are available here. part: (i, n) for every n-th shard from
-    the i-th on, where several processes share the work.
+    backends: empty for all that are available here.
+    part: (i, n) for every n-th shard from the i-th on, where processes share the work.
     """
 
     backends: Sequence[str] = ()
@@ -252,20 +252,23 @@ class Campaign:
         self.watch(outcome)
 
     def handle_ledger(self, task: Task, event: Event) -> None:
-        pairs = {p.kind: p for p in self.outcome.pairs if p.backend == task["backend"]}
-        if event["event"] != "done":
-            for pair in pairs.values():
+        for pair in self.outcome.pairs:
+            if pair.backend != task["backend"]:
+                continue
+            if event["event"] != "done":
                 pair.errors.append(f"its ledger could not be run: {event['why']}")
-            return
-        for entry in event["entries"]:
-            pair = pairs.get(entry["kind"])
-            if pair is not None and entry["got"] == entry["signature"]:
-                pair.known += 1
-            elif pair is not None:
-                got = entry["got"] or "agrees now"
-                pair.outdated.append(
-                    f"{entry['id']}: expected {entry['signature']}, but {got}"
-                )
+                continue
+            for entry in event["entries"]:
+                if entry["kind"] == pair.kind:
+                    self.compare_entry(pair, entry)
+
+    def compare_entry(self, pair: Pair, entry: Mapping[str, Any]) -> None:
+        """A known divergence must still be there, and be the same."""
+        if entry["got"] == entry["signature"]:
+            pair.known += 1
+        else:
+            got = entry["got"] or "its program agrees now"
+            pair.outdated.append(f"{entry['id']}: expected {entry['signature']}; {got}")
 
     def handle_shard(self, task: Task, event: Event) -> None:
         pair = self.find_pair(task)
@@ -340,11 +343,17 @@ class Campaign:
         program, divergence = get_crash(event)
         program = replace(program, ops=program.ops[: divergence.step + 1])
         settings = self.settings
-        with Pool(1, settings.failures / RUNNING, min(5.0, settings.step_seconds)) as pool:
+        with Pool(
+            1, settings.failures / RUNNING, min(5.0, settings.step_seconds)
+        ) as pool:
 
             def fails(candidate: Program) -> bool:
-                task = {"do": "run", "backend": pair.backend, "program": candidate.to_json()}
-                return pool.call(task)["event"] == divergence.what
+                task = {
+                    "do": "run",
+                    "backend": pair.backend,
+                    "program": candidate.to_json(),
+                }
+                return bool(pool.call(task)["event"] == divergence.what)
 
             if fails(program):
                 program = Shrinker(program, fails, CRASH_SHRINK_SECONDS).shrink()
@@ -376,4 +385,4 @@ def list_pairs(name: str, declared: Event, settings: Settings) -> Iterator[Pair]
 
 def say_unavailable(event: Event) -> str:
     words = event.get("last_words")
-    return event["why"] + (f"; its last words: {words}" if words else "")
+    return str(event["why"]) + (f"; its last words: {words}" if words else "")

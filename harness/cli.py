@@ -127,7 +127,9 @@ step_option = click.option(
 @click.option(
     "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
 )
-@click.option("--time", "seconds", type=click.FloatRange(0), metavar="S", help="Stop then.")
+@click.option(
+    "--time", "seconds", type=click.FloatRange(0), metavar="S", help="Stop then."
+)
 @click.option(
     "--front",
     type=click.Choice(list(FRONTS)),
@@ -188,7 +190,9 @@ def get_status(outcome: Outcome) -> int:
 
 
 def count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
 
 
 @main.command()
@@ -255,7 +259,7 @@ def say_end(event: Event) -> str:
     if event.get("running"):
         where = f"step {event['running']['meta']['step']}: "
     words = event.get("last_words")
-    return where + event["why"] + (f"; its last words: {words}" if words else "")
+    return where + str(event["why"]) + (f"; its last words: {words}" if words else "")
 
 
 @main.command()

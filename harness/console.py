@@ -46,7 +46,9 @@ def make_matrix(outcome: Outcome) -> Table:
         table.add_column(kind, justify="right", no_wrap=True)
     for backend in dict.fromkeys(pair.backend for pair in outcome.pairs):
         own = {pair.kind: pair for pair in outcome.pairs if pair.backend == backend}
-        cells = [get_cell(own[kind]) if kind in own else Text("–", "dim") for kind in kinds]
+        cells = [
+            get_cell(own[kind]) if kind in own else Text("–", "dim") for kind in kinds
+        ]
         table.add_row(backend, *cells)
     return table
 
@@ -124,7 +126,7 @@ def get_summary(outcome: Outcome) -> Text:
 
 
 class Progress:
-    """Shows a running check: a live table on a terminal, a line now and then elsewhere."""
+    """Shows a running check: a live table on a terminal, else a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -176,5 +178,7 @@ def print_replayed(
     console: Console, path: Path, backend: str, status: str, words: str
 ) -> None:
     style = {"FIXED": "green", "FAILED": "bold red", "ERROR": "bold yellow"}[status]
-    line = Text.assemble((status, style), f" {backend} {path}", f": {words}" if words else "")
+    line = Text.assemble(
+        (status, style), f" {backend} {path}", f": {words}" if words else ""
+    )
     console.print(line, soft_wrap=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.text import Text
 
 from harness import __version__
+from harness.errors import UsageError
 from harness.failures import RUNNING
 from harness.pool import Pool
 from harness.program import load_programs
-from harness.errors import UsageError
 from harness.registry import list_names
 
 PACKAGES = (

@@ -1,4 +1,4 @@
-"""What ends a command with exit status 2: one line that says what, where and what to do."""
+"""What ends a command with status 2: a line that says what, where and what to do."""
 
 
 class UsageError(Exception):

@@ -90,6 +90,6 @@ def find_files(folder: Path) -> Iterator[Path]:
     """The program files below a folder; records of nothing do not count."""
     for path in folder.rglob("*.json*"):
         is_blank = path.parent.name == RUNNING and path.read_bytes().strip() == b"{}"
-        if path.is_file() and path.name.endswith((".json", ".jsonl", ".jsonl.gz")):
-            if not is_blank:
-                yield path
+        is_program = path.name.endswith((".json", ".jsonl", ".jsonl.gz"))
+        if path.is_file() and is_program and not is_blank:
+            yield path

@@ -47,12 +47,21 @@ def load_ledger(folder: Path | None, backend: str) -> list[Entry]:
 
 def load_entry(path: Path) -> Entry:
     document = parse_json(read_text(path), str(path))
-    wanted = ("id", "backend", "verdict", "reason", "link", "signature", "when", "program")
+    wanted = (
+        "id",
+        "backend",
+        "verdict",
+        "reason",
+        "link",
+        "signature",
+        "when",
+        "program",
+    )
     missing = [name for name in wanted if name not in document]
     if missing:
         raise UsageError(f"{path}: a ledger entry needs {', '.join(missing)}")
     if document["verdict"] not in VERDICTS:
-        raise UsageError(f'{path}: verdict must be one of {", ".join(VERDICTS)}')
+        raise UsageError(f"{path}: verdict must be one of {', '.join(VERDICTS)}")
     fields = {name: document[name] for name in wanted}
     return Entry(**{**fields, "program": parse_program(fields["program"], str(path))})
 

@@ -101,7 +101,8 @@ class Table:
             code = (spelled + (modulus - 1) / 2).astype(np.int64)
         salt = get_salt(self.layer, 0, self.role)
         tags = (code - salt) * pow(MULTIPLIER, -1, modulus) % modulus
-        return np.minimum(tags, self.vectors.shape[2])
+        known: npt.NDArray[np.int64] = np.minimum(tags, self.vectors.shape[2])
+        return known
 
     def get_vectors(self, tags: npt.NDArray[np.int64] | list[int]) -> F32:
         """[1, heads, tokens, dim]; an unknown tag gives the last vector."""
@@ -117,9 +118,7 @@ def get_table(layer: int, role: Role, heads: int, dim: int, limit: int) -> Table
 
 
 @cache
-def get_rounded_table(
-    layer: int, role: Role, heads: int, dim: int, limit: int
-) -> Table:
+def get_rounded_table(layer: int, role: Role, heads: int, dim: int, limit: int) -> Table:
     tags = np.arange(limit, dtype=np.int64)
     vectors = np.stack(
         [compute_vectors(tags, layer, head, role, dim) for head in range(heads)]

@@ -36,10 +36,7 @@ START_SECONDS = 180.0
 LAST_WORDS = 800
 TICK = 0.25
 
-THREADS = {
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-}
+THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 """Workers share the cores among them; each framework would take all of them."""
 
 
@@ -150,8 +147,14 @@ class Pool:
         ours, theirs = Pipe()
         self.started += 1
         record = self.folder / f"{os.getpid()}-{self.started}.json"
-        output = tempfile.TemporaryFile()
-        command = [sys.executable, "-m", "harness.worker", str(theirs.fileno()), str(record)]
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `Process.stop`
+        command = [
+            sys.executable,
+            "-m",
+            "harness.worker",
+            str(theirs.fileno()),
+            str(record),
+        ]
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

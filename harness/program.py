@@ -52,7 +52,7 @@ class Program:
         return sum(operations[op["op"]].tokens(op) for op in self.ops)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a file: defaults left out, fields in the order of the format."""
+        """As it stands in a file: no defaults, fields in the order of the format."""
         rules = self.rules
         return {
             "format": FORMAT,
@@ -97,7 +97,9 @@ def iterate_programs(path: Path) -> Iterator[Program]:
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         for number, line in enumerate(read_text(path).splitlines(), 1):
             if line.strip():
-                yield parse_program(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+                yield parse_program(
+                    parse_json(line, f"{path}:{number}"), f"{path}:{number}"
+                )
     else:
         yield parse_program(parse_json(read_text(path), str(path)), str(path))
 
@@ -149,7 +151,9 @@ def parse_program(document: Any, where: str) -> Program:
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
         document = document["program"]
     if not isinstance(document, dict):
-        raise UsageError(f"{where}: a program is an object, this is a {name_type(document)}")
+        raise UsageError(
+            f"{where}: a program is an object, this is a {name_type(document)}"
+        )
     form = document.get("format")
     if form != FORMAT:
         raise UsageError(
@@ -177,7 +181,7 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
         raise UsageError(
             f"{where}: {len(ops)} operations; a program may have {MAX_OPERATIONS}"
         )
-    parsed = []
+    parsed: list[Op] = []
     for number, op in enumerate(ops):
         place = f"{where}: ops[{number}]"
         if not isinstance(op, dict):
@@ -195,7 +199,9 @@ def complete(
     """`given` with its defaults filled in, each field checked against its schema."""
     for name in given:
         if name not in schemas:
-            raise UsageError(f"{where}: unknown field {show(name)}{suggest(name, schemas)}")
+            raise UsageError(
+                f"{where}: unknown field {show(name)}{suggest(name, schemas)}"
+            )
     fields = {}
     for name, schema in schemas.items():
         if name in given:

@@ -45,7 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="quick",
         help="how many programs each pair runs (default: quick)",
     )
-    group.addoption("--seed", type=int, default=0, help="seed of the programs (default: 0)")
+    group.addoption(
+        "--seed", type=int, default=0, help="seed of the programs (default: 0)"
+    )
     group.addoption(
         "--failures", default="failures", help="where failures go (default: failures)"
     )

@@ -54,14 +54,14 @@ class Reader:
                 f" {values.shape[2]} of V",
             )
         tags = self.keys.read_tags(keys)
-        right_keys = keys == self.keys.get_vectors(tags)
-        right_values = values == self.values.get_vectors(tags)
+        right_keys = np.equal(keys, self.keys.get_vectors(tags))
+        right_values = np.equal(values, self.values.get_vectors(tags))
         columns: list[Column] = tags.tolist()
         if right_keys.all() and right_values.all():
             return columns
         right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
-        blank = ~(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
-        for at in np.flatnonzero(~right):
+        blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
+        for at in np.flatnonzero(np.logical_not(right)).tolist():
             # A static cache is full of zeros: not worth the look that garbage is worth.
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
@@ -169,7 +169,9 @@ def get_implied_rows(
     columns: Sequence[Column], mask: str | None, length: int, rows: int, to: Alignment
 ) -> list[list[Column]]:
     if rows > length:
-        raise Broken("mask", f"the mask is {mask!r}, so {rows - length} rows of padding see")
+        raise Broken(
+            "mask", f"the mask is {mask!r}, so {rows - length} rows of padding see"
+        )
     if mask is None:
         return [list(columns) for _ in range(length)]
     if mask != "causal":
@@ -178,9 +180,7 @@ def get_implied_rows(
     return [list(columns[: max(0, first + row + 1)]) for row in range(length)]
 
 
-def get_seen(
-    mask: Mask, rows: int, width: int, arrays: Arrays
-) -> npt.NDArray[np.bool_]:
+def get_seen(mask: Mask, rows: int, width: int, arrays: Arrays) -> npt.NDArray[np.bool_]:
     """[rows, width], True where the row sees the column."""
     content = to_numpy(arrays, mask, "the mask")
     shape = content.shape

@@ -37,7 +37,7 @@ def list_names() -> dict[str, str]:
 
 
 def get_target(name: str) -> str:
-    """The "module:factory" that `name` stands for. Raises UsageError for an unknown one."""
+    """The "module:factory" that `name` stands for. Raises UsageError for no name."""
     names = list_names()
     if name in names:
         return names[name]

@@ -124,7 +124,11 @@ class Run:
 
     def take_step(self, op: Op) -> tuple[Answer, Answer, Difference | None]:
         """One operation on both sides."""
-        operation, model, subject = self.rules.operations[op["op"]], self.model, self.subject
+        operation, model, subject = (
+            self.rules.operations[op["op"]],
+            self.model,
+            self.subject,
+        )
         if self.coverage is not None:
             for state in self.rules.get_states(op, model):
                 self.coverage[state, operation.name] += 1

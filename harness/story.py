@@ -1,4 +1,4 @@
-"""A failure in words: the config, the steps, what differs, and where the tokens are from."""
+"""A failure in words: config, steps, what differs, where the tokens come from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def tell(program: Program, divergence: Divergence) -> Iterator[str]:
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    return ", ".join(f"{name} {value}" for name, value in fields.items()) or "default config"
+    return (
+        ", ".join(f"{name} {value}" for name, value in fields.items()) or "default config"
+    )
 
 
 def describe_token(tag: int, life: Life | None) -> str:

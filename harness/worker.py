@@ -99,9 +99,7 @@ class Worker:
 class Shard:
     """One share of the programs for one kind of one backend."""
 
-    def __init__(
-        self, worker: Worker, backend: Backend, task: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
         self.worker, self.backend, self.task = worker, backend, task
         self.coverage: Coverage = Counter()
         self.signatures: Counter[str] = Counter()
@@ -116,11 +114,13 @@ class Shard:
         kinds = self.backend.contracts[task["contract"]]
         avoid = load_ledger(self.backend.ledger, self.backend.name)
         drawer = Drawer(
-            task["contract"], task["kind"], kinds[task["kind"]], self.backend.dtypes, avoid
+            task["contract"],
+            task["kind"],
+            kinds[task["kind"]],
+            self.backend.dtypes,
+            avoid,
         )
-        FRONTS[task["front"]](
-            task["programs"], get_seed(task), drawer.draw, self.consume
-        )
+        FRONTS[task["front"]](task["programs"], get_seed(task), drawer.draw, self.consume)
         return self.get_counts() | {
             "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
             "digest": self.digest.hexdigest(),
@@ -130,9 +130,7 @@ class Shard:
         """Runs one program; shrinks and reports what is new in it."""
         worker, backend = self.worker, self.backend
         self.digest.update(worker.record.begin(program, backend.name))
-        result = run(
-            program, backend, coverage=self.coverage, on_step=worker.record.step
-        )
+        result = run(program, backend, coverage=self.coverage, on_step=worker.record.step)
         self.programs += 1
         self.steps += result.steps
         self.skipped += result.skipped
@@ -225,7 +223,9 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
     }
 
 
-def do_shrink(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_shrink(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
     """Continues to shrink a program that diverges."""
     program = parse_program(task["program"], "program")
     divergence = worker.run_both(program, backend).divergence
@@ -239,7 +239,9 @@ def do_shrink(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict
     }
 
 
-def do_ledger(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_ledger(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
     """Runs the program of each known divergence: does it still fail in the same way?"""
     answers = []
     for entry in load_ledger(backend.ledger, backend.name):

@@ -48,7 +48,7 @@ class KVCache:
         return []
 
     def trim(self, count: int) -> int:
-        """Takes back the last `count` tokens, or all if there are fewer; says how many."""
+        """Takes back the last `count` tokens, or all if fewer; says how many."""
         trimmed = min(count, self.offset)
         self.keep_below(self.offset - trimmed)
         return trimmed
@@ -57,7 +57,7 @@ class KVCache:
         self.tokens = [token for token in self.tokens if token.position < end]
 
     def clone(self) -> KVCache:
-        """An independent cache with the same tokens. A schedule stays with the original."""
+        """An independent cache with the same tokens; a schedule stays behind."""
         copy = KVCache(self.chunk)
         copy.tokens = list(self.tokens)
         return copy

@@ -76,7 +76,7 @@ class RotatingCache:
         self.tokens = [token for token in self.tokens if token.position < end]
 
     def clone(self) -> RotatingCache:
-        """An independent cache with the same tokens. A schedule stays with the original."""
+        """An independent cache with the same tokens; a schedule stays behind."""
         copy = RotatingCache(self.window, self.keep)
         copy.tokens = list(self.tokens)
         return copy

@@ -48,7 +48,7 @@ class StateCache:
         return 0
 
     def clone(self) -> StateCache:
-        """An independent cache with the same state. A schedule stays with the original."""
+        """An independent cache with the same state; a schedule stays behind."""
         copy = StateCache()
         copy.tokens = list(self.tokens)
         return copy

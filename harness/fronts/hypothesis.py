@@ -16,8 +16,8 @@ from harness.contracts.base import Source
 from harness.program import Program
 
 BASE, ROOM = 1 << 100, 1 << 24
-"""Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants that it finds in
-the loaded source files into its draws; none is that large, so the same seed gives the
+"""Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants that it finds
+in the loaded source files into its draws; none is that large, so the same seed gives the
 same programs whichever backends a process has imported. It is also far enough from zero
 for Hypothesis to choose evenly."""
 

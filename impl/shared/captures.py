@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from impl.shared.memory import Snapshot
 
@@ -22,7 +23,7 @@ class Captures:
         """
         if self.boundaries:
             raise ValueError("prepare: captures of an earlier prepare were not taken yet")
-        if any(a >= b for a, b in zip(offsets, offsets[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(offsets)):
             raise ValueError(f"prepare: the offsets {list(offsets)} do not ascend")
         if offsets and offsets[0] < offset:
             raise ValueError(
@@ -30,20 +31,22 @@ class Captures:
             )
         self.boundaries = dict(zip(offsets, [offset, *offsets], strict=False))
 
-    def reach(self, before: int, after: int, take: Callable[[int, int], Snapshot]) -> None:
+    def reach(
+        self, before: int, after: int, take: Callable[[int, int], Snapshot]
+    ) -> None:
         """A write has moved the cache from one offset to another; take(begin, end)
         makes the snapshot that ends at a scheduled offset in between."""
         for offset, boundary in self.boundaries.items():
-            if before < offset <= after and offset not in self.captured:
-                if boundary < offset:
-                    self.captured[offset] = take(boundary, offset)
+            due = before < offset <= after and boundary < offset
+            if due and offset not in self.captured:
+                self.captured[offset] = take(boundary, offset)
 
     def cut(self, offset: int, length: int) -> list[int]:
         """The lengths of the writes that `length` tokens must come in, so that every
         scheduled offset falls between two of them."""
         inside = [at for at in self.boundaries if offset < at < offset + length]
         edges = [offset, *inside, offset + length]
-        return [end - begin for begin, end in zip(edges, edges[1:], strict=False)]
+        return [end - begin for begin, end in pairwise(edges)]
 
     def take(self) -> list[Snapshot | None]:
         """One for each scheduled offset, None where no write reached it. Clears the

@@ -7,7 +7,7 @@ from impl.shared.memory import Arrays, Snapshot
 
 
 class KVCacheBase(LayerCache):
-    """Every token stays until it is trimmed. Position p stands at index p of the memory."""
+    """Every token stays until it is trimmed: position p at index p of the memory."""
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""

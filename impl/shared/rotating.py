@@ -64,9 +64,9 @@ class RotatingCacheBase(WholeSnapshots):
         of it.
         """
         if snapshot is None:
-            if target != self.offset:
-                if not 0 <= target < self.offset or self.offset > self.window:
-                    return False
+            rewinds = 0 <= target < self.offset <= self.window
+            if target != self.offset and not rewinds:
+                return False
         else:
             if not 0 <= target <= snapshot.end:
                 return False

@@ -15,9 +15,7 @@ from impl.torch.kv import KVCache
 from impl.torch.rotating import RotatingCache
 from impl.torch.state import StateCache
 
-LAYER = {
-    kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()
-}
+LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
 
 
 def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:

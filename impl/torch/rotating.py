@@ -30,7 +30,7 @@ class RingMemory(Memory):
         self.capacity = 0
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` positions in a row; [begin, end) keep what they hold."""
+        """Makes room for `needed` positions in a row; [begin, end) stay as they are."""
         if needed <= self.capacity:
             return
         self.secure_all()
@@ -135,9 +135,7 @@ class RotatingCache(RotatingCacheBase):
 
     def clone(self) -> RotatingCache:
         """An independent cache with the same window and memory of its own."""
-        other = RotatingCache(
-            self.window, self.memory.step, self.memory.fill, self.mask
-        )
+        other = RotatingCache(self.window, self.memory.step, self.memory.fill, self.mask)
         if self.offset:
             first = self.get_first(self.offset)
             other.write(first, self.memory.read(first, self.offset))

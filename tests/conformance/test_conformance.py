@@ -1,4 +1,4 @@
-"""Every backend and kind side by side with the reference: what `pytest -n auto` is for."""
+"""Every backend and kind beside the reference: what `pytest -n auto` is for."""
 
 from collections.abc import Callable
 

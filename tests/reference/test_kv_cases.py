@@ -131,7 +131,7 @@ def test_rewind(target: int, restored: bool, left: list[int]) -> None:
 @pytest.mark.parametrize(
     ("target", "restored", "left"),
     [
-        (5, True, [10, 11, 30, 12, 13]),  # see below: position 2 is not the snapshot's
+        (5, True, [10, 11, 30, 12, 13]),  # position 2 is live, 3 and 4 are not
         (4, True, [10, 11, 30, 12]),
         (3, True, [10, 11, 30]),
         (1, True, [10]),

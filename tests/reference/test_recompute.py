@@ -32,11 +32,10 @@ MAKERS: dict[str, Callable[[], Cache]] = {
 }
 every_kind = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
+WHAT = ("update", "update", "update", "trim", "rewind", "free", "snapshot", "restore")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["update", "update", "update", "trim", "rewind", "free", "snapshot", "restore"]
-        ),
+        st.sampled_from(WHAT),
         st.integers(0, 6),
         st.integers(0, 3),
     ),

@@ -64,7 +64,8 @@ def test_only_the_end_of_a_snapshot_can_be_reached(target: int, restored: bool) 
 def test_split_merge_free_and_clone() -> None:
     cache = make(3)
     first, second = make(2).snapshot(0), cache.snapshot(2)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert cache.split(second, 2) == (None, second)
     assert cache.merge(first, second) is second
     assert cache.merge(first, None) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source
@@ -44,8 +44,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 class LayerContract(Contract):
     name = "layer"
     kinds = ("kv", "rotating", "state")
-    config: Mapping[str, Schema] = model.CONFIG
-    operations: Mapping[str, Operation] = operations.OPERATIONS
+    config: ClassVar[Mapping[str, Schema]] = model.CONFIG
+    operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
 
     def why_not(self, config: Mapping[str, Any]) -> str | None:
         return model.why_not_config(config)
@@ -54,7 +54,11 @@ class LayerContract(Contract):
         return [name for name in self.operations if kind != "state" or name != "size"]
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        own = ["read", "boundaries", "write"] if kind == "state" else ["make_mask", "update"]
+        own = (
+            ["read", "boundaries", "write"]
+            if kind == "state"
+            else ["make_mask", "update"]
+        )
         return own + [name for name in operations if name != "update"]
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
@@ -108,14 +112,14 @@ class LayerContract(Contract):
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
-        return min(dims)
+        return int(min(dims))
 
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         """Two updates of one cache in a row are one update."""
-        if first["op"] == second["op"] == "update":
-            if first.get("cache") == second.get("cache"):
-                return {**first, "length": first["length"] + second["length"]}
-        return None
+        updates = first["op"] == second["op"] == "update"
+        if not updates or first.get("cache") != second.get("cache"):
+            return None
+        return {**first, "length": first["length"] + second["length"]}
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """One token fewer in an update, and every offset after it one lower."""
@@ -126,7 +130,10 @@ class LayerContract(Contract):
                 yield [*ops[:place], shorter, *after]
                 yield [*ops[:place], shorter, *ops[place + 1 :]]
             if op["op"] == "update" and op["length"] == 1:
-                yield [*ops[:place], *(lower_offsets(later) for later in ops[place + 1 :])]
+                yield [
+                    *ops[:place],
+                    *(lower_offsets(later) for later in ops[place + 1 :]),
+                ]
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         names: dict[str, dict[str, str]] = {"cache": {"a": "a"}, "snapshot": {}}

@@ -32,8 +32,9 @@ CONFIG: Mapping[str, Schema] = {
     "mask_form": {"enum": ["any", "additive"], "default": "any"},
     "shift": {"type": "boolean", "default": True},
 }
-"""Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked attention
-in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for numbers."""
+"""Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked
+attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for
+numbers."""
 
 
 def why_not_config(config: Mapping[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ what the reference expects, what the backend answers, and how to say it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Operation, Schema, Source
 from harness.contracts.fields import COUNT, INTEGER, LENGTH, NAME, POSITION
@@ -27,7 +27,7 @@ FAR = 64
 class LayerOperation(Operation):
     """What the operations share: all but a few name the cache they work on."""
 
-    fields: Mapping[str, Schema] = CACHE
+    fields: ClassVar[Mapping[str, Schema]] = CACHE
 
     def illegal(self, op: Op, model: LayerModel) -> str | None:
         for name in (op.get("cache", "a"), self.get_new_cache(op)):
@@ -63,7 +63,7 @@ class LayerOperation(Operation):
 
 class Update(LayerOperation):
     name = "update"
-    fields = {"length": LENGTH, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
 
     def tokens(self, op: Op) -> int:
         return int(op["length"])
@@ -84,7 +84,13 @@ class Update(LayerOperation):
         """Lengths that end at a boundary, one before it, or one after."""
         config, edges = model.config, []
         if window := config["window"]:
-            edges += [window - offset, window - offset + 1, window, window - 1, window + 1]
+            edges += [
+                window - offset,
+                window - offset + 1,
+                window,
+                window - 1,
+                window + 1,
+            ]
         step = config["step"]
         edges += [step - offset % step, step - offset % step + 1]
         if chunk := config["chunk"]:
@@ -145,7 +151,7 @@ class Size(LayerOperation):
 
 class Trim(LayerOperation):
     name = "trim"
-    fields = {"count": COUNT, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"count": COUNT, **CACHE}
 
     def draw_fields(
         self, source: Source, model: LayerModel, cache: str
@@ -171,7 +177,7 @@ class Trim(LayerOperation):
 
 class Clone(LayerOperation):
     name = "clone"
-    fields = {"into": NAME, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"into": NAME, **CACHE}
 
     def get_new_cache(self, op: Op) -> str:
         return str(op["into"])
@@ -217,7 +223,7 @@ class Free(LayerOperation):
 
 class TakeSnapshot(LayerOperation):
     name = "snapshot"
-    fields = {"from": INTEGER, "into": NAME, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": NAME, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return why_full(model, 1)
@@ -244,7 +250,11 @@ class TakeSnapshot(LayerOperation):
 
 class Restore(LayerOperation):
     name = "restore"
-    fields = {"snapshot": SNAPSHOT_OR_NONE, "target": INTEGER, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": SNAPSHOT_OR_NONE,
+        "target": INTEGER,
+        **CACHE,
+    }
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return model.why_not_snapshot(op["snapshot"])
@@ -285,7 +295,13 @@ class Restore(LayerOperation):
 
 class Split(LayerOperation):
     name = "split"
-    fields = {"snapshot": NAME, "at": POSITION, "parent": NAME, "child": NAME, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": NAME,
+        "at": POSITION,
+        "parent": NAME,
+        "child": NAME,
+        **CACHE,
+    }
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         if op["parent"] == op["child"]:
@@ -332,7 +348,7 @@ class Split(LayerOperation):
 
 class Merge(LayerOperation):
     name = "merge"
-    fields = {
+    fields: ClassVar[Mapping[str, Schema]] = {
         "parent": SNAPSHOT_OR_NONE,
         "child": SNAPSHOT_OR_NONE,
         "into": NAME,
@@ -383,7 +399,7 @@ class Merge(LayerOperation):
 
 class Close(LayerOperation):
     name = "close"
-    fields = {"snapshot": NAME, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"snapshot": NAME, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return model.why_not_snapshot(op["snapshot"])
@@ -409,7 +425,7 @@ class Close(LayerOperation):
 
 class Prepare(LayerOperation):
     name = "prepare"
-    fields = {
+    fields: ClassVar[Mapping[str, Schema]] = {
         "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
         **CACHE,
     }
@@ -442,7 +458,10 @@ class Prepare(LayerOperation):
 
 class Take(LayerOperation):
     name = "take"
-    fields = {"into": {"type": "array", "items": NAME, "maxItems": 64}, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "into": {"type": "array", "items": NAME, "maxItems": 64},
+        **CACHE,
+    }
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         if len(set(op["into"])) < len(op["into"]):

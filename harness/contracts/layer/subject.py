@@ -95,13 +95,18 @@ class LayerSubject:
         return {
             "offset": cache.offset,
             "visible": get_rows(
-                columns, mask, length, rows_padded, self.backend.causal, self.reader.arrays
+                columns,
+                mask,
+                length,
+                rows_padded,
+                self.backend.causal,
+                self.reader.arrays,
             ),
             "columns": columns,
         }
 
     def read_all(self, operation: str, name: str, older: Sequence[Token]) -> Answer:
-        """What `state` or `view` returns, without the older tokens that may come along."""
+        """What `state` or `view` returns, less the older tokens that may come along."""
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()
         if self.config["kind"] == "state":

@@ -1,0 +1,343 @@
+"""Backends that misbehave, each in one way, for the tests of how the harness takes it.
+
+All are the same small, correct full cache on numpy but for one thing. numpy and not one
+of our frameworks, because most of these tests start several processes, and importing a
+framework takes longer than everything else they do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Backend, Kind
+
+Array = npt.NDArray[Any]
+Pair = tuple[Any, Any]
+
+PID_FILE = "LOCKSTEP_TEST_PID_FILE"
+"""The environment variable that tells `stands_still` where to write its process id."""
+
+OPERATIONS = frozenset({"update", "state", "size", "trim"})
+
+# The least of everything, so that a crash is soon shrunk.
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "heads": (1,),
+    "key_dim": (4,),
+    "value_dim": (4,),
+    "step": (1,),
+    "conv_width": (2,),
+}
+
+
+class NumpyArrays:
+    """The arrays of `harness.backend.Arrays` on numpy."""
+
+    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
+        return np.array(array, dtype)
+
+    def to_numpy(self, array: Array) -> Array:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{type(array).__name__} is no array of numpy")
+        return array if array.dtype == np.bool_ else array.astype(np.float32)
+
+    def dtype(self, array: Array) -> str:
+        return str(array.dtype)
+
+    def attend(self, queries: Array, keys: Array, values: Array, mask: Any) -> Array:
+        scores = queries @ keys.swapaxes(2, 3) / np.sqrt(keys.shape[3])
+        if mask is not None:
+            scores = np.where(mask, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        result: Array = weights / weights.sum(-1, keepdims=True) @ values
+        return result
+
+
+class Cache:
+    """A full cache that appends by making new arrays."""
+
+    def __init__(self) -> None:
+        self.keys: Array | None = None
+        self.values: Array | None = None
+
+    @property
+    def offset(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def make_mask(self, length: int, rows: int) -> Any:
+        mask = np.tri(rows, self.offset + length, self.offset, dtype=np.bool_)
+        mask[length:] = False
+        return mask
+
+    def update(self, keys: Array, values: Array) -> Any:
+        if self.keys is None or self.values is None:
+            self.keys, self.values = keys, values
+        else:
+            self.keys = np.concatenate([self.keys, keys], axis=2)
+            self.values = np.concatenate([self.values, values], axis=2)
+        return self.keys, self.values
+
+    def state(self) -> Any:
+        return None if self.keys is None else (self.keys, self.values)
+
+    def size(self) -> Any:
+        return self.offset
+
+    def trim(self, count: int) -> Any:
+        trimmed = min(count, self.offset)
+        if self.keys is not None and self.values is not None:
+            left = self.offset - trimmed
+            self.keys, self.values = self.keys[:, :, :left], self.values[:, :, :left]
+        return trimmed
+
+
+def declare(
+    open_cache: Callable[[], Any], config: Mapping[str, tuple[Any, ...]] = PLAIN
+) -> Backend:
+    return Backend(
+        name="misbehaving",
+        device="cpu",
+        contracts={"layer": {"kv": Kind(OPERATIONS, config)}},
+        arrays=NumpyArrays(),
+        open=lambda _: open_cache(),
+        lifetime="forever",
+        versions={"numpy": np.__version__},
+    )
+
+
+def correct() -> Backend:
+    """The one that does not."""
+    return declare(Cache, {})
+
+
+def misbehave(update: Callable[[Cache, Array, Array], Any]) -> Backend:
+    """The correct cache with another `update`."""
+    return declare(type("Misbehaving", (Cache,), {"update": update}))
+
+
+# --- wrong answers ----------------------------------------------------------------------
+
+
+def returns_none() -> Backend:
+    return misbehave(lambda cache, keys, values: None)
+
+
+def change_keys(change: Callable[[Array], Any]) -> Backend:
+    """The correct cache, its returned K changed."""
+
+    def update(cache: Cache, keys: Array, values: Array) -> Pair:
+        keys, values = Cache.update(cache, keys, values)
+        return change(keys), values
+
+    return misbehave(update)
+
+
+def returns_a_list() -> Backend:
+    return change_keys(lambda keys: keys.tolist())
+
+
+def wrong_rank() -> Backend:
+    return change_keys(lambda keys: keys[0])
+
+
+def wrong_heads() -> Backend:
+    return change_keys(lambda keys: np.concatenate([keys, keys], axis=1))
+
+
+def wrong_dtype() -> Backend:
+    return change_keys(lambda keys: keys.astype(np.float16))
+
+
+def one_column_less() -> Backend:
+    return change_keys(lambda keys: keys[:, :, 1:])
+
+
+def shows(number: float) -> Backend:
+    """`number` all over the key of the first token, once there are three."""
+
+    def change(keys: Array) -> Array:
+        keys = keys.copy()
+        if keys.shape[2] > 2:
+            keys[:, :, 0] = number
+        return keys
+
+    return change_keys(change)
+
+
+def shows_nan() -> Backend:
+    return shows(np.nan)
+
+
+def shows_infinity() -> Backend:
+    return shows(np.inf)
+
+
+class Widened(Cache):
+    def make_mask(self, length: int, rows: int) -> Any:
+        return np.pad(super().make_mask(length, rows), ((0, 0), (0, 1)))
+
+
+def wrong_mask_width() -> Backend:
+    return declare(Widened)
+
+
+class Numbered(Cache):
+    """Answers with numbers of numpy, which are not numbers of JSON; wrong ones."""
+
+    def trim(self, count: int) -> Any:
+        return np.int64(super().trim(count) + 1)
+
+
+def answers_in_numpy() -> Backend:
+    return declare(Numbered)
+
+
+# --- raising ----------------------------------------------------------------------------
+
+
+def throw(error: BaseException) -> Any:
+    raise error
+
+
+def raises() -> Backend:
+    return misbehave(lambda *_: throw(RuntimeError("no room\nfor this token\n[/red]")))
+
+
+def raises_at_length() -> Backend:
+    return misbehave(lambda *_: throw(RuntimeError("x" * 2_000_000)))
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+def raises_the_unspeakable() -> Backend:
+    return misbehave(lambda *_: throw(Unspeakable()))
+
+
+def exits_politely() -> Backend:
+    """sys.exit(0), which is an exception, and no Exception."""
+    return misbehave(lambda *_: throw(SystemExit(0)))
+
+
+# --- ending or stopping the process -----------------------------------------------------
+
+
+def exits() -> Backend:
+    return misbehave(lambda *_: os._exit(3))
+
+
+def from_third_token(act: Callable[[], Any]) -> Backend:
+    """Appends two tokens well; the third does it."""
+
+    def update(cache: Cache, keys: Array, values: Array) -> Pair:
+        if cache.offset + keys.shape[2] > 2:
+            act()
+        return Cache.update(cache, keys, values)
+
+    return misbehave(update)
+
+
+def dies() -> Backend:
+    return from_third_token(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+def hangs() -> Backend:
+    return from_third_token(lambda: time.sleep(3600))
+
+
+def babbles() -> Backend:
+    def update(*_: Any) -> Any:
+        sys.stdout.buffer.write(b"\x1b[31m[bold]\xff noise \x00\n" * 50_000)
+        sys.stdout.buffer.write(b"assertion failed: ring.size > 0\n")
+        sys.stdout.flush()
+        os._exit(7)
+
+    return misbehave(update)
+
+
+def stands_still() -> Backend:
+    """Writes its process id into a file when the third token comes, and waits."""
+
+    def act() -> None:
+        if PID_FILE in os.environ:
+            path = Path(os.environ[PID_FILE])
+            draft = path.with_suffix(".tmp")
+            draft.write_text(str(os.getpid()))
+            draft.replace(path)
+            time.sleep(3600)
+
+    return from_third_token(act)
+
+
+def wrong_and_slow() -> Backend:
+    """Returns the wrong thing at once for a fresh cache, and takes its time later."""
+
+    def update(cache: Cache, keys: Array, values: Array) -> Pair:
+        time.sleep(0.002)
+        keys, values = Cache.update(cache, keys, values)
+        return keys, values[:, :, ::-1] if keys.shape[2] == 2 else values
+
+    return misbehave(update)
+
+
+# --- declarations -----------------------------------------------------------------------
+
+
+def factory_raises() -> Backend:
+    raise OSError("the driver is too old")
+
+
+def factory_returns_five() -> int:
+    return 5
+
+
+def lacks_a_method() -> Backend:
+    return declare(type("Lacking", (Cache,), {"size": None}))
+
+
+def cannot_open() -> Backend:
+    return declare(lambda: throw(OSError("no device")))
+
+
+def declare_kinds(contracts: Any) -> Backend:
+    return Backend(
+        name="misdeclared",
+        device="cpu",
+        contracts=contracts,
+        arrays=NumpyArrays(),
+        open=lambda _: Cache(),
+    )
+
+
+def unknown_contract() -> Backend:
+    return declare_kinds({"layers": {"kv": Kind(OPERATIONS)}})
+
+
+def unknown_kind() -> Backend:
+    return declare_kinds({"layer": {"rotation": Kind(OPERATIONS)}})
+
+
+def unknown_operation() -> Backend:
+    return declare_kinds({"layer": {"kv": Kind(frozenset({"update", "trimm"}))}})
+
+
+def unknown_field() -> Backend:
+    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"head": (1,)})}})
+
+
+def kind_is_a_set() -> Backend:
+    return declare_kinds({"layer": {"kv": {"update", "trim"}}})
+
+
+def field_is_a_number() -> Backend:
+    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}})  # type: ignore[dict-item]

@@ -1,0 +1,66 @@
+"""Who may import whom. The reference stands alone, the harness knows no framework, and
+caches know neither."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = frozenset({"torch", "mlx", "impl", "transformers", "mlx_lm"})
+OUR_CACHES = ("torch", "mlx", "shared")
+
+
+def list_imports(path: Path) -> Iterator[str]:
+    """The top-level name of everything that a file imports, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            yield str(node.module).partition(".")[0]
+
+
+def list_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", list_files("reference"), ids=lambda path: path.name)
+def test_the_reference_imports_the_standard_library_and_itself(path: Path) -> None:
+    assert set(list_imports(path)) <= {*sys.stdlib_module_names, "reference"}
+
+
+def test_the_reference_runs_where_nothing_is_installed() -> None:
+    names = ", ".join(f"reference.{path.stem}" for path in list_files("reference"))
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {names}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+def test_the_harness_imports_no_backend() -> None:
+    found = {str(path): FRAMEWORKS & {*list_imports(path)} for path in list_files("harness")}
+    assert not {path: names for path, names in found.items() if names}
+    assert len(found) > 20
+
+
+def test_a_harness_that_is_up_has_loaded_no_backend() -> None:
+    code = (
+        "import harness.cli, harness.worker, sys;"
+        f" sys.exit(', '.join({set(FRAMEWORKS)!r} & set(sys.modules)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_our_caches_import_neither_harness_nor_reference() -> None:
+    files = list_files(*(f"impl/{folder}" for folder in OUR_CACHES))
+    caches = [path for path in files if path.name != "backend.py"]
+    assert len(caches) > 8
+    for path in caches:
+        assert not {"harness", "reference"} & {*list_imports(path)}, path
