@@ -3,163 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from harness.backend import Kind
-from harness.contracts import CONTRACTS
-from harness.failures import RUNNING, Failure, save
+from harness.failures import RUNNING, save
+from harness.outcome import Outcome, Pair, Settings
 from harness.pool import Event, Pool, Task
 from harness.program import Program, parse_program
 from harness.run import Divergence
 from harness.shrink import Shrinker
 
-SHARD = 125
-"""Programs in a shard. Many small shares keep all workers busy until the end."""
-
 CRASHES = 2
 """After so many, the remaining shards of a pair are left out."""
 
 CRASH_SHRINK_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class Profile:
-    """How much is run. programs: for each backend and kind."""
-
-    programs: int
-    front: str = "hypothesis"
-
-
-PROFILES: Mapping[str, Profile] = {
-    "quick": Profile(100),
-    "ci": Profile(1000),
-    "nightly": Profile(25_000),
-}
-
-
-@dataclass
-class Pair:
-    """One backend and one kind, and what came of it."""
-
-    backend: str
-    contract: str
-    kind: str
-    declared: Kind
-    wanted: int = 0
-    programs: int = 0
-    steps: int = 0
-    skipped: int = 0
-    margin: float = 0.0
-    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
-    signatures: Counter[str] = field(default_factory=Counter)
-    failures: list[Failure] = field(default_factory=list)
-    digests: dict[int, str] = field(default_factory=dict)
-    running: dict[int, Event] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    known: int = 0
-    outdated: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"{self.backend} × {self.kind}"
-
-    @property
-    def crashes(self) -> int:
-        return sum(failure.divergence.is_error for failure in self.failures)
-
-    @property
-    def is_diverging(self) -> bool:
-        found = any(not failure.divergence.is_error for failure in self.failures)
-        return found or bool(self.outdated)
-
-    @property
-    def is_error(self) -> bool:
-        return bool(self.errors) or self.crashes > 0
-
-    def get_progress(self) -> tuple[int, int]:
-        """Programs and steps so far, those of unfinished shards included."""
-        shards = self.running.values()
-        return (
-            self.programs + sum(shard["programs"] for shard in shards),
-            self.steps + sum(shard["steps"] for shard in shards),
-        )
-
-    def list_states(self) -> list[str]:
-        """The abstract states that a complete run must reach."""
-        return list(CONTRACTS[self.contract].list_states(self.kind, self.declared))
-
-    def list_unreached(self) -> list[str]:
-        reached = {state for state, _ in self.coverage}
-        return [state for state in self.list_states() if state not in reached]
-
-    def add(self, counts: Mapping[str, Any]) -> None:
-        """A shard is done."""
-        self.programs += counts["programs"]
-        self.steps += counts["steps"]
-        self.skipped += counts["skipped"]
-        self.margin = max(self.margin, counts["margin"])
-        self.signatures.update(counts["signatures"])
-        for state, operation, times in counts["coverage"]:
-            self.coverage[state, operation] += times
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user chose.
-
-    backends: empty for all that are available here.
-    part: (i, n) for every n-th shard from the i-th on, where processes share the work.
-    """
-
-    backends: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    programs: int = PROFILES["ci"].programs
-    front: str = "hypothesis"
-    seed: int = 0
-    seconds: float | None = None
-    jobs: int = 1
-    failures: Path = Path("failures")
-    step_seconds: float = 20.0
-    shard: int = SHARD
-    part: tuple[int, int] = (0, 1)
-
-    def list_shards(self) -> list[tuple[int, int]]:
-        """(number, programs) of the shards of this part."""
-        begins = enumerate(range(0, self.programs, self.shard))
-        shards = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
-        first, of = self.part
-        return shards[first::of]
-
-
-@dataclass
-class Outcome:
-    """What a campaign knows so far.
-
-    unavailable: backend → why. versions: package → version, of all backends.
-    """
-
-    settings: Settings
-    pairs: list[Pair] = field(default_factory=list)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
-    seconds: float = 0.0
-    is_cut: bool = False
-
-    @property
-    def failures(self) -> list[Failure]:
-        return [failure for pair in self.pairs for failure in pair.failures]
-
-    def get_exit_status(self) -> int:
-        """0 all agree, 1 a divergence, 2 something could not run."""
-        if any(pair.is_diverging for pair in self.pairs):
-            return 1
-        asked = set(self.settings.backends) & set(self.unavailable)
-        return 2 if asked or any(pair.is_error for pair in self.pairs) else 0
 
 
 Watch = Callable[[Outcome], None]

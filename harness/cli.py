@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.text import Text
 
 from harness import __version__
-from harness.campaign import PROFILES, Campaign, Outcome, Settings, get_crash
+from harness.campaign import Campaign, get_crash
 from harness.console import Progress, print_failure, print_outcome, print_replayed
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.failures import RUNNING, iterate_saved, save
 from harness.fronts import FRONTS
+from harness.outcome import PROFILES, Outcome, Settings
 from harness.pool import Event, Pool
 from harness.program import Program, load_programs, parse_program, suggest
 from harness.registry import get_target, list_names

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.campaign import Outcome, Pair
 from harness.failures import Failure, get_replay_line
+from harness.outcome import Outcome, Pair
 from harness.story import tell
 
 QUIET_SECONDS = 15.0

@@ -85,7 +85,8 @@ def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Any
 ) -> Callable[[Case], Any]:
     """Runs a case; fails with the story of each divergence, skips what is not there."""
-    from harness.campaign import PROFILES, Campaign, Settings
+    from harness.campaign import Campaign
+    from harness.outcome import PROFILES, Settings
     from harness.registry import get_target
 
     options = request.config.option

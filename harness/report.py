@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from harness.campaign import Outcome, Pair
 from harness.failures import Failure
+from harness.outcome import Outcome, Pair
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:

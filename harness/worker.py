@@ -7,13 +7,10 @@ backend can end or hang this process; the pool that started it is then none the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
-import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -22,18 +19,15 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.errors import UsageError
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
 from harness.ledger import load_ledger
 from harness.program import Program, parse_program
 from harness.record import Record
 from harness.registry import Unavailable, load
-from harness.run import Coverage, Divergence, Result, run
+from harness.run import Divergence, Result, run
+from harness.shard import Shard
 from harness.shrink import Shrinker
 
 Emit = Callable[[dict[str, Any]], None]
-PROGRESS_SECONDS = 0.2
-SHRINK_SECONDS = 10.0
 
 
 class Worker:
@@ -94,88 +88,6 @@ class Worker:
             return program, divergence
         best = Shrinker(program, fails, seconds).shrink()
         return best, find(best, every) or divergence
-
-
-class Shard:
-    """One share of the programs for one kind of one backend."""
-
-    def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
-        self.worker, self.backend, self.task = worker, backend, task
-        self.coverage: Coverage = Counter()
-        self.signatures: Counter[str] = Counter()
-        self.known = set(task["known"])
-        self.digest = hashlib.sha256()
-        self.programs = self.steps = self.skipped = 0
-        self.margin = 0.0
-        self.reported = 0.0
-
-    def check(self) -> dict[str, Any]:
-        task = self.task
-        kinds = self.backend.contracts[task["contract"]]
-        avoid = load_ledger(self.backend.ledger, self.backend.name)
-        drawer = Drawer(
-            task["contract"],
-            task["kind"],
-            kinds[task["kind"]],
-            self.backend.dtypes,
-            avoid,
-        )
-        FRONTS[task["front"]](task["programs"], get_seed(task), drawer.draw, self.consume)
-        return self.get_counts() | {
-            "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
-            "digest": self.digest.hexdigest(),
-        }
-
-    def consume(self, program: Program) -> None:
-        """Runs one program; shrinks and reports what is new in it."""
-        worker, backend = self.worker, self.backend
-        self.digest.update(worker.record.begin(program, backend.name))
-        result = run(program, backend, coverage=self.coverage, on_step=worker.record.step)
-        self.programs += 1
-        self.steps += result.steps
-        self.skipped += result.skipped
-        self.margin = max(self.margin, result.margin)
-        if result.divergence is not None:
-            self.report(program, result.divergence)
-        if time.monotonic() - self.reported > PROGRESS_SECONDS:
-            self.reported = time.monotonic()
-            worker.emit({"event": "progress", **self.get_counts()})
-
-    def report(self, program: Program, divergence: Divergence) -> None:
-        signature = divergence.get_signature(program)
-        self.signatures[signature] += 1
-        if signature in self.known:
-            return
-        self.known.add(signature)
-        found = {"programs": self.programs}
-        small, divergence = self.worker.shrink(
-            program, divergence, self.backend, SHRINK_SECONDS
-        )
-        self.worker.emit(
-            {
-                "event": "found",
-                "program": small.to_json(),
-                "divergence": divergence.to_json(),
-                "versions": dict(self.backend.versions),
-                "found": found,
-            }
-        )
-
-    def get_counts(self) -> dict[str, Any]:
-        return {
-            "programs": self.programs,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "margin": self.margin,
-            "signatures": dict(self.signatures),
-        }
-
-
-def get_seed(task: Mapping[str, Any]) -> int:
-    """A seed for the shard that does not depend on the backend or on the worker."""
-    parts = [task[name] for name in ("seed", "contract", "kind", "shard")]
-    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    return int.from_bytes(digest[:8], "big")
 
 
 def do_check(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from impl.shared.rotating import RotatingCacheBase
 
 class RingMemory(PairMemory):
     """K and V of position p in slot p mod capacity, in two buffers
-    [1, heads, 2, capacity, dim]: the ring and its twin, one behind the other.
+    [1, heads, 2 * capacity, dim]: the ring and its twin, one behind the other.
 
-    A write goes to both in one operation. Seen as [1, heads, 2 * capacity, dim], any
-    `capacity` positions in a row are then one slice, in order, wherever the ring stands:
-    nothing is ever rolled or concatenated, and a step moves its own tokens only. The
-    price is the memory of the twin.
+    A write goes to both. Any `capacity` positions in a row are then one slice, in order,
+    wherever the ring stands: nothing is ever rolled or concatenated, and a step moves its
+    own tokens only. The price is the memory of the twin.
 
     window: beyond it the ring grows only as far as it must.
     """
@@ -41,26 +40,38 @@ class RingMemory(PairMemory):
 
     def allocate(self, like: mx.array) -> mx.array:
         batch, heads, _, dim = like.shape
-        return mx.full((batch, heads, 2, self.capacity, dim), self.fill, like.dtype)
+        return mx.full((batch, heads, 2 * self.capacity, dim), self.fill, like.dtype)
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
-        """Puts at most `capacity` positions into the ring and its twin; in two pieces
-        where the ring turns."""
+        """Puts at most `capacity` positions into the ring and its twin.
+
+        MLX does one token fastest with one slice of two steps, and several with a slice
+        for each side; a view of the buffer with both sides in an axis was slower for
+        either.
+        """
         assert self.buffers is not None
-        slot = begin % self.capacity
-        fits = min(end - begin, self.capacity - slot)
+        slot, length = begin % self.capacity, end - begin
         for buffer, array in zip(self.buffers, arrays, strict=True):
-            both = array[:, :, None]  # [1, heads, 1, tokens, dim]
-            if fits == end - begin:
-                buffer[:, :, :, slot : slot + fits] = both
+            if length == 1:
+                buffer[:, :, slot :: self.capacity] = array
             else:
-                buffer[:, :, :, slot:] = both[:, :, :, :fits]
-                buffer[:, :, :, : end - begin - fits] = both[:, :, :, fits:]
+                self.write_chunk(buffer, slot, length, array)
+
+    def write_chunk(
+        self, buffer: mx.array, slot: int, length: int, array: mx.array
+    ) -> None:
+        """Where the ring turns, the first slice runs on into the twin."""
+        twin = slot + self.capacity
+        fits = min(length, self.capacity - slot)
+        buffer[:, :, slot : slot + length] = array
+        buffer[:, :, twin : twin + fits] = array[:, :, :fits]
+        if fits < length:
+            buffer[:, :, : length - fits] = array[:, :, fits:]
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
         slot = begin % self.capacity
-        keys, values = (mx.flatten(buffer, 2, 3) for buffer in self.buffers)
+        keys, values = self.buffers
         stop = slot + end - begin
         return keys[:, :, slot:stop], values[:, :, slot:stop]
 

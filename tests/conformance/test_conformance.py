@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from harness.campaign import Outcome
+from harness.outcome import Outcome
 from harness.pytest_plugin import Case
 
 

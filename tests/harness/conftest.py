@@ -60,8 +60,6 @@ class Ended:
 
 Lockstep = Callable[..., Ended]
 
-COMMAND = (sys.executable, "-m", "harness.cli")
-
 
 def get_environment(**more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

@@ -50,7 +50,7 @@ def test_the_harness_imports_no_backend() -> None:
 def test_a_harness_that_is_up_has_loaded_no_backend() -> None:
     code = (
         "import harness.cli, harness.worker, sys;"
-        f" sys.exit(', '.join({set(FRAMEWORKS)!r} & set(sys.modules)))"
+        f" sys.exit(', '.join({set(FRAMEWORKS)!r} & set(sys.modules)) or None)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True

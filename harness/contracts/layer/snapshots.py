@@ -1,0 +1,300 @@
+"""The operations on snapshots and captures, one class each: what is legal, how to draw
+one, what the reference expects, what the backend answers, and how to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from harness.contracts.base import Answer, Op, Schema, Source
+from harness.contracts.fields import INTEGER, NAME, POSITION
+from harness.contracts.layer.model import LayerModel
+from harness.contracts.layer.operation import CACHE, LayerOperation
+from harness.contracts.layer.subject import LayerSubject
+
+SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
+SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
+MAX_SNAPSHOTS = 64
+
+
+class TakeSnapshot(LayerOperation):
+    name = "snapshot"
+    fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": NAME, **CACHE}
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return why_full(model, 1)
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        offset = model.get(cache).offset
+        begins = [0, 0, offset // 2, offset - 1, offset - 2, offset, offset + 1, -1]
+        begins += [snapshot.end for snapshot in model.snapshots.values()]
+        return {"from": source.pick(begins), "into": source.pick(SNAPSHOTS)}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        snapshot = model.get(op.get("cache", "a")).snapshot(op["from"])
+        return {"range": model.put_snapshot(op["into"], snapshot)}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        cache = subject.get(op.get("cache", "a"))
+        return {"range": subject.put_snapshot(op["into"], cache.snapshot(op["from"]))}
+
+    def describe_here(self, op: Op) -> str:
+        return f"snapshot {op['into']} from {op['from']}"
+
+
+class Restore(LayerOperation):
+    name = "restore"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": SNAPSHOT_OR_NONE,
+        "target": INTEGER,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_not_snapshot(op["snapshot"])
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        offset = model.get(cache).offset
+        name = source.pick([*model.snapshots, *model.snapshots, None])
+        if name is None:
+            targets = [offset, offset - 1, offset - 2, offset // 2, 0, offset + 1, -1]
+        else:
+            snapshot = model.snapshots[name]
+            begin, end = snapshot.begin, snapshot.end
+            targets = [end, end, end, end - 1, begin, begin - 1, begin + 1, end + 1, 0]
+        return {"snapshot": name, "target": source.pick(targets)}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        name, cache = op.get("cache", "a"), model.get(op.get("cache", "a"))
+        snapshot = op["snapshot"] and model.snapshots[op["snapshot"]]
+        before = cache.offset
+        restored = cache.restore(snapshot or None, op["target"])
+        if restored and snapshot:
+            model.past[name].add("restored")
+        if restored and cache.offset < before:
+            model.past[name].add("rewound")
+        return {"ok": restored, "offset": cache.offset}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        cache = subject.get(op.get("cache", "a"))
+        snapshot = subject.find_snapshot(op["snapshot"])
+        return {"ok": cache.restore(snapshot, op["target"]), "offset": cache.offset}
+
+    def describe_here(self, op: Op) -> str:
+        source = "its own tokens" if op["snapshot"] is None else op["snapshot"]
+        return f"restore offset {op['target']} from {source}"
+
+
+class Split(LayerOperation):
+    name = "split"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": NAME,
+        "at": POSITION,
+        "parent": NAME,
+        "child": NAME,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        if op["parent"] == op["child"]:
+            return "parent and child need two names"
+        return model.why_not_snapshot(op["snapshot"]) or why_full(model, 2)
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        if not model.snapshots:
+            return None
+        name = source.pick(list(model.snapshots))
+        begin, end = model.snapshots[name].begin, model.snapshots[name].end
+        cuts = [(begin + end) // 2, begin + 1, end - 1, begin, end, end + 1]
+        parent = source.pick(SNAPSHOTS)
+        child = source.pick([other for other in SNAPSHOTS if other != parent])
+        return {
+            "snapshot": name,
+            "at": max(0, source.pick(cuts)),
+            "parent": parent,
+            "child": child,
+        }
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        snapshot = model.snapshots.pop(op["snapshot"])
+        parent, child = model.get(op.get("cache", "a")).split(snapshot, op["at"])
+        return {
+            "parent": model.put_snapshot(op["parent"], parent),
+            "child": model.put_snapshot(op["child"], child),
+        }
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        snapshot = subject.consume(op["snapshot"])
+        cache = subject.get(op.get("cache", "a"))
+        parent, child = cache.split(snapshot, op["at"])
+        return {
+            "parent": subject.put_snapshot(op["parent"], parent),
+            "child": subject.put_snapshot(op["child"], child),
+        }
+
+    def describe_here(self, op: Op) -> str:
+        return f"split {op['snapshot']} at {op['at']} into {op['parent']}, {op['child']}"
+
+
+class Merge(LayerOperation):
+    name = "merge"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "parent": SNAPSHOT_OR_NONE,
+        "child": SNAPSHOT_OR_NONE,
+        "into": NAME,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        parent, child = op["parent"], op["child"]
+        if parent == child and parent is not None:
+            return "parent and child are one snapshot"
+        unknown = model.why_not_snapshot(parent) or model.why_not_snapshot(child)
+        if unknown or parent is None or child is None or model.config["kind"] != "kv":
+            return unknown
+        end, begin = model.snapshots[parent].end, model.snapshots[child].begin
+        adjacent = end == begin
+        return None if adjacent else f"{parent} ends at {end}, {child} begins at {begin}"
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        pairs: list[tuple[str | None, str | None]] = [
+            (parent, child)
+            for parent, before in model.snapshots.items()
+            for child, after in model.snapshots.items()
+            if parent != child and before.end == after.begin
+        ]
+        if not pairs or not source.below(8):
+            one = source.pick([None, *model.snapshots])
+            pairs = [(one, None), (None, one)]
+        parent, child = source.pick(pairs)
+        return {"parent": parent, "child": child, "into": source.pick(SNAPSHOTS)}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        parent = op["parent"] and model.snapshots.pop(op["parent"])
+        child = op["child"] and model.snapshots.pop(op["child"])
+        merged = model.get(op.get("cache", "a")).merge(parent or None, child or None)
+        return {"range": model.put_snapshot(op["into"], merged)}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        parent, child = subject.consume(op["parent"]), subject.consume(op["child"])
+        merged = subject.get(op.get("cache", "a")).merge(parent, child)
+        return {"range": subject.put_snapshot(op["into"], merged)}
+
+    def describe_here(self, op: Op) -> str:
+        parent, child = op["parent"] or "nothing", op["child"] or "nothing"
+        return f"merge {parent} and {child} into {op['into']}"
+
+
+class Close(LayerOperation):
+    name = "close"
+    fields: ClassVar[Mapping[str, Schema]] = {"snapshot": NAME, **CACHE}
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_not_snapshot(op["snapshot"])
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        if not model.snapshots:
+            return None
+        return {"snapshot": source.pick(list(model.snapshots))}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        del model.snapshots[op["snapshot"]]
+        return {}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        subject.get(op.get("cache", "a")).close(subject.consume(op["snapshot"]))
+        return {}
+
+    def describe_here(self, op: Op) -> str:
+        return f"close {op['snapshot']}"
+
+
+class Prepare(LayerOperation):
+    name = "prepare"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        cache = model.get(op.get("cache", "a"))
+        return cache.captures.why_not(op["offsets"], cache.offset)
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        if model.get(cache).captures.scheduled:
+            return None
+        offset = model.get(cache).offset
+        ahead = {offset + source.below(6) for _ in range(source.between(1, 3))}
+        return {"offsets": sorted(ahead)}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        model.get(op.get("cache", "a")).prepare(op["offsets"])
+        return {}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        subject.get(op.get("cache", "a")).prepare(op["offsets"])
+        return {}
+
+    def describe_here(self, op: Op) -> str:
+        offsets = ", ".join(map(str, op["offsets"]))
+        return f"prepare captures at {offsets or 'no offset'}"
+
+
+class Take(LayerOperation):
+    name = "take"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "into": {"type": "array", "items": NAME, "maxItems": 64},
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        if len(set(op["into"])) < len(op["into"]):
+            return "two captures need two names"
+        return why_full(model, len(op["into"]))
+
+    def draw_fields(
+        self, source: Source, model: LayerModel, cache: str
+    ) -> dict[str, Any] | None:
+        scheduled = model.get(cache).captures.scheduled
+        if not scheduled and source.below(8):
+            return None
+        start = source.below(len(SNAPSHOTS))
+        names = [*SNAPSHOTS[start:], *SNAPSHOTS[:start]]
+        return {"into": names[: len(scheduled)]}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        captures = model.get(op.get("cache", "a")).take()
+        names = pad_names(op["into"], len(captures))
+        pairs = zip(names, captures, strict=True)
+        return {"ranges": [model.put_snapshot(name, taken) for name, taken in pairs]}
+
+    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        captures = subject.get(op.get("cache", "a")).take()
+        names = pad_names(op["into"], len(captures))
+        pairs = zip(names, captures, strict=True)
+        return {"ranges": [subject.put_snapshot(name, taken) for name, taken in pairs]}
+
+    def describe_here(self, op: Op) -> str:
+        return f"take the captures as {', '.join(op['into']) or 'nothing'}"
+
+
+def pad_names(names: list[str], length: int) -> list[str | None]:
+    """As many names as captures: those beyond the given ones get none, and are closed."""
+    return [*names[:length], *[None] * (length - len(names))]
+
+
+def why_full(model: LayerModel, more: int) -> str | None:
+    full = len(model.snapshots) + more > MAX_SNAPSHOTS
+    return f"there are {len(model.snapshots)} snapshots already" if full else None

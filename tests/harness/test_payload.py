@@ -1,0 +1,88 @@
+"""Tags as vectors: exact in every dtype, and telling for the place they stand in."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from harness.payload import ROLES, compute_vectors, get_salt, get_table, get_tag_limit, snap
+
+F32 = npt.NDArray[np.float32]
+
+
+def round_to(dtype: str, array: F32) -> F32:
+    """What is left of `array` after storage in `dtype`."""
+    if dtype == "bfloat16":  # the upper half of a float32; here cut off, not rounded
+        return (array.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return array.astype(dtype).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("dim", "limit"), [(1, 16), (2, 256), (3, 4096), (8, 5000)])
+@pytest.mark.parametrize("role", ["key", "value", "query"])
+def test_tags_are_read_back(dtype: str, dim: int, limit: int, role: str) -> None:
+    table = get_table(2, role, 3, dim, limit)  # type: ignore[arg-type]
+    stored = round_to(dtype, np.array(table.vectors[:, :, :limit]))
+    assert np.array_equal(stored, table.vectors[:, :, :limit])
+    assert table.read_tags(stored).tolist() == list(range(limit))
+
+
+def test_rounding_of_this_test_does_round() -> None:
+    third = np.array([1 / 3], np.float32)
+    assert round_to("bfloat16", third) != third
+    assert round_to("float16", third) != third
+
+
+@pytest.mark.parametrize(("dim", "limit"), [(1, 16), (2, 256), (4, 65536), (9, 65536)])
+def test_tag_limit(dim: int, limit: int) -> None:
+    assert get_tag_limit(dim) == limit
+
+
+def test_no_two_places_write_a_tag_alike() -> None:
+    places = list(itertools.product(range(2), range(4), ROLES))
+    tags = np.arange(64)
+    vectors = [compute_vectors(tags, *place, 4) for place in places]
+    for left, right in itertools.combinations(vectors, 2):
+        assert not (left == right).all(axis=1).any()
+
+
+def test_salts_are_distinct_with_three_digits() -> None:
+    salts = {
+        get_salt(layer, head, role) % 16**3
+        for layer, head, role in itertools.product(range(16), range(64), ROLES)
+    }
+    assert len(salts) == 16 * 64 * 3
+
+
+@pytest.mark.parametrize("dim", [2, 4, 6, 8])
+def test_exchanged_dimensions_show(dim: int) -> None:
+    vectors = compute_vectors(np.arange(64), 0, 0, "key", dim)
+    for left, right in itertools.combinations(range(dim), 2):
+        order = list(range(dim))
+        order[left], order[right] = right, left
+        changed = (vectors[:, order] != vectors).any(axis=1)
+        assert changed.mean() > 0.8, (left, right)
+
+
+def test_neighbours_differ_in_more_than_one_dimension() -> None:
+    vectors = compute_vectors(np.arange(256), 0, 0, "key", 4)
+    assert ((vectors[1:] != vectors[:-1]).sum(axis=1) > 1).all()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -3e38, 0.0])
+def test_what_is_no_tag_reads_without_a_warning(number: float) -> None:
+    """Memory that was never written may hold anything. Warnings are errors here."""
+    table = get_table(0, "key", 1, 4, 64)
+    array = np.full((1, 1, 2, 4), number, np.float32)
+    array[0, 0, 1] = [number, -number, number, -number]
+    assert (table.get_vectors(table.read_tags(array)) != array).any(axis=3).all()
+
+
+def test_snap_moves_what_is_near_and_nothing_else() -> None:
+    array = np.array([1.02, 0.9, 0.07, -0.06, 0.0, np.nan], np.float32)
+    snapped = snap(array, 0.05)
+    assert snapped[1:4].tolist() == [0.9375, 0.0625, -0.0625]
+    assert np.array_equal(snapped[[0, 4, 5]], array[[0, 4, 5]], equal_nan=True)

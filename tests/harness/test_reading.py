@@ -1,0 +1,221 @@
+"""From arrays and masks to rows of tokens, and what is no answer at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.backend import Alignment, Backend
+from harness.contracts.base import Broken
+from harness.reading import Promises, Reader, get_rows
+
+NEVER = -np.inf
+
+
+@pytest.fixture
+def backend(find: Callable[[str], Backend]) -> Backend:
+    return find("correct")
+
+
+@pytest.fixture
+def reader(backend: Backend) -> Reader:
+    config = {"dtype": "float32", "heads": 2, "key_dim": 4, "value_dim": 6}
+    return Reader(backend, config, 64)
+
+
+Pair = tuple[Any, Any]
+
+
+def feed(reader: Reader, *tags: int) -> Pair:
+    """K and V of these tags, one column each, fit to be written to."""
+    keys, values = reader.feed(0, 64)
+    return np.array(keys[:, :, list(tags)]), np.array(values[:, :, list(tags)])
+
+
+# --- columns ----------------------------------------------------------------------------
+
+
+def test_columns_are_read_in_their_order(reader: Reader) -> None:
+    assert reader.read(feed(reader, 5, 0, 63, 5), "update") == [5, 0, 63, 5]
+    assert reader.read(feed(reader), "update") == []
+
+
+def exchange_heads(keys: Any, values: Any) -> Pair:
+    return keys[:, ::-1], values[:, ::-1]
+
+
+def spoil(number: float) -> Callable[[Any, Any], Pair]:
+    """One number in the last column of K."""
+
+    def change(keys: Any, values: Any) -> Pair:
+        keys[0, 1, -1, 2] = number
+        return keys, values
+
+    return change
+
+
+def blank(keys: Any, values: Any) -> Pair:
+    keys[:, :, -1], values[:, :, -1] = 0, 0
+    return keys, values
+
+
+def mix(keys: Any, values: Any) -> Pair:
+    return keys[:, :, [0, 1]], values[:, :, [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (spoil(0.125), "2 but not in head 1"),
+        (spoil(np.nan), "NaN"),
+        (spoil(np.inf), "2 but not in head 1"),
+        (blank, "zeros"),
+        (mix, "the key of 2 with the value of 1"),
+    ],
+)
+def test_what_is_no_token_is_named(
+    reader: Reader, change: Callable[[Any, Any], Pair], words: str
+) -> None:
+    columns = reader.read(change(*feed(reader, 1, 2)), "update")
+    assert columns[0] == 1
+    assert words in str(columns[1])
+
+
+def test_heads_in_each_other_s_place_are_no_token(reader: Reader) -> None:
+    columns = reader.read(exchange_heads(*feed(reader, 1, 2, 3)), "update")
+    assert all(isinstance(column, str) for column in columns)
+
+
+def test_keys_in_the_place_of_values_are_no_token(backend: Backend) -> None:
+    config = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4}
+    reader = Reader(backend, config, 64)
+    keys, values = feed(reader, 1, 2, 3)
+    assert not {1, 2, 3} & {*reader.read((values, keys), "update")}
+
+
+def test_without_value_dimensions_the_key_is_enough(backend: Backend) -> None:
+    config = {"dtype": "float32", "heads": 2, "key_dim": 4, "value_dim": 0}
+    reader = Reader(backend, config, 64)
+    assert reader.read(feed(reader, 3, 1), "update") == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda keys, values: None, "update returned None, not a pair"),
+        (lambda keys, values: keys, "update returned ndarray, not a pair"),
+        (lambda keys, values: (keys, values, None), "not a pair"),
+        (lambda keys, values: (keys, None), "None in the place of an array"),
+        (lambda keys, values: (keys.tolist(), values), "cannot be read as an array"),
+        (lambda keys, values: (keys[0], values), r"K of update has shape \[2, 2, 4\]"),
+        (lambda keys, values: (keys, values[:, :1]), r"V of update has shape \[1, 1,"),
+        (lambda keys, values: (keys[..., :3], values), "K of update has shape"),
+        (lambda keys, values: (values, keys), "K of update has shape"),
+        (lambda keys, values: (keys.astype(np.float16), values), "dtype float16, not"),
+        (lambda keys, values: (keys[:, :, 1:], values), "1 columns of K and 2 of V"),
+    ],
+)
+def test_malformed(reader: Reader, change: Callable[[Any, Any], Any], words: str) -> None:
+    with pytest.raises(Broken, match=words) as caught:
+        reader.read(change(*feed(reader, 1, 2)), "update")
+    assert caught.value.what == "malformed"
+
+
+# --- masks ------------------------------------------------------------------------------
+
+COLUMNS = [7, 8, 9]
+
+
+@pytest.fixture
+def see(backend: Backend) -> Callable[..., list[list[int]]]:
+    def see(
+        mask: Any, length: int, rows: int = 0, alignment: Alignment = "lower-right"
+    ) -> Any:
+        return get_rows(COLUMNS, mask, length, rows or length, alignment, backend.arrays)
+
+    return see
+
+
+See = Callable[..., list[list[int]]]
+
+BOOLEAN = np.array([[1, 1, 0], [0, 1, 1]], np.bool_)
+SEEN = [[7, 8], [8, 9]]
+
+
+def test_no_mask_shows_all(see: See) -> None:
+    assert see(None, 2) == [[7, 8, 9], [7, 8, 9]]
+
+
+def test_causal_by_its_alignment(see: See) -> None:
+    assert see("causal", 2) == [[7, 8], [7, 8, 9]]
+    assert see("causal", 2, alignment="upper-left") == [[7], [7, 8]]
+    assert see("causal", 3) == see("causal", 3, alignment="upper-left")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        BOOLEAN,
+        BOOLEAN[None, None],
+        np.where(BOOLEAN, 0, NEVER).astype(np.float32),
+        np.where(BOOLEAN, 0, NEVER).astype(np.float16)[None],
+        np.where(BOOLEAN, 0, np.finfo(np.float32).min).astype(np.float32),
+        np.where(BOOLEAN, 0, np.finfo(np.float16).min).astype(np.float16),
+        np.where(BOOLEAN, 0, -1e9).astype(np.float32),
+        np.where(BOOLEAN, -0.0, NEVER).astype(np.float32),
+    ],
+)
+def test_arrays_of_every_form(see: See, mask: Any) -> None:
+    assert see(mask, 2) == SEEN
+
+
+def test_rows_of_padding_see_nothing(see: See) -> None:
+    padded = np.concatenate([BOOLEAN, np.zeros((2, 3), np.bool_)])
+    assert see(padded, 2, rows=4) == SEEN
+
+
+PADDING_SEES = np.concatenate([BOOLEAN, np.array([[0, 0, 0], [0, 0, 1]], np.bool_)])
+
+
+@pytest.mark.parametrize(
+    ("mask", "length", "rows", "what", "words"),
+    [
+        (PADDING_SEES, 2, 4, "mask", "row 3 of the mask belongs to padding"),
+        (None, 2, 4, "mask", "2 rows of padding see"),
+        ("causal", 2, 4, "mask", "2 rows of padding see"),
+        (BOOLEAN[:, :2], 2, 2, "mask", r"shape \[2, 2\], for 2 rows × 3 columns"),
+        (BOOLEAN, 2, 3, "mask", "for 3 rows"),
+        (np.stack([BOOLEAN, BOOLEAN]), 2, 2, "mask", r"shape \[2, 2, 3\]"),
+        (np.where(BOOLEAN, 0, np.nan), 2, 2, "mask", "other than 0 and -inf"),
+        (np.where(BOOLEAN, 0, -5.0), 2, 2, "mask", "other than 0 and -inf"),
+        (np.where(BOOLEAN, 1, 0), 2, 2, "mask", "other than 0 and -inf"),
+        ("full", 2, 2, "malformed", "'full', which is no form of a mask"),
+        (BOOLEAN.tolist(), 2, 2, "malformed", "the mask is a list"),
+    ],
+)
+def test_broken_masks(
+    see: See, mask: Any, length: int, rows: int, what: str, words: str
+) -> None:
+    with pytest.raises(Broken, match=words) as caught:
+        see(mask, length, rows)
+    assert caught.value.what == what
+
+
+# --- arrays that must keep what they hold -----------------------------------------------
+
+
+def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
+    promises = Promises(backend.arrays)
+    keys, values = np.zeros((1, 1, 2, 4), np.float32), np.full((1, 1, 2, 4), np.nan)
+    promises.keep("a", "view", (keys, values))
+    promises.check()
+    keys[0, 0, 0, 0] = 1
+    promises.check(lambda cache: cache != "a")
+    with pytest.raises(Broken, match="view returned has changed") as caught:
+        promises.check()
+    assert caught.value.what == "alias"
+    promises.drop("a")
+    promises.check()
