@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.program import Program
 
 SIZE = 1 << 16
-STEP = b'"step": '
+STEP = b', "step": '
 WIDTH = 8
 
 
@@ -32,14 +32,12 @@ class Record:
         self.clear()
 
     def begin(self, program: Program, backend: str) -> bytes:
-        """`program` is about to run. Returns its JSON, without the record's own part."""
-        document = program.to_json()
-        body = json.dumps(document).encode()
-        meta = {**document.get("meta", {}), "backend": backend, "running": True}
-        tail = json.dumps({**document, "meta": {**meta, "step": 0}}).encode()
-        head, _, rest = tail.rpartition(STEP + b"0")
-        self.place = len(head) + len(STEP)
-        self.put(head + STEP + b"0".rjust(WIDTH) + rest)
+        """`program` is about to run. Returns its JSON, without anything in `meta`."""
+        body = json.dumps({**program.to_json(), "meta": {}}).encode()
+        meta = json.dumps({"backend": backend, "running": True}).encode()
+        head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
+        self.place = len(head)
+        self.put(head + b"0".rjust(WIDTH) + b"}}")
         return body
 
     def step(self, step: int) -> None:

@@ -42,9 +42,10 @@ def test_the_reference_runs_where_nothing_is_installed() -> None:
 
 
 def test_the_harness_imports_no_backend() -> None:
-    found = {str(path): FRAMEWORKS & {*list_imports(path)} for path in list_files("harness")}
-    assert not {path: names for path, names in found.items() if names}
-    assert len(found) > 20
+    files = list_files("harness")
+    assert len(files) > 20
+    for path in files:
+        assert not FRAMEWORKS & {*list_imports(path)}, path
 
 
 def test_a_harness_that_is_up_has_loaded_no_backend() -> None:

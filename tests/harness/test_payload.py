@@ -8,7 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from harness.payload import ROLES, compute_vectors, get_salt, get_table, get_tag_limit, snap
+from harness.payload import (
+    ROLES,
+    compute_vectors,
+    get_salt,
+    get_table,
+    get_tag_limit,
+    snap,
+)
 
 F32 = npt.NDArray[np.float32]
 

@@ -214,7 +214,7 @@ def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
     promises.check()
     keys[0, 0, 0, 0] = 1
     promises.check(lambda cache: cache != "a")
-    with pytest.raises(Broken, match="view returned has changed") as caught:
+    with pytest.raises(Broken, match=r"view .*has changed") as caught:
         promises.check()
     assert caught.value.what == "alias"
     promises.drop("a")

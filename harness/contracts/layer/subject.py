@@ -19,7 +19,7 @@ from reference.token import Token
 WRITES = frozenset({"update", "trim", "restore", "free"})
 """The operations after which a view of the cache need not hold any more."""
 
-SAMPLE = 8
+SAMPLE = 16
 """One update in so many keeps its arrays under watch and is put through attention."""
 
 
@@ -77,8 +77,11 @@ class LayerSubject:
 
     # --- operations that move arrays ----------------------------------------------------
 
-    def update(self, name: str, tag: int, length: int) -> Answer:
-        """Appends the tokens `tag`, `tag` + 1, … and reads what their queries see."""
+    def update(self, name: str, tag: int, length: int, tokens: Sequence[Token]) -> Answer:
+        """Appends the tokens `tag`, `tag` + 1, … and reads what their queries see.
+
+        tokens: all of the cache, in the order of positions, as the reference has them.
+        """
         cache = self.get(name)
         if self.config["kind"] == "state":
             rows = self.recurrence.advance(cache, tag, length)
@@ -88,7 +91,7 @@ class LayerSubject:
         keys, values = self.reader.feed(tag, length)
         mask = cache.make_mask(length, rows_padded)
         keys, values = split_pair(cache.update(keys, values), "update")
-        columns = self.reader.read((keys, values), "update")
+        columns = self.reader.read((keys, values), "update", tokens)
         if self.is_sampled(tag):
             self.promises.keep(name, "update", (keys, values))
         self.last = (keys, values, mask, length)

@@ -66,7 +66,8 @@ class Update(LayerOperation):
         return answer
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        return subject.update(op.get("cache", "a"), model.tag, op["length"])
+        name = op.get("cache", "a")
+        return subject.update(name, model.tag, op["length"], model.get(name).tokens)
 
     def verify(self, op: Op, subject: LayerSubject, model: LayerModel) -> None:
         cache = model.get(op.get("cache", "a"))

@@ -1,0 +1,106 @@
+"""The write-ahead record: what was running, at every moment, as a program file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.pool import is_running, read
+from harness.program import Program, load_programs
+from harness.record import Record
+
+Make = Callable[..., Program]
+UPDATE = {"op": "update", "length": 1}
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    record = Record(tmp_path / "running" / "1-1.json")
+    yield record
+    record.close()
+
+
+def load(record: Record) -> tuple[Program, Any]:
+    """The program that stands in the record, and its step."""
+    program = load_programs(record.path)[0]
+    return program, program.meta["step"]
+
+
+@pytest.mark.parametrize("count", [0, 3, 40, 3000])
+def test_a_record_is_a_program_file_at_any_time(
+    record: Record, make: Make, count: int
+) -> None:
+    """3000 operations take more than the 64 KiB that a record has at first."""
+    program = make(*[UPDATE] * count)
+    record.begin(program, "one")
+    assert load(record) == (program_of(record), 0)
+    for step in (0, 9, 10, 99_999, 7):
+        record.step(step)
+        running, at = load(record)
+        assert (running.config, running.ops) == (program.config, program.ops)
+        assert (at, running.meta["backend"]) == (step, "one")
+
+
+def program_of(record: Record) -> Program:
+    return load_programs(record.path)[0]
+
+
+def test_a_shorter_program_leaves_nothing_of_a_longer_one(
+    record: Record, make: Make
+) -> None:
+    for count in (50, 1, 3000, 2):
+        program = make(*[UPDATE] * count)
+        record.begin(program, "one")
+        assert load(record)[0].digest() == program.digest()
+    record.clear()
+    assert json.loads(record.path.read_bytes()) == {}
+
+
+@pytest.mark.parametrize("count", [1, 3000])
+def test_the_pool_knows_whether_something_is_running(
+    record: Record, make: Make, count: int
+) -> None:
+    assert not is_running(read(record.path))
+    record.begin(make(*[UPDATE] * count), "one")
+    assert is_running(read(record.path))
+    record.clear()
+    assert not is_running(read(record.path))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"step": 12, "what": "differs"},
+        {"note": '"step": 0'},
+        {"step": 1, "found": {"step": 0}},
+        {"found": {"step": 0}},
+        {"backend": "another", "running": False},
+    ],
+)
+def test_what_stands_in_meta_does_not_move_the_step(
+    record: Record, make: Make, meta: dict[str, Any]
+) -> None:
+    program = make(UPDATE)
+    record.begin(Program(program.contract, program.config, program.ops, meta), "one")
+    record.step(4711)
+    running, step = load(record)
+    assert step == 4711
+    assert running.meta["backend"] == "one"
+    assert running.meta.get("found") == meta.get("found")
+
+
+def test_begin_returns_the_program_alone(record: Record, make: Make) -> None:
+    program = make(UPDATE)
+    assert json.loads(record.begin(program, "one")) == program.to_json()
+    assert record.begin(program, "two") == record.begin(program, "one")
+
+
+def test_closing_leaves_nothing_behind(tmp_path: Path, make: Make) -> None:
+    record = Record(tmp_path / "1-1.json")
+    record.begin(make(UPDATE), "one")
+    record.close()
+    assert not any(tmp_path.iterdir())
