@@ -370,3 +370,7 @@ def doctor(failures: Path) -> int:
     for line in list_checks(failures):
         console.print(line, soft_wrap=True)
     return 0
+
+
+if __name__ == "__main__":
+    main()

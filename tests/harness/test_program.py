@@ -12,6 +12,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.program import MAX_BYTES, Program, load_programs, parse_json, parse_program
+from harness.run import trace
 
 Make = Callable[..., Program]
 
@@ -123,7 +124,7 @@ def test_one_program_a_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("blank", ["\u2028", "\x85", "\u2029"])
 def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path, blank: str) -> None:
-    """These stand in JSON strings as they are, though Python's splitlines splits there."""
+    """JSON strings may hold these as they are, though Python's splitlines splits there."""
     path = tmp_path / "p.jsonl"
     line = json.dumps(change(meta={"note": f"one{blank}two"}), ensure_ascii=False)
     path.write_text(f"{line}\r\n{line}\n", newline="")
@@ -144,7 +145,7 @@ TOO_LONG = [{"op": "update", "length": 1024}] * 5
         (7, "here", "this is a number"),
         (change(format="lockstep/2"), "here", '"lockstep/2"; this version reads "lockst'),
         ({"contract": "layer"}, "here", '"format" is null'),
-        (change(contract="layers"), "here: contract", 'unknown "layers"; did you mean la'),
+        (change(contract="layers"), "here: contract", 'unknown "layers"; did you mean l'),
         (change(contract=None), "here: contract", "missing; one of layer"),
         (change(contract=["layer"]), "here: contract", 'unknown ["layer"]'),
         (change(config=None), "here", '"config" must be an object, not missing'),
@@ -354,8 +355,6 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_is_illegal_is_skipped_and_burns_its_tags(make: Make) -> None:
-    from harness.run import trace
-
     program = make(
         {"op": "restore", "snapshot": "s0", "target": 0},
         {"op": "clone", "into": "a"},
@@ -370,8 +369,6 @@ def test_an_operation_that_is_illegal_is_skipped_and_burns_its_tags(make: Make) 
 
 
 def test_a_seventeenth_cache_is_skipped(make: Make) -> None:
-    from harness.run import trace
-
     updates = [
         {"op": "update", "length": 2, "cache": f"c{number}"} for number in range(16)
     ]
