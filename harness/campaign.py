@@ -169,7 +169,7 @@ class Campaign:
         """Saves what a shard found, unless another shard found it before."""
         program = parse_program(event["program"], "worker")
         divergence = Divergence.from_json(event["divergence"])
-        self.save(pair, task, program, divergence, event["versions"])
+        self.save(pair, task, program, divergence, event["versions"], event["found"])
         for waiting in self.tasks:
             if waiting.get("backend") == pair.backend and "known" in waiting:
                 waiting["known"].append(divergence.get_signature(program))
@@ -181,11 +181,16 @@ class Campaign:
         program: Program,
         divergence: Divergence,
         versions: Mapping[str, str],
+        after: Mapping[str, int],
     ) -> None:
+        """Saves a failure with a signature that the pair has not shown before.
+
+        after: how many programs of the shard had run when it was found.
+        """
         signature = divergence.get_signature(program)
         if signature in {failure.signature for failure in pair.failures}:
             return
-        found = {name: task[name] for name in ("front", "seed", "shard")}
+        found = {name: task[name] for name in ("front", "seed", "shard")} | dict(after)
         pair.failures.append(
             save(
                 self.settings.failures,
@@ -220,7 +225,7 @@ class Campaign:
         last = max(0, len(program.ops) - 1)
         operation = program.ops[last]["op"] if program.ops else "open"
         divergence = replace(divergence, step=last, operation=operation)
-        self.save(pair, task, program, divergence, self.outcome.versions)
+        self.save(pair, task, program, divergence, self.outcome.versions, {})
 
 
 def get_crash(event: Event) -> tuple[Program, Divergence]:

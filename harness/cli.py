@@ -43,6 +43,19 @@ Examples:
   lockstep check --profile nightly --time 3600    as much as an hour allows
 """
 
+REPLAY_EXAMPLES = """\b
+Examples:
+  lockstep replay failures                          all that were saved
+  lockstep replay FILE --backend torch-cpu          on another backend
+"""
+
+TRACE_EXAMPLES = """\b
+Example:
+  echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
+         "ops": [{"op": "update", "length": 2}]}' > two.json
+  lockstep trace two.json
+"""
+
 BACKEND_HELP = "A name from `lockstep backends`, or package.module:factory."
 
 
@@ -105,7 +118,7 @@ step_option = click.option(
 )
 
 
-@main.command(epilog=CHECK_EXAMPLES)
+@main.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
 @backends_option
 @click.option(
     "--kind",
@@ -196,7 +209,9 @@ def count_cores() -> int:
     )
 
 
-@main.command()
+@main.command(
+    epilog=REPLAY_EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED."
+)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
@@ -263,7 +278,7 @@ def say_end(event: Event) -> str:
     return where + str(event["why"]) + (f"; its last words: {words}" if words else "")
 
 
-@main.command()
+@main.command(short_help="Continues to shrink a program that diverges.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", help=BACKEND_HELP)
 @click.option(
@@ -307,7 +322,9 @@ def get_single(file: Path) -> Program:
     return programs[0]
 
 
-@main.command(name="trace")
+@main.command(
+    name="trace", epilog=TRACE_EXAMPLES, short_help="Prints what the reference expects."
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @command
 def trace_command(file: Path) -> int:
@@ -325,7 +342,7 @@ def trace_command(file: Path) -> int:
     return 0
 
 
-@main.command()
+@main.command(short_help="Lists what can be checked here.")
 @backends_option
 @failures_option
 @command
@@ -361,7 +378,7 @@ def describe_backend(name: str, event: Event) -> list[Text]:
     return lines
 
 
-@main.command()
+@main.command(short_help="Says what this machine can check.")
 @failures_option
 @command
 def doctor(failures: Path) -> int:

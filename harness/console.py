@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -40,8 +41,8 @@ def get_cell(pair: Pair) -> Text:
 def make_matrix(outcome: Outcome) -> Table:
     """Backends × kinds."""
     kinds = list(dict.fromkeys(pair.kind for pair in outcome.pairs))
-    table = Table(title="programs that agree with the reference", title_justify="left")
-    table.add_column("backend", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("programs that agree", overflow="fold")
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True)
     for backend in dict.fromkeys(pair.backend for pair in outcome.pairs):
@@ -55,8 +56,8 @@ def make_matrix(outcome: Outcome) -> Table:
 
 def make_details(outcome: Outcome) -> Table:
     """One row for each pair: how much was run, and how far it reached."""
-    table = Table(title="what was run", title_justify="left")
-    table.add_column("backend × kind", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("what was run", overflow="fold")
     for name in ("programs", "steps", "mean", "states", "margin", "known"):
         table.add_column(name, justify="right", no_wrap=True)
     for pair in outcome.pairs:
@@ -100,7 +101,6 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for failure in outcome.failures:
         print_failure(console, failure)
     if outcome.pairs:
-        console.print()
         console.print(make_details(outcome))
         console.print(make_matrix(outcome))
     for note in list_notes(outcome):

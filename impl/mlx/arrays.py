@@ -26,10 +26,10 @@ class MLXArrays:
         return mx.array(array).astype(DTYPES[dtype], stream=self.device)
 
     def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
-        """Evaluates `array`. numpy has no bfloat16, so MLX makes float32 of that; float16
-        is left to numpy, for which it is no second evaluation."""
+        """Evaluates `array`, once: float32 is made by numpy, because another evaluation
+        costs more than small arrays do."""
         if array.dtype == mx.bfloat16:
-            array = array.astype(mx.float32, stream=self.device)
+            return widen(array)
         content = np.asarray(array)
         return content.astype(np.float32) if content.dtype == np.float16 else content
 
@@ -45,3 +45,9 @@ class MLXArrays:
         return mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=scale, mask=mask, stream=self.device
         )
+
+
+def widen(array: mx.array) -> npt.NDArray[np.float32]:
+    """bfloat16, which numpy does not have, as float32, of which it is the upper half."""
+    halves = np.frombuffer(memoryview(array).tobytes(), np.uint16)
+    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(array.shape)

@@ -124,7 +124,7 @@ def test_one_program_a_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("blank", ["\u2028", "\x85", "\u2029"])
 def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path, blank: str) -> None:
-    """JSON strings may hold these as they are, though Python's splitlines splits there."""
+    """JSON strings may hold these as they are, though str.splitlines splits there."""
     path = tmp_path / "p.jsonl"
     line = json.dumps(change(meta={"note": f"one{blank}two"}), ensure_ascii=False)
     path.write_text(f"{line}\r\n{line}\n", newline="")

@@ -173,9 +173,7 @@ def test_restore_from_a_window_that_had_slid(target: int, restored: bool) -> Non
     assert get_tags(cache.state()) == ([12, 13, 14] if restored else [30, 31])
 
 
-@pytest.mark.parametrize(
-    ("target", "held"), [(3, [10, 11, 12]), (2, [10, 11]), (0, [])]
-)
+@pytest.mark.parametrize(("target", "held"), [(3, [10, 11, 12]), (2, [10, 11]), (0, [])])
 def test_restore_from_a_window_that_had_not(target: int, held: list[int]) -> None:
     cache = make(3, 9)
     assert cache.restore(take(make(3, 3)), target) is True

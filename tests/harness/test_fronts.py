@@ -1,0 +1,141 @@
+"""The fronts: the same programs for the same seed, long enough, and everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from harness.backend import Kind
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.program import Program, parse_program
+from impl.shared.operations import CONFIG, OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+DTYPES = ("float32", "float16", "bfloat16")
+PROGRAMS = 300
+
+DECLARED = {kind: Kind(OPERATIONS[kind], CONFIG[kind]) for kind in OPERATIONS}
+DECLARED["kv-chunked"] = Kind(OPERATIONS["kv"], {"chunk": (2, 4, 1, 3)})
+
+every_front = pytest.mark.parametrize("front", sorted(FRONTS))
+every_kind = pytest.mark.parametrize("name", sorted(DECLARED))
+
+
+@cache
+def generate(
+    front: str, name: str, seed: int = 0, count: int = PROGRAMS
+) -> list[Program]:
+    programs: list[Program] = []
+    drawer = Drawer("layer", name.partition("-")[0], DECLARED[name], DTYPES)
+    FRONTS[front](count, seed, drawer.draw, programs.append)
+    return programs
+
+
+def hash_all(programs: list[Program]) -> str:
+    text = "\n".join(json.dumps(program.to_json()) for program in programs)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+ELSEWHERE = """
+import sys
+sys.path[:0] = {paths}
+import loaded_first, xml.dom.minidom, sqlite3, unittest.mock
+import harness.cli, reference.rotating, impl.shared.kv
+import test_fronts
+print(*[test_fronts.hash_all(test_fronts.generate(front, "rotating", 7, 40))
+        for front in sorted(test_fronts.FRONTS)])
+"""
+
+
+def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) -> None:
+    """Hypothesis mixes constants of the modules that a process has loaded into its draws,
+    so the other process loads some that are full of them."""
+    numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 101]
+    (tmp_path / "loaded_first.py").write_text(f"NUMBERS = {numbers}\nWORDS = ['a', 's0']")
+    paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
+    code = ELSEWHERE.format(paths=paths)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.stderr == ""
+    here = [hash_all(generate(front, "rotating", 7, 40)) for front in sorted(FRONTS)]
+    assert ended.stdout.split() == here
+
+
+@every_front
+def test_the_same_seed_again_and_another_seed(front: str) -> None:
+    generate.cache_clear()
+    first = hash_all(generate(front, "kv", 1, 20))
+    generate.cache_clear()
+    assert hash_all(generate(front, "kv", 1, 20)) == first
+    assert hash_all(generate(front, "kv", 2, 20)) != first
+
+
+@every_front
+@every_kind
+def test_as_many_programs_as_asked_for_and_hardly_any_twice(
+    front: str, name: str
+) -> None:
+    programs = generate(front, name)
+    assert len(programs) == PROGRAMS
+    assert len({program.digest() for program in programs}) > 0.95 * PROGRAMS
+
+
+@every_front
+@every_kind
+def test_programs_are_long_and_reach_every_state(front: str, name: str) -> None:
+    """Run on the reference alone: an operation that it would skip does not count."""
+    programs = generate(front, name)
+    executed, reached = 0, Counter[str]()
+    for program in programs:
+        rules = program.rules
+        model = rules.open_model(program.config, rows=False)
+        for op in program.ops:
+            operation = rules.operations[op["op"]]
+            if operation.illegal(op, model) is None:
+                executed += 1
+                reached.update(rules.get_states(op, model))
+                operation.expect(op, model)
+            model.tag += operation.tokens(op)
+    wanted = programs[0].rules.list_states(programs[0].kind, DECLARED[name])
+    assert len(wanted) >= 9
+    assert not {*wanted} - {*reached}
+    assert executed / PROGRAMS >= 20
+
+
+@every_front
+@every_kind
+def test_every_operation_and_every_declared_value_comes_up(front: str, name: str) -> None:
+    programs = generate(front, name)
+    declared = DECLARED[name]
+    operations = {op["op"] for program in programs for op in program.ops}
+    assert operations == declared.operations
+    for field, values in declared.config.items():
+        assert {program.config[field] for program in programs} == {*values}
+    assert {program.config["dtype"] for program in programs} == {*DTYPES}
+
+
+@every_front
+def test_programs_are_files(front: str) -> None:
+    for name in DECLARED:
+        for program in generate(front, name)[:20]:
+            assert parse_program(json.loads(json.dumps(program.to_json())), "") == program
+
+
+def test_only_what_is_declared_is_drawn() -> None:
+    declared = Kind(frozenset({"update", "trim"}), {"heads": (3,), "step": (2, 5)})
+    programs: list[Program] = []
+    drawer = Drawer("layer", "kv", declared, ("float16",))
+    FRONTS["plain"](50, 0, drawer.draw, programs.append)
+    assert {op["op"] for program in programs for op in program.ops} == {"update", "trim"}
+    assert {program.config["heads"] for program in programs} == {3}
+    assert {program.config["step"] for program in programs} == {2, 5}
+    assert {program.config["dtype"] for program in programs} == {"float16"}

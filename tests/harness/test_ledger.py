@@ -1,0 +1,158 @@
+"""The ledger of known divergences: what an entry covers, and files that are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.backend import Kind
+from harness.errors import UsageError
+from harness.fronts.draw import Drawer
+from harness.fronts.plain import RandomSource
+from harness.ledger import load_ledger, matches
+from harness.program import Program
+
+Make = Callable[..., Program]
+
+PROGRAM = {
+    "format": "lockstep/1",
+    "contract": "layer",
+    "config": {"kind": "kv"},
+    "ops": [{"op": "update", "length": 2}, {"op": "trim", "count": 1}],
+}
+ENTRY: dict[str, Any] = {
+    "id": "one",
+    "backend": "mine",
+    "kind": "kv",
+    "operation": "trim",
+    "verdict": "bug",
+    "reason": "It forgets to.",
+    "link": None,
+    "signature": "layer-kv-trim-result",
+    "versions": {},
+    "when": {"op": "trim", "count": [1, None]},
+    "program": PROGRAM,
+    "expected": "1",
+    "got": "0",
+}
+
+
+def write(folder: Path, name: str, entry: Any) -> None:
+    text = entry if isinstance(entry, str) else json.dumps(entry)
+    (folder / f"{name}.json").write_text(text)
+
+
+def test_the_entries_of_one_backend_are_loaded(tmp_path: Path) -> None:
+    write(tmp_path, "b", {**ENTRY, "id": "two", "verdict": "limit"})
+    write(tmp_path, "a", ENTRY)
+    write(tmp_path, "c", {**ENTRY, "backend": "other"})
+    entries = load_ledger(tmp_path, "mine")
+    assert [entry.id for entry in entries] == ["one", "two"]
+    assert entries[0].program.count_tokens() == 2
+    assert load_ledger(None, "mine") == []
+
+
+def leave_out(name: str) -> dict[str, Any]:
+    return {field: value for field, value in ENTRY.items() if field != name}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
+        ("null", "one.json"),
+        ("5", "one.json"),
+        ("[]", "one.json"),
+        ("{}", "one.json"),
+        (leave_out("reason"), "reason"),
+        (leave_out("when"), "when"),
+        ({**ENTRY, "verdict": "maybe"}, "verdict must be one of bug, limit"),
+        ({**ENTRY, "program": {**PROGRAM, "contract": "layers"}}, "did you mean layer"),
+        ({**ENTRY, "program": None}, "a program is an object"),
+        ({**ENTRY, "when": {}}, "when"),
+        ({**ENTRY, "when": []}, "when"),
+        ({**ENTRY, "when": {"op": "trimm"}}, "when"),
+        ({**ENTRY, "when": {"op": "trim", "cuont": [1, 2]}}, "cuont"),
+        ({**ENTRY, "when": {"op": "trim", "count": 3}}, "count"),
+        ({**ENTRY, "when": {"op": "trim", "count": [1, 2, 3]}}, "count"),
+        ({**ENTRY, "when": {"op": "trim", "count": ["a", None]}}, "count"),
+        ({**ENTRY, "when": {"op": "trim", "config": {"windwo": [1, 2]}}}, "windwo"),
+        ({**ENTRY, "when": {"op": "trim", "states": ["warped"]}}, "warped"),
+        ({**ENTRY, "signature": 3}, "signature"),
+    ],
+)
+def test_a_broken_entry_is_refused_with_its_file(
+    tmp_path: Path, entry: Any, words: str
+) -> None:
+    """When it is loaded, not when the first operation happens to meet it."""
+    write(tmp_path, "one", entry)
+    with pytest.raises(UsageError) as caught:
+        load_ledger(tmp_path, "mine")
+    assert "one.json" in str(caught.value)
+    assert words in str(caught.value)
+
+
+TRIM = {"op": "trim", "count": 3, "cache": "a"}
+
+
+@pytest.mark.parametrize(
+    ("when", "covered"),
+    [
+        ({"op": "trim"}, True),
+        ({"op": "update"}, False),
+        ({"op": "trim", "count": [3, 3]}, True),
+        ({"op": "trim", "count": [4, None]}, False),
+        ({"op": "trim", "count": [None, 2]}, False),
+        ({"op": "trim", "count": [None, None]}, True),
+        ({"op": "trim", "offset": [5, 5]}, True),
+        ({"op": "trim", "offset": [0, 4]}, False),
+        ({"op": "trim", "config": {"window": [4, 4]}}, True),
+        ({"op": "trim", "config": {"window": [5, None]}}, False),
+        ({"op": "trim", "config": {"chunk": [None, None]}}, False),  # it has none
+        ({"op": "trim", "states": ["wrapped"]}, True),
+        ({"op": "trim", "states": ["wrapped", "mid-ring"]}, True),
+        ({"op": "trim", "states": ["wrapped", "rewound"]}, False),
+        ({"op": "trim", "states": ["wrapped"], "offset": [6, None]}, False),
+    ],
+)
+def test_when_an_operation_is_covered(
+    make: Make, when: Mapping[str, Any], covered: bool
+) -> None:
+    """trim 3 in a window of 4 at offset 5."""
+    program = make({"op": "update", "length": 5}, TRIM, kind="rotating", window=4)
+    model = program.rules.open_model(program.config)
+    program.rules.operations["update"].expect(program.ops[0], model)
+    assert matches(when, TRIM, model, program.rules) is covered
+
+
+def test_a_number_that_an_operation_does_not_have_is_not_within(make: Make) -> None:
+    program = make()
+    model = program.rules.open_model(program.config)
+    op = {"op": "restore", "snapshot": None, "target": 0, "cache": "a"}
+    assert not matches({"op": "restore", "target": [1, 2]}, op, model, program.rules)
+    assert matches({"op": "restore", "target": [None, 2]}, op, model, program.rules)
+
+
+def test_generation_keeps_clear_of_what_is_known(tmp_path: Path) -> None:
+    write(tmp_path, "one", {**ENTRY, "when": {"op": "trim", "offset": [1, None]}})
+    known = load_ledger(tmp_path, "mine")
+    declared = Kind(frozenset({"update", "trim"}))
+    offsets = {}
+    for name, avoid in (("all", ()), ("few", known)):
+        drawer = Drawer("layer", "kv", declared, ("float32",), avoid)
+        source, seen = RandomSource(1), []
+        for program in [drawer.draw(source) for _ in range(20)]:
+            model = program.rules.open_model(program.config, rows=False)
+            for op in program.ops:
+                if op["op"] == "trim":
+                    seen.append(model.get("a").offset)
+                program.rules.operations[op["op"]].expect(op, model)
+        offsets[name] = seen
+    assert max(offsets["all"]) > 0
+    assert len(offsets["few"]) > 0
+    assert max(offsets["few"]) == 0
