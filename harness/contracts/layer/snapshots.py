@@ -74,9 +74,9 @@ class Restore(LayerOperation):
         before = cache.offset
         restored = cache.restore(snapshot or None, op["target"])
         if restored and snapshot:
-            model.past[name].add("restored")
-        if restored and cache.offset < before:
-            model.past[name].add("rewound")
+            model.past[name].add("restore")
+        if not restored or cache.offset < before:
+            model.past[name].add("rewind" if restored else "refusal")
         return {"ok": restored, "offset": cache.offset}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:

@@ -3,14 +3,12 @@ counted and listed when generation never went there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.backend import Kind
 from harness.contracts.base import Op
 from harness.contracts.layer.model import Cache, LayerModel
-
-FAR = 1 << 30
 
 
 def get_layer_states(op: Op, model: LayerModel) -> list[str]:
@@ -19,16 +17,30 @@ def get_layer_states(op: Op, model: LayerModel) -> list[str]:
     if name not in model.caches:
         return ["empty", "unwritten"]
     cache, config = model.caches[name], model.config
-    states = [*model.past[name]]
-    states += get_offset_states(cache.offset, config)
+    past = model.past[name]
+    states = [*past, *get_offset_states(cache.offset, config)]
     if model.snapshots:
         states.append("snapshot-live")
         if is_snapshot_outlived(cache, model):
             states.append("snapshot-outlived")
+            if op.get("snapshot") and op["op"] == "restore":
+                states.append("restore-after-change")
     if cache.captures.scheduled:
         states.append("captures-pending")
-    if op["op"] == "update" and cache.offset + op["length"] > (config["window"] or FAR):
+    if op["op"] == "update":
+        states += get_update_states(op["length"], cache.offset, past, config["window"])
+    return states
+
+
+def get_update_states(
+    length: int, offset: int, past: Collection[str], window: int | None
+) -> list[str]:
+    """What an update finds, and where it leads."""
+    states = [f"append-after-{what}" for what in ("rewind", "restore") if what in past]
+    if window is not None and offset + length > window:
         states.append("ends-wrapped")
+        if length > 1 and offset > window:
+            states.append("several-after-wrap")
     return states
 
 
@@ -86,12 +98,16 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
     reachable = {
         "empty": True,
         "unwritten": True,
-        "rewound": rewinds,
-        "cloned": "clone" in has,
-        "freed": "free" in has,
-        "restored": "restore" in has,
+        "rewind": rewinds,
+        "append-after-rewind": rewinds,
+        "clone": "clone" in has,
+        "free": "free" in has,
+        "restore": "restore" in has,
+        "append-after-restore": "restore" in has,
+        "refusal": "restore" in has or ("trim" in has and kind != "kv"),
         "snapshot-live": snapshots,
         "snapshot-outlived": snapshots and {"trim", "restore", "free", "clone"} & has,
+        "restore-after-change": snapshots and "restore" in has,
         "captures-pending": "prepare" in has,
         "at-step": steps,
         "before-step": steps,
@@ -102,7 +118,7 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         **dict.fromkeys(
             (
                 "below-window", "before-window", "at-window", "after-window",
-                "ends-wrapped", "wrapped", "mid-ring", "window-one",
+                "ends-wrapped", "several-after-wrap", "wrapped", "mid-ring", "window-one",
             ),
             kind == "rotating",
         ),

@@ -121,8 +121,8 @@ class Trim(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
         trimmed = model.get(name).trim(op["count"])
-        if trimmed:
-            model.past[name].add("rewound")
+        if op["count"]:
+            model.past[name].add("rewind" if trimmed else "refusal")
         return {"trimmed": trimmed, "offset": model.get(name).offset}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
@@ -152,8 +152,8 @@ class Clone(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
         model.put_cache(op["into"], model.get(name).clone())
-        model.past[name].add("cloned")
-        model.past[op["into"]] = model.past[name] | {"cloned"}
+        model.past[name].add("clone")
+        model.past[op["into"]] = set(model.past[name])
         return {}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
@@ -170,7 +170,7 @@ class Free(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
         model.get(name).free()
-        model.past[name] = {"freed", "unwritten"}
+        model.past[name] = {"free", "unwritten"}
         return {"offset": model.get(name).offset}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
