@@ -34,8 +34,7 @@ class MLXArrays:
         return content.astype(np.float32) if content.dtype == np.float16 else content
 
     def dtype(self, array: mx.array) -> str:
-        name = str(array.dtype).removeprefix("mlx.core.")
-        return "bool" if name == "bool_" else name
+        return str(array.dtype).removeprefix("mlx.core.")
 
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
@@ -49,5 +48,6 @@ class MLXArrays:
 
 def widen(array: mx.array) -> npt.NDArray[np.float32]:
     """bfloat16, which numpy does not have, as float32, of which it is the upper half."""
-    halves = np.frombuffer(memoryview(array).tobytes(), np.uint16)
+    content = memoryview(array)  # type: ignore[arg-type]  # it is a buffer, unannounced
+    halves = np.frombuffer(content.tobytes(), np.uint16)
     return (halves.astype(np.uint32) << 16).view(np.float32).reshape(array.shape)
