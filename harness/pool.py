@@ -15,11 +15,14 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
+
+from harness.errors import UsageError
 
 Task = Mapping[str, Any]
 Event = dict[str, Any]
@@ -70,9 +73,10 @@ class Process:
         return {"event": "crash", "why": say_exit(code), **self.describe_work()}
 
     def describe_work(self) -> Event:
-        content = read(self.record)
-        running = json.loads(content) if is_running(content) else None
-        return {"running": running, "last_words": self.get_last_words()}
+        return {
+            "running": get_running(read(self.record)),
+            "last_words": self.get_last_words(),
+        }
 
     def get_last_words(self) -> str:
         """The end of what the worker has printed."""
@@ -101,6 +105,13 @@ class Pool:
         self, size: int, folder: Path, step_seconds: float = STEP_SECONDS
     ) -> None:
         self.size, self.folder, self.step_seconds = size, folder, step_seconds
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{folder}: cannot be made ({error.strerror}); choose another folder for"
+                " failures with --failures"
+            ) from None
         self.processes: list[Process] = []
         self.started = 0
 
@@ -112,7 +123,7 @@ class Pool:
             process.stop()
         self.processes.clear()
         for folder in (self.folder, self.folder.parent):
-            if folder.is_dir() and not any(folder.iterdir()):
+            with suppress(OSError):  # it holds something, or another process uses it
                 folder.rmdir()
 
     def run(self, tasks: deque[Task]) -> Iterator[tuple[Task, Event]]:
@@ -208,6 +219,15 @@ def read(record: Path) -> bytes:
 def is_running(content: bytes) -> bool:
     """Whether a record says that a program is running."""
     return content.strip() not in (b"", b"{}")
+
+
+def get_running(content: bytes) -> Any:
+    """The program that a record says is running; None if there is none, or if the worker
+    was ended in the very moment of writing it."""
+    try:
+        return json.loads(content) or None
+    except ValueError:
+        return None
 
 
 def say_exit(code: int) -> str:

@@ -25,11 +25,14 @@ class Record:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("w+b")
-        self.file.truncate(SIZE)
-        self.map = mmap.mmap(self.file.fileno(), SIZE)
+        self.map = self.make_map(SIZE)
         self.place = 0
-        self.used = SIZE
         self.clear()
+
+    def make_map(self, size: int) -> mmap.mmap:
+        self.file.truncate(size)
+        self.used = size
+        return mmap.mmap(self.file.fileno(), size)
 
     def begin(self, program: Program, backend: str) -> bytes:
         """`program` is about to run. Returns its JSON, without anything in `meta`."""
@@ -50,8 +53,8 @@ class Record:
 
     def put(self, content: bytes) -> None:
         if len(content) > len(self.map):
-            self.map.resize(2 * len(content))
-            self.used = len(content)
+            self.map.close()
+            self.map = self.make_map(2 * len(content))
         self.map[: len(content)] = content
         self.map[len(content) : self.used] = b" " * (self.used - len(content))
         self.used = len(content)
