@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import sys
 import time
@@ -68,11 +70,24 @@ def main() -> None:
     """
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds; "nan" is a float, but no number."""
+
+    def convert(self, value: Any, param: Any, context: Any) -> float:
+        seconds = float(super().convert(value, param, context))
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds", param, context)
+        return seconds
+
+
 def command(function: Callable[..., int]) -> Callable[..., None]:
     """Gives a command its exit status, and one line for what it cannot do."""
 
     @wraps(function)
     def run(*arguments: Any, **options: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # it may not know ✓ and ×
+                stream.reconfigure(errors="replace")
         try:
             status = function(*arguments, **options)
             sys.stdout.flush()
@@ -110,7 +125,7 @@ backends_option = click.option(
 )
 step_option = click.option(
     "--step-time",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=20.0,
     show_default=True,
     metavar="S",
@@ -141,9 +156,7 @@ step_option = click.option(
 @click.option(
     "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
 )
-@click.option(
-    "--time", "seconds", type=click.FloatRange(0), metavar="S", help="Stop then."
-)
+@click.option("--time", "seconds", type=Seconds(0), metavar="S", help="Stop then.")
 @click.option(
     "--front",
     type=click.Choice(list(FRONTS)),
@@ -281,9 +294,7 @@ def say_end(event: Event) -> str:
 @main.command(short_help="Continues to shrink a program that diverges.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", help=BACKEND_HELP)
-@click.option(
-    "--time", "seconds", type=click.FloatRange(0.1, 3600), default=60, show_default=True
-)
+@click.option("--time", "seconds", type=Seconds(0.1, 3600), default=60, show_default=True)
 @step_option
 @failures_option
 @command

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.contracts.base import Answer
+from harness.text import make_plain
 
 Tokens = Sequence[int | str]
 
@@ -121,4 +122,4 @@ def join(tokens: Tokens, most: int = 12) -> str:
 def say(value: Any) -> str:
     if value is None:
         return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(make_plain(value))

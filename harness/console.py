@@ -119,6 +119,8 @@ def get_summary(outcome: Outcome) -> Text:
     found = len(outcome.failures)
     failures = f"{found} failure" + ("" if found == 1 else "s")
     verdict = "all agree" if outcome.get_exit_status() == 0 else failures
+    if not programs:
+        verdict = "nothing was checked"
     if outcome.is_cut:
         verdict += " (stopped before the end)"
     style = "green" if outcome.get_exit_status() == 0 else "bold red"

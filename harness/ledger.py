@@ -14,7 +14,13 @@ from typing import Any
 
 from harness.contracts.base import Contract, Op
 from harness.errors import UsageError
-from harness.program import Program, parse_json, parse_program, read_text
+from harness.program import (
+    Program,
+    get_named,
+    parse_json,
+    parse_program,
+    read_text,
+)
 
 VERDICTS = ("bug", "limit")
 
@@ -45,25 +51,52 @@ def load_ledger(folder: Path | None, backend: str) -> list[Entry]:
     return [entry for entry in entries if entry.backend == backend]
 
 
+FIELDS = ("id", "backend", "verdict", "reason", "link", "signature", "when", "program")
+SPECIAL = ("op", "states", "config")
+
+
 def load_entry(path: Path) -> Entry:
+    """The entry in a file, complete and checked. Raises UsageError."""
     document = parse_json(read_text(path), str(path))
-    wanted = (
-        "id",
-        "backend",
-        "verdict",
-        "reason",
-        "link",
-        "signature",
-        "when",
-        "program",
-    )
-    missing = [name for name in wanted if name not in document]
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: a ledger entry is an object")
+    missing = [name for name in FIELDS if name not in document]
     if missing:
         raise UsageError(f"{path}: a ledger entry needs {', '.join(missing)}")
-    if document["verdict"] not in VERDICTS:
+    fields = {name: document[name] for name in FIELDS}
+    for name in ("id", "backend", "reason", "signature"):
+        if not isinstance(fields[name], str):
+            raise UsageError(f"{path}: {name} must be text")
+    if fields["verdict"] not in VERDICTS:
         raise UsageError(f"{path}: verdict must be one of {', '.join(VERDICTS)}")
-    fields = {name: document[name] for name in wanted}
-    return Entry(**{**fields, "program": parse_program(fields["program"], str(path))})
+    program = parse_program(fields["program"], str(path))
+    check_when(fields["when"], program.rules, f"{path}: when")
+    return Entry(**{**fields, "program": program})
+
+
+def check_when(when: Any, rules: Contract, where: str) -> None:
+    """Every name in a condition exists, and every range is one. Raises UsageError."""
+    if not isinstance(when, dict):
+        raise UsageError(f"{where}: is an object")
+    operation = get_named(rules.operations, when.get("op"), f"{where}: op")
+    numbers = {**operation.fields, **dict.fromkeys(rules.facts)}
+    own = {name: test for name, test in when.items() if name not in SPECIAL}
+    for tests, known in ((own, numbers), (when.get("config", {}), rules.config)):
+        for name, test in tests.items():
+            get_named(dict.fromkeys(known, True), name, where)
+            if not is_range(test):
+                raise UsageError(f"{where}: {name} must be [low, high], not {test!r}")
+    for state in when.get("states", ()):
+        get_named(dict.fromkeys(rules.states, True), state, f"{where}: states")
+
+
+def is_range(test: Any) -> bool:
+    """[low, high], either of them null."""
+    return (
+        isinstance(test, list)
+        and len(test) == 2
+        and all(bound is None or isinstance(bound, int) for bound in test)
+    )
 
 
 def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> bool:
@@ -81,9 +114,6 @@ def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> boo
     return all(is_within(value, test) for value, test in tests) and set(
         when.get("states", ())
     ) <= set(rules.get_states(op, model))
-
-
-SPECIAL = ("op", "states", "config")
 
 
 def is_within(value: Any, test: Sequence[Any]) -> bool:

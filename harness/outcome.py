@@ -151,4 +151,6 @@ class Outcome:
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         asked = set(self.settings.backends) & set(self.unavailable)
-        return 2 if asked or any(pair.is_error for pair in self.pairs) else 0
+        nothing = not any(pair.programs for pair in self.pairs)
+        errors = any(pair.is_error for pair in self.pairs)
+        return 2 if asked or errors or nothing else 0

@@ -96,8 +96,8 @@ class Table:
         digits = get_digits(self.dim)
         modulus = 16**digits
         weights = np.array([8.0 * 16**place for place in range(digits)], np.float32)
-        spelled = array[0, 0, :, :digits] @ weights  # [tokens], exact in float32
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            spelled = array[0, 0, :, :digits] @ weights  # [tokens], exact in float32
             code = (spelled + (modulus - 1) / 2).astype(np.int64)
         salt = get_salt(self.layer, 0, self.role)
         tags = (code - salt) * pow(MULTIPLIER, -1, modulus) % modulus

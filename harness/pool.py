@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.errors import UsageError
+from harness.text import clean
 
 Task = Mapping[str, Any]
 Event = dict[str, Any]
@@ -83,7 +84,7 @@ class Process:
         self.output.flush()
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - LAST_WORDS))
-        return self.output.read().decode(errors="replace").strip()
+        return clean(self.output.read().decode(errors="replace"))
 
     def stop(self) -> None:
         """Ends the process and removes its record."""
@@ -105,6 +106,7 @@ class Pool:
         self, size: int, folder: Path, step_seconds: float = STEP_SECONDS
     ) -> None:
         self.size, self.folder, self.step_seconds = size, folder, step_seconds
+        self.made = [made for made in (folder, folder.parent) if not made.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -122,7 +124,7 @@ class Pool:
         for process in self.processes:
             process.stop()
         self.processes.clear()
-        for folder in (self.folder, self.folder.parent):
+        for folder in self.made:
             with suppress(OSError):  # it holds something, or another process uses it
                 folder.rmdir()
 

@@ -95,7 +95,7 @@ def load_programs(path: Path) -> list[Program]:
 
 def iterate_programs(path: Path) -> Iterator[Program]:
     if path.name.endswith((".jsonl", ".jsonl.gz")):
-        for number, line in enumerate(read_text(path).splitlines(), 1):
+        for number, line in enumerate(read_text(path).split("\n"), 1):
             if line.strip():
                 yield parse_program(
                     parse_json(line, f"{path}:{number}"), f"{path}:{number}"
@@ -135,7 +135,8 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        ends = "; the file may be cut off" if error.pos >= len(text.rstrip()) else ""
+        is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+        ends = "; the file may be cut off" if is_cut else ""
         raise UsageError(
             f"{where}: is not JSON: {error.msg}, line {error.lineno}"
             f" column {error.colno}{ends}"
@@ -152,7 +153,7 @@ def parse_program(document: Any, where: str) -> Program:
         document = document["program"]
     if not isinstance(document, dict):
         raise UsageError(
-            f"{where}: a program is an object, this is a {name_type(document)}"
+            f"{where}: a program is an object, this is {name_type(document)}"
         )
     form = document.get("format")
     if form != FORMAT:

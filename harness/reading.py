@@ -12,6 +12,7 @@ import numpy.typing as npt
 from harness.backend import Alignment, Array, Arrays, Backend, Mask
 from harness.contracts.base import Broken
 from harness.payload import F32, Table, get_table, snap
+from harness.text import say_error
 from reference.token import Token
 
 Column = int | str
@@ -146,7 +147,7 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
         raise Broken(
             "malformed",
             f"{name} is a {type(array).__name__} that cannot be read as an array"
-            f" ({type(error).__name__}: {error})",
+            f" ({say_error(error)})",
         ) from error
     return content
 

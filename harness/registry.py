@@ -15,6 +15,7 @@ from typing import Any
 from harness.backend import Backend, Kind
 from harness.contracts import CONTRACTS
 from harness.errors import UsageError
+from harness.text import say_error
 
 GROUP = "lockstep.backends"
 
@@ -63,9 +64,7 @@ def load(name: str) -> Backend:
     try:
         backend = factory()
     except Exception as error:
-        raise Unavailable(
-            f"its factory raised {type(error).__name__}: {error}"
-        ) from error
+        raise Unavailable(f"its factory raised {say_error(error)}") from error
     if not isinstance(backend, Backend):
         raise Unavailable(
             f"its factory returned {type(backend).__name__}, not harness.backend.Backend"
@@ -88,9 +87,7 @@ def import_module(name: str, module_name: str) -> Any:
         install = INSTALL.get(missing, f"pip install {missing}")
         raise Unavailable(f"needs the package {missing}: {install}") from error
     except Exception as error:
-        raise Unavailable(
-            f"importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
+        raise Unavailable(f"importing {module_name} raised {say_error(error)}") from error
 
 
 def check_declaration(backend: Backend) -> None:
@@ -100,11 +97,25 @@ def check_declaration(backend: Backend) -> None:
         contract = CONTRACTS[contract_name]
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
+            check_kind(kind, declared)
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
             for field in declared.config:
                 require(field, contract.config, f"config field of {contract_name}")
             check_operations(backend, contract_name, kind, declared)
+
+
+def check_kind(kind: str, declared: Any) -> None:
+    """What is declared for a kind has the types that it should have."""
+    if not isinstance(declared, Kind):
+        raise Unavailable(
+            f"declares {kind} as a {type(declared).__name__}, not a harness.backend.Kind"
+        )
+    for field, values in declared.config.items():
+        if not isinstance(values, tuple | list) or not values:
+            raise Unavailable(
+                f"declares {kind} with {field}: {values!r}, not a tuple of values"
+            )
 
 
 def require(name: str, options: Mapping[str, Any], what: str) -> None:
@@ -122,9 +133,7 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
     try:
         cache = backend.open({**config, "poison": backend.poison})
     except Exception as error:
-        raise Unavailable(
-            f"opening a {kind} cache raised {type(error).__name__}: {error}"
-        ) from error
+        raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
     for method in rules.list_methods(kind, declared.operations):
         if not callable(getattr(cache, method, None)):
             raise Unavailable(

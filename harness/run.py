@@ -11,6 +11,7 @@ from harness.backend import Backend
 from harness.compare import Difference, find_difference
 from harness.contracts.base import Answer, Broken, Op
 from harness.program import Program
+from harness.text import make_plain, say_error
 
 Coverage = Counter[tuple[str, str]]
 """(abstract state, operation) → how often."""
@@ -110,8 +111,11 @@ class Run:
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
-            message = f"raised {type(error).__name__}: {error}"
+            message = f"raised {say_error(error)}"
             self.diverge(Difference("error", message), step, operation)
+        except SystemExit as error:
+            message = f"asked the process to exit ({say_error(error)})"
+            self.diverge(Difference("crash", message), step, operation)
         return self.result
 
     def is_skipped(self, op: Op) -> bool:
@@ -156,7 +160,7 @@ class Run:
             operation,
             difference.message,
             expected,
-            got,
+            make_plain(got),
             difference.tokens,
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from harness.contracts.base import Op, Schema
@@ -54,8 +55,10 @@ class Shrinker:
 
     def take(self, candidate: Program) -> bool:
         """Makes `candidate` the best if it still fails and was not tried before."""
+        if self.is_over():
+            return False
         digest = candidate.digest()
-        if digest in self.tried or self.is_over():
+        if digest in self.tried:
             return False
         self.tried.add(digest)
         self.runs += 1
@@ -63,6 +66,12 @@ class Shrinker:
             return False
         self.best = candidate
         return True
+
+    def while_time(
+        self, propose: Callable[[Program], Iterator[Program]]
+    ) -> Iterator[Program]:
+        """The candidates for the best; to make them takes time too."""
+        return takewhile(lambda _: not self.is_over(), propose(self.best))
 
     def leave_out_runs(self) -> None:
         """Runs of neighbours, from half of all down to single ones, last first."""
@@ -92,7 +101,7 @@ class Shrinker:
         """Takes what fails, and starts over from it."""
 
         def improve() -> None:
-            while any(self.take(candidate) for candidate in propose(self.best)):
+            while any(self.take(candidate) for candidate in self.while_time(propose)):
                 pass
 
         return improve

@@ -26,6 +26,7 @@ from harness.registry import Unavailable, load
 from harness.run import Divergence, Result, run
 from harness.shard import Shard
 from harness.shrink import Shrinker
+from harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -47,8 +48,11 @@ class Worker:
             self.emit({"event": "unavailable", "why": str(error)})
         except (BrokenPipeError, ConnectionResetError):
             raise
-        except Exception:
-            self.emit({"event": "broken", "why": traceback.format_exc(limit=-4)})
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            why = f"the harness itself failed at {where}: {say_error(error)}"
+            self.emit({"event": "broken", "why": why})
         self.record.clear()
 
     def get_backend(self, name: str) -> Backend:

@@ -132,6 +132,10 @@ class Contract(ABC):
     kinds: ClassVar[tuple[str, ...]]
     config: ClassVar[Mapping[str, Schema]]
     operations: ClassVar[Mapping[str, Operation]]
+    states: ClassVar[Sequence[str]]
+    """All abstract states, by name."""
+    facts: ClassVar[Sequence[str]]
+    """The names that `get_facts` gives numbers for."""
 
     @abstractmethod
     def why_not(self, config: Mapping[str, Any]) -> str | None:

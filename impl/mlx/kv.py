@@ -17,6 +17,7 @@ class LinearMemory(PairMemory):
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
         """Makes room for `needed` positions; the first `used` keep what they hold."""
+        self.accept(like)
         if needed <= self.capacity:
             return
         for snapshot in list(self.named):

@@ -59,13 +59,13 @@ class PairMemory(Memory):
         """
         if other.buffers is not None:
             self.buffers = other.buffers[0][...], other.buffers[1][...]
-            self.capacity = other.capacity
+            self.capacity, self.form = other.capacity, other.form
 
     def clear(self) -> None:
         """Lets go of the buffers; copies that wait for their next write start now."""
         if self.buffers is not None:
             mx.async_eval(self.buffers)  # type: ignore[no-untyped-call]
-        self.buffers, self.capacity = None, 0
+        self.buffers, self.capacity, self.form = None, 0, None
 
 
 def make_compact(arrays: Pair) -> Pair:

@@ -29,6 +29,7 @@ class RingMemory(PairMemory):
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
         """Makes room for `needed` positions in a row; [begin, end) keep theirs."""
+        self.accept(like)
         if needed <= self.capacity:
             return
         self.secure_all()

@@ -48,7 +48,6 @@ class KVCacheBase(LayerCache):
         elif not 0 <= target <= snapshot.end or self.offset < snapshot.begin:
             return False
         elif target > snapshot.begin and not snapshot.is_in(self.memory):
-            self.offset = snapshot.begin
             self.write(snapshot.begin, snapshot.read())
         self.offset = target
         return True

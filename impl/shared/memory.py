@@ -32,6 +32,7 @@ class Memory(ABC):
 
     def __init__(self) -> None:
         self.named: WeakSet[Snapshot] = WeakSet()
+        self.form: tuple[Any, ...] | None = None
 
     @abstractmethod
     def read(self, begin: int, end: int) -> Arrays:
@@ -51,6 +52,24 @@ class Memory(ABC):
 
     @abstractmethod
     def get_bytes(self, arrays: Arrays) -> int: ...
+
+    def accept(self, arrays: Arrays) -> None:
+        """Raises ValueError for K and V that do not belong together, or not to what is
+        held: written as they are, they would be broadcast without a word."""
+        keys, values = arrays
+        if keys.shape[:3] != values.shape[:3]:
+            raise ValueError(
+                f"K {list(keys.shape)} and V {list(values.shape)} differ in batch, heads"
+                " or length"
+            )
+        form = (*keys.shape[:2], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
+        if self.form is None:
+            self.form = form
+        elif form != self.form:
+            raise ValueError(
+                f"batch, heads, key_dim, value_dim, dtypes are {list(form)}; this cache"
+                f" holds {list(self.form)}"
+            )
 
     def secure(self, begin: int, end: int) -> None:
         """Before a write to [begin, end): snapshots that it would change copy first."""

@@ -73,8 +73,6 @@ class RotatingCacheBase(WholeSnapshots):
             if target < snapshot.end and snapshot.end > self.window:
                 return False
             if not snapshot.is_in(self.memory):
-                arrays = snapshot.read()
-                self.offset = snapshot.first
-                self.write(snapshot.first, arrays)
+                self.write(snapshot.first, snapshot.read())
         self.offset = target
         return True

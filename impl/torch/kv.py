@@ -26,6 +26,7 @@ class LinearMemory(Memory):
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
         """Makes room for `needed` positions; the first `used` keep what they hold."""
+        self.accept(like)
         if needed <= self.capacity:
             return
         for snapshot in list(self.named):
@@ -72,7 +73,7 @@ class LinearMemory(Memory):
         return arrays[0].nbytes + arrays[1].nbytes
 
     def clear(self) -> None:
-        self.buffers, self.capacity = None, 0
+        self.buffers, self.capacity, self.form = None, 0, None
 
 
 class KVCache(KVCacheBase):

@@ -31,6 +31,7 @@ class RingMemory(Memory):
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
         """Makes room for `needed` positions in a row; [begin, end) stay as they are."""
+        self.accept(like)
         if needed <= self.capacity:
             return
         self.secure_all()
@@ -82,7 +83,7 @@ class RingMemory(Memory):
         return arrays[0].nbytes + arrays[1].nbytes
 
     def clear(self) -> None:
-        self.buffers, self.capacity = None, 0
+        self.buffers, self.capacity, self.form = None, 0, None
 
 
 class RotatingCache(RotatingCacheBase):

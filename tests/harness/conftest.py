@@ -63,7 +63,7 @@ Lockstep = Callable[..., Ended]
 
 def get_environment(**more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    return {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **more}
+    return {**inherited, "COLUMNS": "80", **more}
 
 
 def start(arguments: Sequence[object], **more: str) -> subprocess.Popen[str]:

@@ -252,7 +252,7 @@ def dies() -> Backend:
 
 
 def hangs() -> Backend:
-    return from_third_token(lambda: time.sleep(3600))
+    return misbehave(lambda *_: time.sleep(3600))
 
 
 def babbles() -> Backend:
@@ -266,11 +266,12 @@ def babbles() -> Backend:
 
 
 def stands_still() -> Backend:
-    """Writes its process id into a file when the third token comes, and waits."""
+    """When the first third token comes, writes its process id into a file, and waits.
+    From then on, or if no file is named, it works well."""
 
     def act() -> None:
-        if PID_FILE in os.environ:
-            path = Path(os.environ[PID_FILE])
+        path = Path(os.environ.get(PID_FILE, os.devnull))
+        if not path.exists():
             draft = path.with_suffix(".tmp")
             draft.write_text(str(os.getpid()))
             draft.replace(path)
@@ -280,7 +281,8 @@ def stands_still() -> Backend:
 
 
 def wrong_and_slow() -> Backend:
-    """Returns the wrong thing at once for a fresh cache, and takes its time later."""
+    """Wrong about the second token, and slow: something is soon found, and much is left
+    to do."""
 
     def update(cache: Cache, keys: Array, values: Array) -> Pair:
         time.sleep(0.002)

@@ -13,12 +13,11 @@ from harness.errors import UsageError
 from harness.registry import Unavailable, get_target, list_names, load
 
 Find = Callable[[str], Backend]
+Write = Callable[[str], str]
 
 
 @pytest.fixture
-def write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., str]]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes the module `written` and gives its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
 

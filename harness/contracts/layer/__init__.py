@@ -47,6 +47,9 @@ class LayerContract(Contract):
     config: ClassVar[Mapping[str, Schema]] = model.CONFIG
     operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
 
+    states = states.STATES
+    facts = ("offset",)
+
     def why_not(self, config: Mapping[str, Any]) -> str | None:
         return model.why_not_config(config)
 
@@ -122,8 +125,12 @@ class LayerContract(Contract):
         return {**first, "length": first["length"] + second["length"]}
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        """One token fewer in an update, and every offset after it one lower."""
+        """One token fewer in an update, and every offset after it one lower; no split or
+        merge, and its input under the name that it gave to its output."""
         for place, op in enumerate(ops):
+            for source, result in list_passed_on(op):
+                after = [rename_in(later, {result: source}) for later in ops[place + 1 :]]
+                yield [*ops[:place], *after]
             if op["op"] == "update" and op["length"] > 1:
                 shorter = {**op, "length": op["length"] - 1}
                 after = [lower_offsets(later) for later in ops[place + 1 :]]
@@ -136,8 +143,13 @@ class LayerContract(Contract):
                 ]
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
-        names: dict[str, dict[str, str]] = {"cache": {"a": "a"}, "snapshot": {}}
-        return [rename_in(op, names) for op in ops]
+        caches, snapshots = {"a": "a"}, dict[str, str]()
+        for op in ops:
+            for name in list_names(op, "cache"):
+                caches.setdefault(name, chr(ord("a") + len(caches)))
+            for name in list_names(op, "snapshot"):
+                snapshots.setdefault(name, f"s{len(snapshots)}")
+        return [rename_in(rename_in(op, snapshots), caches, "cache") for op in ops]
 
 
 OFFSETS = ("from", "target", "at")
@@ -151,25 +163,51 @@ def lower_offsets(op: Op) -> Op:
     return {**op, **lower}
 
 
-def rename_in(op: Op, names: dict[str, dict[str, str]]) -> Op:
-    """The operation with every name replaced by the one for its place of appearance."""
+FIELDS = {
+    "cache": ("cache", "into"),
+    "snapshot": ("snapshot", "parent", "child", "into"),
+}
+
+
+def get_fields(op: Op, what: str) -> list[str]:
+    """The fields of an operation that name a cache, or a snapshot."""
+    other = "cache" if op["op"] == "clone" else "snapshot"
+    return [
+        field
+        for field in FIELDS[what]
+        if op.get(field) and (field != "into" or what == other)
+    ]
+
+
+def list_names(op: Op, what: str) -> list[str]:
+    """The names of caches, or of snapshots, in an operation, in order."""
+    values = [op[field] for field in get_fields(op, what)]
+    return [
+        n for value in values for n in (value if isinstance(value, list) else [value])
+    ]
+
+
+def rename_in(op: Op, names: Mapping[str, str], what: str = "snapshot") -> Op:
+    """The operation with other names for snapshots, or caches."""
     renamed = dict(op)
-    for field in ("cache", "snapshot", "parent", "child", "into"):
-        if op.get(field):
-            is_cache = field == "cache" or (field == "into" and op["op"] == "clone")
-            known = names["cache" if is_cache else "snapshot"]
-            renamed[field] = (
-                [get_name(name, known, is_cache) for name in op[field]]
-                if isinstance(op[field], list)
-                else get_name(op[field], known, is_cache)
-            )
+    for field in get_fields(op, what):
+        value = op[field]
+        renamed[field] = (
+            [names.get(name, name) for name in value]
+            if isinstance(value, list)
+            else names.get(value, value)
+        )
     return renamed
 
 
-def get_name(name: str, known: dict[str, str], is_cache: bool) -> str:
-    if name not in known:
-        known[name] = chr(ord("a") + len(known)) if is_cache else f"s{len(known)}"
-    return known[name]
+def list_passed_on(op: Op) -> list[tuple[str, str]]:
+    """(input, output) of an operation that hands a snapshot on under another name."""
+    if op["op"] == "split":
+        return [(op["snapshot"], op["parent"]), (op["snapshot"], op["child"])]
+    if op["op"] == "merge":
+        sources = [name for name in (op["parent"], op["child"]) if name]
+        return [(source, op["into"]) for source in sources]
+    return []
 
 
 @cache

@@ -10,6 +10,41 @@ from harness.backend import Kind
 from harness.contracts.base import Op
 from harness.contracts.layer.model import Cache, LayerModel
 
+WINDOW_STATES = (
+    "below-window",
+    "before-window",
+    "at-window",
+    "after-window",
+    "ends-wrapped",
+    "several-after-wrap",
+    "wrapped",
+    "mid-ring",
+    "window-one",
+)
+
+STATES = (
+    "empty",
+    "unwritten",
+    "rewind",
+    "append-after-rewind",
+    "clone",
+    "free",
+    "restore",
+    "append-after-restore",
+    "refusal",
+    "snapshot-live",
+    "snapshot-outlived",
+    "restore-after-change",
+    "captures-pending",
+    "at-step",
+    "before-step",
+    "after-step",
+    "chunk-boundary",
+    "inside-chunk",
+    "past-chunk",
+    *WINDOW_STATES,
+)
+
 
 def get_layer_states(op: Op, model: LayerModel) -> list[str]:
     """The states that `op` is about to run in: those of the cache that it names."""
@@ -115,12 +150,6 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         "chunk-boundary": chunks,
         "inside-chunk": chunks,
         "past-chunk": chunks,
-        **dict.fromkeys(
-            (
-                "below-window", "before-window", "at-window", "after-window",
-                "ends-wrapped", "several-after-wrap", "wrapped", "mid-ring", "window-one",
-            ),
-            kind == "rotating",
-        ),
-    }  # fmt: skip
+        **dict.fromkeys(WINDOW_STATES, kind == "rotating"),
+    }
     return [state for state, can in reachable.items() if can]

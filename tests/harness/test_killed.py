@@ -1,0 +1,172 @@
+"""Processes that are killed or interrupted: what was running, and what was found, is
+still there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.pool import Pool
+from harness.program import load_programs
+
+STILL = "tests.harness.misbehaving:stands_still"
+SLOW = "tests.harness.misbehaving:wrong_and_slow"
+HANGS = "tests.harness.misbehaving:hangs"
+CORRECT = "tests.harness.misbehaving:correct"
+
+Begin = Callable[..., subprocess.Popen[str]]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.02)
+    return value
+
+
+def read_pid(path: Path) -> int:
+    return int(wait_for(lambda: path.exists() and path.read_text()))
+
+
+def find_running(folder: Path) -> dict[str, Any] | None:
+    """The program in the one record, if one is running."""
+    for path in folder.glob("running/*.json"):
+        document = json.loads(path.read_bytes())
+        return document or None
+    return None
+
+
+@pytest.fixture
+def check(begin: Begin, tmp_path: Path) -> Iterator[Begin]:
+    """`lockstep check` in the background, with its failures in `tmp_path`/f."""
+    processes = []
+
+    def check(backend: str, *more: object, **environment: str) -> subprocess.Popen[str]:
+        pair = ("check", "--backend", backend, "--kind", "kv", "--jobs", 1)
+        folder = ("--failures", tmp_path / "f")
+        processes.append(begin(*pair, *folder, *more, **environment))
+        return processes[-1]
+
+    yield check
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in out + err
+    return process.returncode, " ".join((out + err).split())
+
+
+def test_a_killed_worker_leaves_its_program(
+    check: Begin, lockstep: Callable[..., Any], tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    process = check(STILL, "--programs", 20, LOCKSTEP_TEST_PID_FILE=str(pid_file))
+    os.kill(read_pid(pid_file), signal.SIGKILL)
+    status, words = end(process)
+    assert status == 2
+    assert "the process was ended by SIGKILL" in words
+    assert "layer-kv-update-crash" in words
+    (path,) = (tmp_path / "f").rglob("*.json")
+    (program,) = load_programs(path)
+    assert program.count_tokens() == 3
+    assert program.meta["step"] == len(program.ops) - 1
+    ended = lockstep("replay", path, "--backend", STILL, "--failures", tmp_path / "g")
+    assert (ended.status, ended.out[:5]) == (0, "FIXED")
+
+
+def test_when_all_are_killed_the_record_is_still_a_program(
+    check: Begin, lockstep: Callable[..., Any], tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    process = check(STILL, "--programs", 20, LOCKSTEP_TEST_PID_FILE=str(pid_file))
+    pid = read_pid(pid_file)
+    process.kill()
+    os.kill(pid, signal.SIGKILL)
+    process.wait()
+    (path,) = (tmp_path / "f" / "running").iterdir()
+    (program,) = load_programs(path)
+    step = program.meta["step"]
+    assert sum(op.get("length", 0) for op in program.ops[: step + 1]) == 3
+    ended = lockstep(
+        "replay", tmp_path / "f", "--backend", STILL, "--failures", tmp_path / "g"
+    )
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"FIXED {STILL} {path}")
+
+
+def test_workers_end_with_the_process_that_started_them(
+    check: Begin, tmp_path: Path
+) -> None:
+    """A worker that ends removes its record."""
+    process = check(CORRECT, "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f"))
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any((tmp_path / "f" / "running").iterdir()), 10)
+
+
+def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
+    check: Begin, tmp_path: Path
+) -> None:
+    process = check(SLOW, "--programs", 100_000)
+    found = wait_for(lambda: list((tmp_path / "f").glob("layer-*/*.json")))
+    time.sleep(0.3)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    status, words = end(process)
+    assert time.monotonic() - started < 2
+    assert status == 1
+    assert "✗ diverges" in words
+    assert "stopped before the end" in words
+    assert f"lockstep replay {found[0]}" in words
+    assert [path for path in (tmp_path / "f").rglob("*") if path.is_file()] == found
+
+
+def test_ctrl_c_with_nothing_found(check: Begin, tmp_path: Path) -> None:
+    process = check(CORRECT, "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f"))
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    status, words = end(process)
+    assert status == 130
+    assert "stopped before the end" in words
+    assert "… " in words
+    assert not (tmp_path / "f").exists()
+
+
+def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
+    check: Begin, tmp_path: Path
+) -> None:
+    def is_shrinking() -> bool:
+        running = find_running(tmp_path / "f")
+        return running is not None and len(running["ops"]) < 12
+
+    process = check(HANGS, "--programs", 20, "--step-time", 0.5)
+    wait_for(is_shrinking)
+    process.send_signal(signal.SIGINT)
+    status, words = end(process)
+    assert status in (2, 130)
+    assert "layer-kv-update-hang" in words
+    (path,) = (tmp_path / "f").rglob("*.json")
+    assert load_programs(path)[0].meta["signature"] == "layer-kv-update-hang"
+
+
+def test_two_pools_of_one_process_keep_their_records_apart(tmp_path: Path) -> None:
+    """While the program of a crash is shrunk, the workers of the check go on."""
+    pools = Pool(1, tmp_path / "running"), Pool(1, tmp_path / "running")
+    processes = [pool.spawn() for pool in pools]
+    for process in processes:
+        process.stop()
+    assert processes[0].record != processes[1].record
