@@ -183,42 +183,38 @@ class Campaign:
         versions: Mapping[str, str],
         after: Mapping[str, int],
     ) -> None:
-        """Saves a failure with a signature that the pair has not shown before.
+        """Saves a failure, in the place of a longer one with the same signature.
 
         after: how many programs of the shard had run when it was found.
         """
         signature = divergence.get_signature(program)
-        if signature in {failure.signature for failure in pair.failures}:
+        before = [failure for failure in pair.failures if failure.signature == signature]
+        if any(len(failure.program.ops) <= len(program.ops) for failure in before):
             return
         found = {name: task[name] for name in ("front", "seed", "shard")} | dict(after)
-        pair.failures.append(
-            save(
-                self.settings.failures,
-                program,
-                divergence,
-                pair.backend,
-                versions,
-                {"found": found},
-            )
+        folder = self.settings.failures
+        saved = save(
+            folder, program, divergence, pair.backend, versions, {"found": found}
         )
+        for failure in before:
+            pair.failures.remove(failure)
+            failure.path.unlink(missing_ok=True)
+        pair.failures.append(saved)
 
     def keep_crash(self, pair: Pair, task: Task, event: Event) -> None:
-        """The program at which the worker ended or stood still, shortened in processes
-        of its own."""
+        """Saves the program at which the worker ended or stood still, and shortens it in
+        processes of its own."""
         program, divergence = get_crash(event)
         program = replace(program, ops=program.ops[: divergence.step + 1])
+        self.save(pair, task, program, divergence, self.outcome.versions, {})
         settings = self.settings
-        with Pool(
-            1, settings.failures / RUNNING, min(5.0, settings.step_seconds)
-        ) as pool:
+        seconds = min(5.0, settings.step_seconds)
+        with Pool(1, settings.failures / RUNNING, seconds) as pool:
 
             def fails(candidate: Program) -> bool:
-                task = {
-                    "do": "run",
-                    "backend": pair.backend,
-                    "program": candidate.to_json(),
-                }
-                return bool(pool.call(task)["event"] == divergence.what)
+                task = {"do": "run", "backend": pair.backend}
+                event = pool.call({**task, "program": candidate.to_json()})
+                return bool(event["event"] == divergence.what)
 
             if fails(program):
                 program = Shrinker(program, fails, CRASH_SHRINK_SECONDS).shrink()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from harness.errors import UsageError
@@ -72,7 +73,7 @@ def slug(backend: str) -> str:
 
 def get_replay_line(path: Path, backend: str) -> str:
     """The command that runs a failure again."""
-    return f"lockstep replay {path} --backend {backend}"
+    return f"lockstep replay {quote(str(path))} --backend {quote(backend)}"
 
 
 def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program]]:
@@ -82,7 +83,10 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program]]:
         if not files:
             raise UsageError(f"{path}: no program file (.json, .jsonl) in this folder")
         for file in files:
-            for program in load_programs(file):
+            programs = load_programs(file)
+            if not programs:
+                raise UsageError(f"{file}: holds no program")
+            for program in programs:
                 yield file, program
 
 
@@ -90,6 +94,6 @@ def find_files(folder: Path) -> Iterator[Path]:
     """The program files below a folder; records of nothing do not count."""
     for path in folder.rglob("*.json*"):
         is_blank = path.parent.name == RUNNING and path.read_bytes().strip() == b"{}"
-        is_program = path.name.endswith((".json", ".jsonl", ".jsonl.gz"))
+        is_program = path.name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz"))
         if path.is_file() and is_program and not is_blank:
             yield path

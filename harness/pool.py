@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -36,6 +37,9 @@ STEP_SECONDS = 20.0
 
 START_SECONDS = 180.0
 """The same for importing a backend."""
+
+NUMBERS = count(1)
+"""Of the workers of this process, whichever pool they belong to."""
 
 LAST_WORDS = 800
 TICK = 0.25
@@ -115,7 +119,6 @@ class Pool:
                 " failures with --failures"
             ) from None
         self.processes: list[Process] = []
-        self.started = 0
 
     def __enter__(self) -> Pool:
         return self
@@ -158,8 +161,7 @@ class Pool:
         """Starts a worker; a fresh interpreter, since forking after a framework was used
         hangs. It gets a session of its own, so that Ctrl-C reaches this process only."""
         ours, theirs = Pipe()
-        self.started += 1
-        record = self.folder / f"{os.getpid()}-{self.started}.json"
+        record = self.folder / f"{os.getpid()}-{next(NUMBERS)}.json"
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `Process.stop`
         command = [
             sys.executable,

@@ -7,6 +7,7 @@ A backend's module is imported here and nowhere else, and only when it is asked 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -85,6 +86,11 @@ def import_module(name: str, module_name: str) -> Any:
                 f"there is no module {error.name}; is its folder on PYTHONPATH?"
             ) from error
         install = INSTALL.get(missing, f"pip install {missing}")
+        if missing != error.name and importlib.util.find_spec(missing):
+            raise Unavailable(
+                f"the {missing} that is installed has no {error.name}; it takes another"
+                f" version: {install} --upgrade"
+            ) from error
         raise Unavailable(f"needs the package {missing}: {install}") from error
     except Exception as error:
         raise Unavailable(f"importing {module_name} raised {say_error(error)}") from error

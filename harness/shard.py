@@ -74,17 +74,19 @@ class Shard:
         if signature in self.known:
             return
         self.known.add(signature)
-        found = {"programs": self.programs}
-        small, divergence = self.worker.shrink(
-            program, divergence, self.backend, SHRINK_SECONDS
-        )
+        self.emit_found(program, divergence)
+        small = self.worker.shrink(program, divergence, self.backend, SHRINK_SECONDS)
+        self.emit_found(*small)
+
+    def emit_found(self, program: Program, divergence: Divergence) -> None:
+        """First as it was found, for whoever stops the run now, then shrunk."""
         self.worker.emit(
             {
                 "event": "found",
-                "program": small.to_json(),
+                "program": program.to_json(),
                 "divergence": divergence.to_json(),
                 "versions": dict(self.backend.versions),
-                "found": found,
+                "found": {"programs": self.programs},
             }
         )
 

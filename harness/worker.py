@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from harness.backend import Backend
@@ -202,6 +204,13 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
 }
 
 
+def follow(parent: int) -> None:
+    """Ends this process when its parent is gone, even if a backend hangs."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
     connection = Connection(int(sys.argv[1]))
     record = Record(Path(sys.argv[2]))
@@ -210,6 +219,7 @@ def main() -> None:
     def emit(event: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(event).encode())
 
+    Thread(target=follow, args=[os.getppid()], daemon=True).start()
     worker = Worker(record, emit)
     try:
         while True:

@@ -76,6 +76,7 @@ def start(arguments: Sequence[object], **more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
     )
 
 

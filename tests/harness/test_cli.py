@@ -264,11 +264,11 @@ def test_json_is_json(lockstep: Lockstep, tmp_path: Path) -> None:
 
 def test_time_stops_a_check(lockstep: Lockstep, tmp_path: Path) -> None:
     """At the end of a shard, and says so."""
-    size = ("--programs", 5000, "--jobs", 1, "--time", 0.1, "--failures", tmp_path)
+    size = ("--programs", 9000, "--jobs", 1, "--time", 2, "--failures", tmp_path)
     ended = lockstep("check", "--backend", CORRECT, *size, "--json")
     outcome = json.loads(ended.out)
     assert (ended.status, outcome["complete"]) == (0, False)
-    assert outcome["pairs"][0]["programs"] < 5000
+    assert outcome["pairs"][0]["programs"] < 9000
 
 
 def test_the_number_of_workers_changes_nothing(

@@ -130,8 +130,9 @@ def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
     assert status == 1
     assert "✗ diverges" in words
     assert "stopped before the end" in words
-    assert f"lockstep replay {found[0]}" in words
-    assert [path for path in (tmp_path / "f").rglob("*") if path.is_file()] == found
+    assert found
+    (kept,) = [path for path in (tmp_path / "f").rglob("*") if path.is_file()]
+    assert f"lockstep replay {kept}" in words
 
 
 def test_ctrl_c_with_nothing_found(check: Begin, tmp_path: Path) -> None:

@@ -182,9 +182,8 @@ def get_fields(op: Op, what: str) -> list[str]:
 def list_names(op: Op, what: str) -> list[str]:
     """The names of caches, or of snapshots, in an operation, in order."""
     values = [op[field] for field in get_fields(op, what)]
-    return [
-        n for value in values for n in (value if isinstance(value, list) else [value])
-    ]
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [name for names in lists for name in names]
 
 
 def rename_in(op: Op, names: Mapping[str, str], what: str = "snapshot") -> Op:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Schema, Source
+from harness.contracts.base import Answer, Broken, Op, Schema, Source
 from harness.contracts.fields import INTEGER, NAME, POSITION
 from harness.contracts.layer.model import LayerModel
 from harness.contracts.layer.operation import CACHE, LayerOperation
 from harness.contracts.layer.subject import LayerSubject
+from harness.text import clean
 
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
@@ -132,7 +133,7 @@ class Split(LayerOperation):
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
         snapshot = subject.consume(op["snapshot"])
         cache = subject.get(op.get("cache", "a"))
-        parent, child = cache.split(snapshot, op["at"])
+        parent, child = expect_list(cache.split(snapshot, op["at"]), "split", 2)
         return {
             "parent": subject.put_snapshot(op["parent"], parent),
             "child": subject.put_snapshot(op["child"], child),
@@ -281,7 +282,7 @@ class Take(LayerOperation):
         return {"ranges": [model.put_snapshot(name, taken) for name, taken in pairs]}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        captures = subject.get(op.get("cache", "a")).take()
+        captures = expect_list(subject.get(op.get("cache", "a")).take(), "take")
         names = pad_names(op["into"], len(captures))
         pairs = zip(names, captures, strict=True)
         return {"ranges": [subject.put_snapshot(name, taken) for name, taken in pairs]}
@@ -293,6 +294,14 @@ class Take(LayerOperation):
 def pad_names(names: list[str], length: int) -> list[str | None]:
     """As many names as captures: those beyond the given ones get none, and are closed."""
     return [*names[:length], *[None] * (length - len(names))]
+
+
+def expect_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
+    """A list or tuple that a backend returned, or Broken."""
+    if not isinstance(answer, list | tuple) or length not in (None, len(answer)):
+        wanted = "a list" if length is None else f"{length} snapshots"
+        raise Broken("malformed", f"{name} returned {clean(repr(answer))}, not {wanted}")
+    return list(answer)
 
 
 def why_full(model: LayerModel, more: int) -> str | None:
