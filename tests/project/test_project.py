@@ -1,0 +1,62 @@
+"""The project as a whole: its style, its types, and what its documents say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)],
+    ids=["lint", "format", "types"],
+)
+def test_style_and_types(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_has_two_commands_that_do_everything() -> None:
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^pip install .* && (.*)$", readme, re.MULTILINE)
+    assert commands == ["lockstep check", "pytest -n auto"]
+
+
+def test_every_registered_backend_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for entry in entry_points(group="lockstep.backends"):
+        assert f"`{entry.name}`" in readme
+
+
+def test_every_known_divergence_names_an_existing_backend() -> None:
+    names = {entry.name for entry in entry_points(group="lockstep.backends")}
+    for path in (ROOT / "impl" / "peers" / "ledger").glob("*.json"):
+        assert json.loads(path.read_text())["backend"] in names
+
+
+def test_the_backend_of_the_guide_agrees(tmp_path: Path) -> None:
+    """impl/README.md shows a complete backend: it is taken from there and checked."""
+    guide = (ROOT / "impl" / "README.md").read_text()
+    found = re.search(r"```python\n# (mycache\.py)\n(.*?)```", guide, re.DOTALL)
+    assert found
+    (tmp_path / found[1]).write_text(found[2])
+    check = "check --backend mycache:make --programs 50 --jobs 1 --json"
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", *check.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (pair,) = json.loads(done.stdout)["pairs"]
+    assert (pair["programs"], pair["failures"]) == (50, [])
