@@ -48,7 +48,7 @@ class Campaign:
             with Pool(settings.jobs, folder, settings.step_seconds) as pool:
                 self.run_in(pool)
         except KeyboardInterrupt:
-            self.outcome.is_cut = True
+            self.outcome.is_cut = self.outcome.is_interrupted = True
         self.outcome.seconds = time.monotonic() - self.outcome.started
         return self.outcome
 

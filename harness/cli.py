@@ -26,7 +26,7 @@ from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.failures import RUNNING, iterate_saved, save
 from harness.fronts import FRONTS
-from harness.outcome import PROFILES, Outcome, Settings
+from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
 from harness.program import Program, load_programs, parse_program, suggest
 from harness.registry import get_target, list_names
@@ -207,13 +207,7 @@ def check(
         click.echo(json.dumps(to_json(outcome), indent=1))
     else:
         print_outcome(console, outcome)
-    return get_status(outcome)
-
-
-def get_status(outcome: Outcome) -> int:
-    status = outcome.get_exit_status()
-    interrupted = outcome.is_cut and outcome.settings.seconds is None
-    return 130 if interrupted and status == 0 else status
+    return outcome.get_exit_status()
 
 
 def count_cores() -> int:

@@ -118,7 +118,8 @@ def get_summary(outcome: Outcome) -> Text:
         text += f", {known} known divergences still there"
     found = len(outcome.failures)
     failures = f"{found} failure" + ("" if found == 1 else "s")
-    verdict = "all agree" if outcome.get_exit_status() == 0 else failures
+    agree = not found and outcome.get_exit_status() in (0, 130)
+    verdict = "all agree" if agree else failures
     if not programs:
         verdict = "nothing was checked"
     if outcome.is_cut:

@@ -141,16 +141,19 @@ class Outcome:
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     is_cut: bool = False
+    is_interrupted: bool = False
 
     @property
     def failures(self) -> list[Failure]:
         return [failure for pair in self.pairs for failure in pair.failures]
 
     def get_exit_status(self) -> int:
-        """0 all agree, 1 a divergence, 2 something could not run."""
+        """0 all agree, 1 a divergence, 2 something could not run, 130 Ctrl-C."""
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         asked = set(self.settings.backends) & set(self.unavailable)
-        nothing = not any(pair.programs for pair in self.pairs)
-        errors = any(pair.is_error for pair in self.pairs)
-        return 2 if asked or errors or nothing else 0
+        if asked or any(pair.is_error for pair in self.pairs):
+            return 2
+        if self.is_interrupted:
+            return 130
+        return 0 if any(pair.programs for pair in self.pairs) else 2

@@ -54,7 +54,8 @@ class LayerSubject:
     def put_cache(self, name: str, cache: Any) -> None:
         if cache is None:
             raise Broken("malformed", "clone returned None, not a cache")
-        self.promises.drop(name)
+        if self.backend.lifetime == "until-write":
+            self.promises.drop(name)
         self.caches[name] = cache
 
     def find_snapshot(self, name: str | None) -> Any:
