@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-collect_ignore_glob = [] if find_spec("torch") else ["test_torch_*.py"]
+collect_ignore_glob = [
+    f"test_{name}_*.py" for name in ("torch", "mlx") if find_spec(name) is None
+]
 
 
 @pytest.fixture
