@@ -38,6 +38,8 @@ class LayerSubject:
         self.recurrence = Recurrence(self.reader, config)
         self.promises = Promises(backend.arrays)
         self.every = every
+        kind = backend.contracts["layer"][config["kind"]]
+        self.closes = "close" in kind.operations
         self.caches: dict[str, Any] = {}
         self.snapshots: dict[str, Any] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
@@ -70,7 +72,7 @@ class LayerSubject:
         name is closed at once. Returns its range."""
         reported = get_range(snapshot)
         old = self.snapshots.pop(name, None) if name is not None else snapshot
-        if old is not None:
+        if old is not None and self.closes:
             self.get("a").close(old)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
@@ -114,10 +116,11 @@ class LayerSubject:
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()
         if self.config["kind"] == "state":
-            return {"tags": self.recurrence.read(pair, operation)}
-        if pair is None:
+            columns = self.recurrence.read(pair, operation)
+        elif pair is None:
             return {"tags": []}
-        columns = self.reader.read(pair, operation)
+        else:
+            columns = self.reader.read(pair, operation)
         self.promises.keep(name, operation, pair)
         may_come = {token.tag for token in older}
         tags = [column for column in columns if column not in may_come]
@@ -130,10 +133,9 @@ class LayerSubject:
 
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now."""
-        if self.backend.lifetime == "forever":
-            if self.every:
-                self.promises.check()
-        elif op["op"] in WRITES and self.promises.kept:
+        if self.every:
+            self.promises.check()
+        if self.backend.lifetime == "until-write" and op["op"] in WRITES:
             name = op.get("cache", "a")
             self.promises.check(lambda cache: cache == name)
             self.promises.drop(name)
