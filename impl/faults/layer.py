@@ -69,7 +69,7 @@ FAULTS = {
             "rotating",
             "several tokens appended to a ring that stands mid-rotation drop the slots"
             " behind the cursor",
-            10,
+            2,
             drop_behind_cursor,
         ),
         Fault(
@@ -93,7 +93,7 @@ FAULTS = {
             "ollama, x/mlxrunner/cache of 2026-02",
             "kv",
             "free drops the buffer, keeps the offset",
-            3,
+            2,
             keep_offset,
         ),
         Fault(
@@ -101,7 +101,7 @@ FAULTS = {
             "mlx-lm PR#976",
             "kv",
             "clone shares storage with the original",
-            4,
+            3,
             share_memory,
         ),
     )
