@@ -9,10 +9,10 @@ import mlx.core as mx
 from impl.mlx.masks import make_band
 from impl.mlx.memory import Pair, PairMemory, make_compact
 from impl.shared.kv import KVCacheBase
-from impl.shared.memory import Snapshot, compute_capacity
+from impl.shared.memory import Linear, compute_capacity
 
 
-class LinearMemory(PairMemory):
+class LinearMemory(PairMemory, Linear):
     """K and V of position p at index p of two buffers [1, heads, capacity, dim]."""
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
@@ -48,9 +48,6 @@ class LinearMemory(PairMemory):
         keys, values = self.buffers
         return keys[:, :, begin:end], values[:, :, begin:end]
 
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        return snapshot.first < end and begin < snapshot.end
-
 
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
@@ -81,19 +78,6 @@ class KVCache(KVCacheBase):
             return "causal"
         return make_band(length, rows, self.offset, None, self.mask)
 
-    def update(self, keys: mx.array, values: mx.array) -> Pair:
-        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
-        end = self.offset + keys.shape[2]
-        self.write(self.offset, (keys, values))
-        self.advance(keys.shape[2])
-        return self.memory.read(0, end)
-
-    def write(self, position: int, arrays: Pair) -> None:
-        end = position + arrays[0].shape[2]
-        self.memory.secure(position, end)
-        self.memory.reserve(arrays, position, end)
-        self.memory.write(position, end, arrays)
-
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
         keys, values = arrays
         left = make_compact((keys[:, :, :at], values[:, :, :at]))
@@ -106,6 +90,3 @@ class KVCache(KVCacheBase):
         other.memory.share(self.memory)
         other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        self.memory.clear()

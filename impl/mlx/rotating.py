@@ -8,11 +8,11 @@ import mlx.core as mx
 
 from impl.mlx.masks import make_band
 from impl.mlx.memory import Pair, PairMemory
-from impl.shared.memory import Snapshot, compute_capacity
+from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
 
 
-class RingMemory(PairMemory):
+class RingMemory(PairMemory, Ring):
     """K and V of position p in slot p mod capacity, in two buffers
     [1, heads, 2 * capacity, dim]: the ring and its twin, one behind the other.
 
@@ -76,16 +76,6 @@ class RingMemory(PairMemory):
         stop = slot + end - begin
         return keys[:, :, slot:stop], values[:, :, slot:stop]
 
-    def join(self, left: Pair, right: Pair) -> Pair:
-        raise NotImplementedError("windows are not joined")
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
-        ahead = (begin - snapshot.first) % self.capacity
-        return (
-            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
-        )
-
 
 class RotatingCache(RotatingCacheBase):
     """Sliding-window attention over one sequence, batch 1: a query sees the last `window`
@@ -119,24 +109,6 @@ class RotatingCache(RotatingCacheBase):
             return "causal"
         return make_band(length, rows, before, self.window, self.mask)
 
-    def update(self, keys: mx.array, values: mx.array) -> Pair:
-        """Appends K [1, heads, length, key_dim] and V; returns those of the last
-        window - 1 old tokens and of all new ones, in the order of positions."""
-        length = keys.shape[2]
-        first, end = self.offset - self.count_before(length), self.offset + length
-        self.memory.secure(self.offset, end)
-        self.memory.reserve((keys, values), first, self.offset, end - first)
-        self.memory.write(self.offset, end, (keys, values))
-        self.advance(length)
-        return self.memory.read(first, end)
-
-    def write(self, position: int, arrays: Pair) -> None:
-        """Puts a window in the place of all that is there."""
-        end = position + arrays[0].shape[2]
-        self.memory.secure(position, end)
-        self.memory.reserve(arrays, position, position, end - position)
-        self.memory.write(position, end, arrays)
-
     def clone(self) -> RotatingCache:
         """An independent cache with the same window; the memory is shared until one of
         the two writes."""
@@ -145,6 +117,3 @@ class RotatingCache(RotatingCacheBase):
         other.memory.share(memory)
         other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        self.memory.clear()

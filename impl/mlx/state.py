@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from impl.mlx.memory import Pair, make_compact
 from impl.shared.memory import Memory, Snapshot
-from impl.shared.state import StateCacheBase
+from impl.shared.state import StateCacheBase, check_form
 
 
 class StateMemory(Memory):
@@ -32,14 +32,7 @@ class StateMemory(Memory):
     def write(self, arrays: Pair) -> None:
         """Takes the arrays over, without what they were cut from (conv mostly is the
         end of something longer)."""
-        for buffer, array, name in zip(
-            self.buffers, arrays, ("conv", "delta"), strict=True
-        ):
-            if (array.shape, array.dtype) != (buffer.shape, buffer.dtype):
-                raise ValueError(
-                    f"write: {name} is {array.dtype} of shape {list(array.shape)}; this"
-                    f" cache holds {buffer.dtype} of shape {list(buffer.shape)}"
-                )
+        check_form(self.buffers, arrays)
         self.buffers = make_compact(arrays)
 
     def join(self, left: Pair, right: Pair) -> Pair:
@@ -83,6 +76,3 @@ class StateCache(StateCacheBase):
         other.memory.buffers = self.memory.buffers
         other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        self.memory.clear()

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from impl.shared.layer import LayerCache
-from impl.shared.memory import Arrays, Snapshot
+from impl.shared.memory import Arrays, Linear, Snapshot
 
 
 class KVCacheBase(LayerCache):
     """Every token stays until it is trimmed: position p at index p of the memory."""
 
+    memory: Linear
+
+    def update(self, keys: Any, values: Any) -> Arrays:
+        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
+        length = keys.shape[2]
+        self.write(self.offset, (keys, values))
+        self.advance(length)
+        return self.memory.read(0, self.offset)
+
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
-        raise NotImplementedError
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, end)
+        self.memory.write(position, end, arrays)
 
     def view(self) -> Arrays | None:
         """K and V of all tokens; None if there are none."""

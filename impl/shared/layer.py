@@ -22,17 +22,13 @@ class LayerCache(ABC):
         self.captures = Captures()
 
     @abstractmethod
-    def clear_memory(self) -> None:
-        """Gives the arrays back."""
-
-    @abstractmethod
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         """The snapshot that ends at `end`, a position that was just written."""
 
     def free(self) -> None:
         """Back to an empty cache. Snapshots live on; a schedule does not."""
         self.memory.secure_all()
-        self.clear_memory()
+        self.memory.clear()
         self.captures.drop()
         self.offset = 0
 

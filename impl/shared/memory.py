@@ -71,6 +71,10 @@ class Memory(ABC):
                 f" holds {list(self.form)}"
             )
 
+    @abstractmethod
+    def clear(self) -> None:
+        """Gives the arrays back, or makes them as new."""
+
     def secure(self, begin: int, end: int) -> None:
         """Before a write to [begin, end): snapshots that it would change copy first."""
         if self.named:
@@ -82,6 +86,48 @@ class Memory(ABC):
         """Before all memory goes."""
         for snapshot in list(self.named):
             snapshot.own()
+
+
+class Linear(Memory):
+    """Position p stands at index p.
+
+    capacity: the positions that there is room for.
+    """
+
+    capacity: int
+
+    @abstractmethod
+    def reserve(self, like: Arrays, used: int, needed: int) -> None:
+        """Makes room for `needed` positions; the first `used` keep what they hold."""
+
+    @abstractmethod
+    def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        return snapshot.first < end and begin < snapshot.end
+
+
+class Ring(Memory):
+    """Position p stands in slot p mod capacity."""
+
+    capacity: int
+
+    @abstractmethod
+    def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:
+        """Makes room for `needed` positions in a row; [begin, end) stay as they are."""
+
+    @abstractmethod
+    def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
+
+    def join(self, left: Arrays, right: Arrays) -> Arrays:
+        raise NotImplementedError("windows are not joined")
+
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
+        ahead = (begin - snapshot.first) % self.capacity
+        return (
+            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
+        )
 
 
 class Snapshot:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from impl.shared.layer import WholeSnapshots
-from impl.shared.memory import Arrays, Snapshot
+from impl.shared.memory import Arrays, Ring, Snapshot
 
 
 class RotatingCacheBase(WholeSnapshots):
@@ -15,9 +17,25 @@ class RotatingCacheBase(WholeSnapshots):
         super().__init__()
         self.window = window
 
+    memory: Ring
+
+    def update(self, keys: Any, values: Any) -> Arrays:
+        """Appends K [1, heads, length, key_dim] and V; returns those of the last
+        window - 1 old tokens and of all new ones, in the order of positions."""
+        length = keys.shape[2]
+        first, end = self.offset - self.count_before(length), self.offset + length
+        self.memory.secure(self.offset, end)
+        self.memory.reserve((keys, values), first, self.offset, end - first)
+        self.memory.write(self.offset, end, (keys, values))
+        self.advance(length)
+        return self.memory.read(first, end)
+
     def write(self, position: int, arrays: Arrays) -> None:
-        """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
-        raise NotImplementedError
+        """Puts a window in the place of all that is there."""
+        end = position + arrays[0].shape[2]
+        self.memory.secure(position, end)
+        self.memory.reserve(arrays, position, position, end - position)
+        self.memory.write(position, end, arrays)
 
     def get_first(self, offset: int) -> int:
         """The first position of the window that ends before `offset`."""

@@ -6,6 +6,16 @@ from impl.shared.layer import WholeSnapshots
 from impl.shared.memory import Arrays, Snapshot
 
 
+def check_form(held: Arrays, arrays: Arrays) -> None:
+    """Raises ValueError if conv or delta are not of the shape and dtype that is held."""
+    for old, new, name in zip(held, arrays, ("conv", "delta"), strict=True):
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            raise ValueError(
+                f"write: {name} is {new.dtype} of shape {list(new.shape)}; this cache"
+                f" holds {old.dtype} of shape {list(old.shape)}"
+            )
+
+
 class StateCacheBase(WholeSnapshots):
     """The convolution and delta state of a linear-recurrent layer.
 

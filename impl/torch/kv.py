@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from impl.shared.kv import KVCacheBase
-from impl.shared.memory import Memory, Snapshot, compute_capacity
+from impl.shared.memory import Linear, compute_capacity
 from impl.torch.masks import BOOLEAN, make_band
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class LinearMemory(Memory):
+class LinearMemory(Linear):
     """K and V of position p at index p of two buffers [1, heads, capacity, dim].
 
     step: see `impl.shared.memory.compute_capacity`.
@@ -66,9 +66,6 @@ class LinearMemory(Memory):
             torch.cat((left[1], right[1]), dim=2),
         )
 
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        return snapshot.first < end and begin < snapshot.end
-
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
 
@@ -102,19 +99,6 @@ class KVCache(KVCacheBase):
             return None
         return make_band(length, rows, self.offset, None, self.mask)
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
-        end = self.offset + keys.shape[2]
-        self.write(self.offset, (keys, values))
-        self.advance(keys.shape[2])
-        return self.memory.read(0, end)
-
-    def write(self, position: int, arrays: Pair) -> None:
-        end = position + arrays[0].shape[2]
-        self.memory.secure(position, end)
-        self.memory.reserve(arrays, position, end)
-        self.memory.write(position, end, arrays)
-
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
         keys, values = arrays
         left = keys[:, :, :at].clone(), values[:, :, :at].clone()
@@ -127,6 +111,3 @@ class KVCache(KVCacheBase):
             other.write(0, self.memory.read(0, self.offset))
             other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        self.memory.clear()

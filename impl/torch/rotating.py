@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.memory import Memory, Snapshot, compute_capacity
+from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
 from impl.torch.masks import BOOLEAN, make_band
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class RingMemory(Memory):
+class RingMemory(Ring):
     """K and V of position p in slot p mod capacity, in two buffers
     [1, heads, 2, capacity, dim]: the ring and its twin, one behind the other.
 
@@ -69,16 +69,6 @@ class RingMemory(Memory):
         keys, values = self.read(begin, end)
         return keys.clone(), values.clone()
 
-    def join(self, left: Pair, right: Pair) -> Pair:
-        raise NotImplementedError("windows are not joined")
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
-        ahead = (begin - snapshot.first) % self.capacity
-        return (
-            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
-        )
-
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
 
@@ -116,24 +106,6 @@ class RotatingCache(RotatingCacheBase):
         before = self.count_before(length)
         return make_band(length, rows, before, self.window, self.mask)
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        """Appends K [1, heads, length, key_dim] and V; returns those of the last
-        window - 1 old tokens and of all new ones, in the order of positions."""
-        length = keys.shape[2]
-        first, end = self.offset - self.count_before(length), self.offset + length
-        self.memory.secure(self.offset, end)
-        self.memory.reserve((keys, values), first, self.offset, end - first)
-        self.memory.write(self.offset, end, (keys, values))
-        self.advance(length)
-        return self.memory.read(first, end)
-
-    def write(self, position: int, arrays: Pair) -> None:
-        """Puts a window in the place of all that is there."""
-        end = position + arrays[0].shape[2]
-        self.memory.secure(position, end)
-        self.memory.reserve(arrays, position, position, end - position)
-        self.memory.write(position, end, arrays)
-
     def clone(self) -> RotatingCache:
         """An independent cache with the same window and memory of its own."""
         other = RotatingCache(self.window, self.memory.step, self.memory.fill, self.mask)
@@ -142,6 +114,3 @@ class RotatingCache(RotatingCacheBase):
             other.write(first, self.memory.read(first, self.offset))
             other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        self.memory.clear()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from impl.shared.memory import Memory, Snapshot
-from impl.shared.state import StateCacheBase
+from impl.shared.state import StateCacheBase, check_form
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -27,14 +27,7 @@ class StateMemory(Memory):
         return conv.clone(), delta.clone()
 
     def write(self, arrays: Pair) -> None:
-        for buffer, array, name in zip(
-            self.buffers, arrays, ("conv", "delta"), strict=True
-        ):
-            if (array.shape, array.dtype) != (buffer.shape, buffer.dtype):
-                raise ValueError(
-                    f"write: {name} is {array.dtype} of shape {list(array.shape)}; this"
-                    f" cache holds {buffer.dtype} of shape {list(buffer.shape)}"
-                )
+        check_form(self.buffers, arrays)
         for buffer, array in zip(self.buffers, arrays, strict=True):
             buffer.copy_(array)
 
@@ -46,6 +39,10 @@ class StateMemory(Memory):
 
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
+
+    def clear(self) -> None:
+        for buffer in self.buffers:
+            buffer.zero_()
 
 
 class StateCache(StateCacheBase):
@@ -82,7 +79,3 @@ class StateCache(StateCacheBase):
         other.memory.write((conv, delta))
         other.offset = self.offset
         return other
-
-    def clear_memory(self) -> None:
-        for buffer in self.memory.buffers:
-            buffer.zero_()
