@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backend import Kind
+from harness.errors import UsageError
 from harness.failures import RUNNING, save
 from harness.outcome import Outcome, Pair, Settings
 from harness.pool import Event, Pool, Task
@@ -69,8 +70,10 @@ class Campaign:
         for task, event in pool.run(tasks):
             if event["event"] == "done":
                 declared[task["backend"]] = event
+            elif event["event"] == "unavailable":
+                self.outcome.unavailable[task["backend"]] = event["why"]
             elif event["event"] != "tick":
-                self.outcome.unavailable[task["backend"]] = say_unavailable(event)
+                self.outcome.dead[task["backend"]] = say_unavailable(event)
             self.watch(self.outcome)
         for name in self.names:
             if name in declared:
@@ -167,7 +170,11 @@ class Campaign:
 
     def keep(self, pair: Pair, task: Task, event: Event) -> None:
         """Saves what a shard found, unless another shard found it before."""
-        program = parse_program(event["program"], "worker")
+        try:
+            program = parse_program(event["program"], "a failing program")
+        except UsageError as error:
+            pair.errors.append(str(error))
+            return
         divergence = Divergence.from_json(event["divergence"])
         self.save(pair, task, program, divergence, event["versions"], event["found"])
         for waiting in self.tasks:
@@ -192,10 +199,13 @@ class Campaign:
         if any(len(failure.program.ops) <= len(program.ops) for failure in before):
             return
         found = {name: task[name] for name in ("front", "seed", "shard")} | dict(after)
-        folder = self.settings.failures
-        saved = save(
-            folder, program, divergence, pair.backend, versions, {"found": found}
-        )
+        place = self.settings.failures, program, divergence, pair.backend, versions
+        try:
+            saved = save(*place, {"found": found})
+        except OSError as error:
+            words = f"step {divergence.step}: {divergence.message}"
+            pair.errors.append(f"{signature} could not be saved ({error}): {words}")
+            return
         for failure in before:
             pair.failures.remove(failure)
             failure.path.unlink(missing_ok=True)
@@ -204,8 +214,12 @@ class Campaign:
     def keep_crash(self, pair: Pair, task: Task, event: Event) -> None:
         """Saves the program at which the worker ended or stood still, and shortens it in
         processes of its own."""
+        pair.crashes += 1
         program, divergence = get_crash(event)
         program = replace(program, ops=program.ops[: divergence.step + 1])
+        signature = divergence.get_signature(program)
+        if any(failure.signature == signature for failure in pair.failures):
+            return
         self.save(pair, task, program, divergence, self.outcome.versions, {})
         settings = self.settings
         seconds = min(5.0, settings.step_seconds)

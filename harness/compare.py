@@ -26,7 +26,7 @@ class Difference:
     tokens: tuple[int, ...] = ()
 
 
-NUMBERS = ("offset", "size")
+NAMED = ("offset", "size", "error")
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 
 
@@ -34,6 +34,8 @@ def find_difference(expected: Answer, observed: Answer) -> Difference | None:
     """The first difference, or None. Rows and tags are compared as multisets: column
     order is layout, not meaning. `columns`, what stands in each column, is not compared;
     it tells a wrong mask from wrong contents."""
+    if "error" in observed and "error" not in expected:
+        return Difference("error", f"it refused ({observed['error']} error)")
     for name, wanted in expected.items():
         got = observed.get(name)
         if got == wanted:
@@ -43,7 +45,7 @@ def find_difference(expected: Answer, observed: Answer) -> Difference | None:
         elif name == TAGS:
             difference = compare_tags(wanted, got or [])
         else:
-            what = name if name in NUMBERS else "result"
+            what = name if name in NAMED else "result"
             difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
         if difference:
             return difference

@@ -83,6 +83,8 @@ def list_notes(outcome: Outcome) -> Iterator[Text]:
             yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
         for entry in pair.outdated:
             yield Text(f"{pair.name}: the ledger is outdated: {entry}", "bold red")
+    for backend, why in outcome.dead.items():
+        yield Text(f"{backend}: ERROR: {why}", "bold yellow")
     for backend, why in outcome.unavailable.items():
         yield Text(f"{backend}: not checked: {why}", "yellow")
 

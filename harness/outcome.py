@@ -52,6 +52,7 @@ class Pair:
     digests: dict[int, str] = field(default_factory=dict)
     running: dict[int, Event] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    crashes: int = 0
     known: int = 0
     outdated: list[str] = field(default_factory=list)
 
@@ -60,17 +61,14 @@ class Pair:
         return f"{self.backend} × {self.kind}"
 
     @property
-    def crashes(self) -> int:
-        return sum(failure.divergence.is_error for failure in self.failures)
-
-    @property
     def is_diverging(self) -> bool:
         found = any(not failure.divergence.is_error for failure in self.failures)
         return found or bool(self.outdated)
 
     @property
     def is_error(self) -> bool:
-        return bool(self.errors) or self.crashes > 0
+        broken = any(failure.divergence.is_error for failure in self.failures)
+        return bool(self.errors) or self.crashes > 0 or broken
 
     def get_progress(self) -> tuple[int, int]:
         """Programs and steps so far, those of unfinished shards included."""
@@ -131,12 +129,14 @@ class Settings:
 class Outcome:
     """What a campaign knows so far.
 
-    unavailable: backend → why. versions: package → version, of all backends.
+    unavailable: backend → why; dead: the same for those that ended or stood still when
+    they were asked what they are. versions: package → version, of all backends.
     """
 
     settings: Settings
     pairs: list[Pair] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
+    dead: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -152,7 +152,7 @@ class Outcome:
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         asked = set(self.settings.backends) & set(self.unavailable)
-        if asked or any(pair.is_error for pair in self.pairs):
+        if asked or self.dead or any(pair.is_error for pair in self.pairs):
             return 2
         if self.is_interrupted:
             return 130

@@ -93,11 +93,12 @@ class Process:
     def stop(self) -> None:
         """Ends the process and removes its record."""
         self.connection.close()
-        if self.popen.poll() is None:
-            self.popen.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)  # children of a backend too
         self.popen.wait()
         self.output.close()
-        self.record.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.record.unlink(missing_ok=True)
 
 
 class Pool:
@@ -139,7 +140,12 @@ class Pool:
         """
         while tasks or any(process.task for process in self.processes):
             for process in self.get_idle(len(tasks)):
-                process.start(tasks.popleft())
+                try:
+                    process.start(tasks[0])
+                    tasks.popleft()
+                except OSError:  # it was ended while it had nothing to do
+                    process.stop()
+                    self.processes.remove(process)
             yield from self.collect()
             yield {}, {"event": "tick"}
 
@@ -165,6 +171,7 @@ class Pool:
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `Process.stop`
         command = [
             sys.executable,
+            "-P",
             "-m",
             "harness.worker",
             str(theirs.fileno()),
@@ -209,7 +216,8 @@ class Pool:
         try:
             event: Event = json.loads(process.connection.recv_bytes())
             return event
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError, ValueError):  # it has gone, or babbles
+            process.popen.kill()
             return process.describe_end()
 
 
@@ -236,5 +244,6 @@ def get_running(content: bytes) -> Any:
 
 def say_exit(code: int) -> str:
     if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
     return f"the process ended with exit status {code}"

@@ -164,17 +164,19 @@ def get_rows(
     rows: int,
     alignment: Alignment,
     arrays: Arrays,
+    additive: str | None = None,
 ) -> list[list[Column]]:
     """What each of the first `length` rows sees, whatever the form of the mask.
 
     rows: how many rows the mask must have; those beyond `length` must see nothing.
+    additive: the dtype that an array must have; None for any.
     """
     width = len(columns)
     if mask is None or isinstance(mask, str):
         return get_implied_rows(columns, mask, length, rows, alignment)
     if length == rows == 1 and width == 0:
         return [[]]
-    seen = get_seen(mask, rows, width, arrays)
+    seen = get_seen(mask, rows, width, arrays, additive)
     for row in range(length, rows):
         if seen[row].any():
             raise Broken(
@@ -198,10 +200,17 @@ def get_implied_rows(
     return [list(columns[: max(0, first + row + 1)]) for row in range(length)]
 
 
-def get_seen(mask: Mask, rows: int, width: int, arrays: Arrays) -> npt.NDArray[np.bool_]:
-    """[rows, width], True where the row sees the column."""
+def get_seen(
+    mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
+) -> npt.NDArray[np.bool_]:
+    """[rows, width], True where the row sees the column. additive: the dtype that the
+    mask must have; None for any form."""
     content = to_numpy(arrays, mask, "the mask")
     shape = content.shape
+    if additive not in (None, arrays.dtype(mask)):
+        raise Broken(
+            "mask", f"the mask has dtype {arrays.dtype(mask)}, asked for was {additive}"
+        )
     if shape[-2:] != (rows, width) or content.size != rows * width:
         raise Broken(
             "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
@@ -213,6 +222,10 @@ def get_seen(mask: Mask, rows: int, width: int, arrays: Arrays) -> npt.NDArray[n
     if not (seen | (content <= NEVER)).all():
         raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
     return seen
+
+
+MOST_KEPT = 8
+"""Arrays under watch at a time: the latest."""
 
 
 class Promises:
@@ -229,6 +242,7 @@ class Promises:
         """Remembers what the arrays that `cache` returned hold."""
         content = [np.array(self.arrays.to_numpy(array)) for array in pair]
         self.kept.append((cache, name, list(pair), content))
+        del self.kept[:-MOST_KEPT]
 
     def check(self, concerned: Callable[[str], bool] = lambda cache: True) -> None:
         """Raises Broken("alias") if an array of a concerned cache has changed."""

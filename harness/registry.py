@@ -11,12 +11,15 @@ import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_args
 
-from harness.backend import Backend, Kind
+from harness.backend import Alignment, Backend, Kind, Lifetime
 from harness.contracts import CONTRACTS
+from harness.contracts.base import Contract
 from harness.errors import UsageError
+from harness.program import check_field
 from harness.text import say_error
+from harness.tolerance import UNIT
 
 GROUP = "lockstep.backends"
 
@@ -43,13 +46,14 @@ def get_target(name: str) -> str:
     names = list_names()
     if name in names:
         return names[name]
-    if ":" in name and name.replace(":", "", 1).replace(".", "").isidentifier():
+    module, colon, factory = name.partition(":")
+    if colon and module.replace(".", "_").isidentifier() and ":" not in factory:
         return name
     near = get_close_matches(name, names)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}."
     raise UsageError(
-        f"--backend {name}: no backend has this name; {hint}"
-        " Or give one of your own as package.module:factory"
+        f"--backend {name}: no backend has this name; {hint} One of your own is given as"
+        " package.module:factory"
     )
 
 
@@ -98,30 +102,43 @@ def import_module(name: str, module_name: str) -> Any:
 
 def check_declaration(backend: Backend) -> None:
     """Every contract, kind and operation exists; every declared operation is there."""
+    for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
+        require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
+    for dtype in backend.dtypes:
+        require(dtype, UNIT, "dtype")
+    if not backend.dtypes or not any(backend.contracts.values()):
+        raise Unavailable("declares no kind, or no dtype")
     for contract_name, kinds in backend.contracts.items():
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
-            check_kind(kind, declared)
+            check_kind(kind, declared, contract)
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
-            for field in declared.config:
-                require(field, contract.config, f"config field of {contract_name}")
             check_operations(backend, contract_name, kind, declared)
 
 
-def check_kind(kind: str, declared: Any) -> None:
+def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """What is declared for a kind has the types that it should have."""
     if not isinstance(declared, Kind):
         raise Unavailable(
             f"declares {kind} as a {type(declared).__name__}, not a harness.backend.Kind"
         )
+    for operation in contract.required:
+        if operation not in declared.operations:
+            raise Unavailable(f"declares {kind} without {operation}")
     for field, values in declared.config.items():
+        require(field, contract.config, f"config field of {contract.name}")
         if not isinstance(values, tuple | list) or not values:
             raise Unavailable(
                 f"declares {kind} with {field}: {values!r}, not a tuple of values"
             )
+        for value in values:
+            try:
+                check_field(value, contract.config[field], f"declares {kind}: {field}")
+            except UsageError as error:
+                raise Unavailable(str(error)) from None
 
 
 def require(name: str, options: Mapping[str, Any], what: str) -> None:

@@ -20,6 +20,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "exit_status": outcome.get_exit_status(),
         "versions": outcome.versions,
         "unavailable": outcome.unavailable,
+        "dead": outcome.dead,
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 

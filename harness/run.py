@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.backend import Backend
 from harness.compare import Difference, find_difference
 from harness.contracts.base import Answer, Broken, Op
+from harness.errors import UsageError
 from harness.program import Program
 from harness.text import make_plain, say_error
 
 Coverage = Counter[tuple[str, str]]
 """(abstract state, operation) → how often."""
+
+MAX_NUMBERS = 1 << 22
+"""In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
 
 ERRORS = frozenset({"malformed", "crash", "hang"})
 """What differs if the backend is not wrong about a cache, but no longer answers."""
@@ -113,8 +117,10 @@ class Run:
             # does not raise where an operation is legal.
             message = f"raised {say_error(error)}"
             self.diverge(Difference("error", message), step, operation)
-        except SystemExit as error:
-            message = f"asked the process to exit ({say_error(error)})"
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            message = f"would have ended the process: raised {say_error(error)}"
             self.diverge(Difference("crash", message), step, operation)
         return self.result
 
@@ -177,13 +183,33 @@ def run(
 
 
 def trace(program: Program) -> list[Answer]:
-    """What the reference expects of each operation; skipped ones say why."""
+    """What the reference expects of each operation; skipped ones say why.
+
+    Raises UsageError if that comes to more than MAX_NUMBERS numbers.
+    """
     rules = program.rules
     model = rules.open_model(program.config)
     answers: list[Answer] = []
+    numbers = 0
     for op in program.ops:
         operation = rules.operations[op["op"]]
         why = operation.illegal(op, model)
         answers.append({"skipped": why} if why else operation.expect(op, model))
         model.tag += operation.tokens(op)
+        numbers += count_numbers(answers[-1])
+        if numbers > MAX_NUMBERS:
+            raise UsageError(
+                f"what the reference expects comes to more than {MAX_NUMBERS:,} numbers;"
+                " trace a shorter program"
+            )
     return answers
+
+
+def count_numbers(value: Any) -> int:
+    """The numbers in an answer, however deep."""
+    if isinstance(value, Mapping):
+        return sum(map(count_numbers, value.values()))
+    if isinstance(value, list):
+        nested = value and isinstance(value[0], list)
+        return sum(map(count_numbers, value)) if nested else len(value)
+    return 1

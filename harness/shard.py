@@ -56,7 +56,7 @@ class Shard:
     def consume(self, program: Program) -> None:
         """Runs one program; shrinks and reports what is new in it."""
         worker, backend = self.worker, self.backend
-        self.digest.update(worker.record.begin(program, backend.name))
+        self.digest.update(worker.record.begin(program, worker.asked))
         result = run(program, backend, coverage=self.coverage, on_step=worker.record.step)
         self.programs += 1
         self.steps += result.steps

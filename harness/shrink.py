@@ -22,10 +22,18 @@ FEW = 14
 class Shrinker:
     """The smallest program found so far.
 
-    fails: must hold for `program`. seconds: when to stop, at the latest.
+    fails: must hold for `program`. seconds: when to stop, at the latest. allows: which
+    programs may be tried at all.
     """
 
-    def __init__(self, program: Program, fails: Fails, seconds: float) -> None:
+    def __init__(
+        self,
+        program: Program,
+        fails: Fails,
+        seconds: float,
+        allows: Fails = lambda candidate: True,
+    ) -> None:
+        self.allows = allows
         self.best = program
         self.fails = fails
         self.runs = 0
@@ -61,6 +69,8 @@ class Shrinker:
         if digest in self.tried:
             return False
         self.tried.add(digest)
+        if not self.allows(candidate):
+            return False
         self.runs += 1
         if not self.fails(candidate):
             return False
@@ -156,7 +166,8 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
     if isinstance(schema.get("type"), list):
         simpler.append(None)
     if isinstance(value, list):
-        return simpler + [leave_out(value, [place]) for place in range(len(value))]
+        shorter = [leave_out(value, [place]) for place in range(len(value))]
+        return simpler + shorter + lower_items(value)
     if isinstance(value, bool) or not isinstance(value, int):
         return simpler
     if value < 0:
@@ -164,6 +175,15 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
     low = max(0, schema.get("minimum", 0))
     lower = {low, low + 1, low + 2, low + 3, value // 2, value - 1}
     return simpler + sorted(number for number in lower if low <= number < value)
+
+
+def lower_items(values: list[Any]) -> list[list[Any]]:
+    """One number of a list lower by one."""
+    return [
+        [*values[:place], value - 1, *values[place + 1 :]]
+        for place, value in enumerate(values)
+        if isinstance(value, int) and value > 0 and value - 1 not in values
+    ]
 
 
 def rename(program: Program) -> Program:

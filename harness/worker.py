@@ -39,11 +39,13 @@ class Worker:
     def __init__(self, record: Record, emit: Emit) -> None:
         self.record, self.emit = record, emit
         self.backends: dict[str, Backend] = {}
+        self.asked = ""
 
     def do(self, task: Mapping[str, Any]) -> None:
         """One task; it ends with an event that says "done" or "unavailable"."""
         try:
-            backend = self.get_backend(task["backend"])
+            self.asked = task["backend"]
+            backend = self.get_backend(self.asked)
             answer = TASKS[task["do"]](self, backend, task)
             self.emit({"event": "done", **answer})
         except (Unavailable, UsageError) as error:
@@ -64,7 +66,7 @@ class Worker:
 
     def run(self, program: Program, backend: Backend, every: bool) -> Result:
         """Runs a program with the record kept."""
-        self.record.begin(program, backend.name)
+        self.record.begin(program, self.asked)
         return run(program, backend, every=every, on_step=self.record.step)
 
     def run_both(self, program: Program, backend: Backend) -> Result:
@@ -92,7 +94,11 @@ class Worker:
 
         if not fails(program):
             return program, divergence
-        best = Shrinker(program, fails, seconds).shrink()
+
+        def is_declared(candidate: Program) -> bool:
+            return why_unsupported(candidate, backend) is None
+
+        best = Shrinker(program, fails, seconds, is_declared).shrink()
         return best, find(best, every) or divergence
 
 
@@ -187,6 +193,12 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
             f"{backend.name} declares no {program.contract} cache of kind"
             f" {program.kind} (it has: {has})"
         )
+    for field, schema in program.rules.config.items():
+        default = [schema["default"]] if field in program.rules.opt_in else None
+        allowed = kinds[program.kind].config.get(field, default)
+        value = program.config[field]
+        if allowed is not None and value not in allowed:
+            return f"{backend.name} does not declare {field} {value}"
     missing = {op["op"] for op in program.ops} - kinds[program.kind].operations
     if missing:
         return f"{backend.name} does not declare {', '.join(sorted(missing))}"
@@ -214,7 +226,7 @@ def follow(parent: int) -> None:
 def main() -> None:
     connection = Connection(int(sys.argv[1]))
     record = Record(Path(sys.argv[2]))
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())
 
     def emit(event: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(event).encode())

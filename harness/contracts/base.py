@@ -132,8 +132,12 @@ class Contract(ABC):
     kinds: ClassVar[tuple[str, ...]]
     config: ClassVar[Mapping[str, Schema]]
     operations: ClassVar[Mapping[str, Operation]]
+    required: ClassVar[Sequence[str]]
+    """The operations without which there is nothing to check."""
     states: ClassVar[Sequence[str]]
     """All abstract states, by name."""
+    opt_in: ClassVar[frozenset[str]]
+    """The fields of a config that a backend must name, or they stay at their default."""
     facts: ClassVar[Sequence[str]]
     """The names that `get_facts` gives numbers for."""
 

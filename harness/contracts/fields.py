@@ -28,6 +28,6 @@ COUNT: Schema = integer(0, MAX_POSITION)
 POSITION: Schema = integer(0, MAX_POSITION)
 INTEGER: Schema = integer(-MAX_POSITION, MAX_POSITION)
 WINDOW: Schema = integer(1, MAX_POSITION)
-DIMENSION: Schema = integer(1, 256)
+DIMENSION: Schema = integer(1, 1024)
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}

@@ -48,6 +48,8 @@ class LayerContract(Contract):
     operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
 
     states = states.STATES
+    required = ("update",)
+    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form"})
     facts = ("offset",)
 
     def why_not(self, config: Mapping[str, Any]) -> str | None:

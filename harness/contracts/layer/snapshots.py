@@ -16,6 +16,8 @@ from harness.text import clean
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
 MAX_SNAPSHOTS = 64
+USAGE: Answer = {"error": "usage"}
+"""What a usage error answers: a ValueError, and nothing has changed."""
 
 
 class TakeSnapshot(LayerOperation):
@@ -156,12 +158,7 @@ class Merge(LayerOperation):
         parent, child = op["parent"], op["child"]
         if parent == child and parent is not None:
             return "parent and child are one snapshot"
-        unknown = model.why_not_snapshot(parent) or model.why_not_snapshot(child)
-        if unknown or parent is None or child is None or model.config["kind"] != "kv":
-            return unknown
-        end, begin = model.snapshots[parent].end, model.snapshots[child].begin
-        adjacent = end == begin
-        return None if adjacent else f"{parent} ends at {end}, {child} begins at {begin}"
+        return model.why_not_snapshot(parent) or model.why_not_snapshot(child)
 
     def draw_fields(
         self, source: Source, model: LayerModel, cache: str
@@ -172,21 +169,36 @@ class Merge(LayerOperation):
             for child, after in model.snapshots.items()
             if parent != child and before.end == after.begin
         ]
-        if not pairs or not source.below(8):
-            one = source.pick([None, *model.snapshots])
-            pairs = [(one, None), (None, one)]
+        names = list(model.snapshots)
+        if len(names) > 1 and not source.below(16):
+            first = source.below(len(names))
+            pairs = [(names[first], names[first - 1])]  # adjacent or not
+        elif names and not source.below(16):
+            pairs = [(names[0], None), (None, names[0])]
+        if not pairs:
+            return None
         parent, child = source.pick(pairs)
         return {"parent": parent, "child": child, "into": source.pick(SNAPSHOTS)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        parent = op["parent"] and model.snapshots.pop(op["parent"])
-        child = op["child"] and model.snapshots.pop(op["child"])
-        merged = model.get(op.get("cache", "a")).merge(parent or None, child or None)
+        names = [name for name in (op["parent"], op["child"]) if name]
+        parent, child = (model.snapshots.get(op[side]) for side in ("parent", "child"))
+        try:
+            merged = model.get(op.get("cache", "a")).merge(parent, child)
+        except ValueError:
+            return dict(USAGE)
+        for name in names:
+            del model.snapshots[name]
         return {"range": model.put_snapshot(op["into"], merged)}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        parent, child = subject.consume(op["parent"]), subject.consume(op["child"])
-        merged = subject.get(op.get("cache", "a")).merge(parent, child)
+        sides = [subject.find_snapshot(op[side]) for side in ("parent", "child")]
+        try:
+            merged = subject.get(op.get("cache", "a")).merge(*sides)
+        except ValueError:
+            return dict(USAGE)
+        subject.consume(op["parent"])
+        subject.consume(op["child"])
         return {"range": subject.put_snapshot(op["into"], merged)}
 
     def describe_here(self, op: Op) -> str:
@@ -227,25 +239,29 @@ class Prepare(LayerOperation):
         **CACHE,
     }
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        cache = model.get(op.get("cache", "a"))
-        return cache.captures.why_not(op["offsets"], cache.offset)
-
     def draw_fields(
         self, source: Source, model: LayerModel, cache: str
     ) -> dict[str, Any] | None:
-        if model.get(cache).captures.scheduled:
-            return None
         offset = model.get(cache).offset
+        if model.get(cache).captures.scheduled and source.below(8):
+            return None
+        if not source.below(16):
+            return {"offsets": [max(0, offset - 1), offset + source.below(3)]}
         ahead = {offset + source.below(6) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        model.get(op.get("cache", "a")).prepare(op["offsets"])
+        try:
+            model.get(op.get("cache", "a")).prepare(op["offsets"])
+        except ValueError:
+            return dict(USAGE)
         return {}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        subject.get(op.get("cache", "a")).prepare(op["offsets"])
+        try:
+            subject.get(op.get("cache", "a")).prepare(op["offsets"])
+        except ValueError:
+            return dict(USAGE)
         return {}
 
     def describe_here(self, op: Op) -> str:
