@@ -93,11 +93,14 @@ class LayerCache(Protocol):
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]: ...
-    def merge(
-        self, parent: Snapshot | None, child: Snapshot | None
-    ) -> Snapshot | None: ...
+    def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
+        """Raises ValueError, and consumes nothing, if the ranges are not adjacent."""
+
     def close(self, snapshot: Snapshot) -> None: ...
-    def prepare(self, offsets: Sequence[int]) -> None: ...
+    def prepare(self, offsets: Sequence[int]) -> None:
+        """Raises ValueError, and schedules nothing, if the offsets do not ascend, lie
+        behind the cache, or if earlier captures were not taken."""
+
     def take(self) -> Sequence[Snapshot | None]: ...
 
 

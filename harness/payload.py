@@ -3,8 +3,10 @@
 Token n has tag n. Its key and value are a pure function of (tag, layer, head, dimension,
 role), chosen so that the tag can be read back from what a cache returns:
 
-* A number is an odd multiple of 1/16 between -15/16 and 15/16. Those sixteen numbers are
-  exact in float32, float16, bfloat16 and float8, so moving data is checked for equality.
+* A number is near one of the sixteen odd multiples of 1/16 between -15/16 and 15/16: the
+  multiple is a digit. What it is off by is below 1/32 and uses the last bit that the
+  storage dtype has for numbers below 1. So it is exact in that dtype, data that is moved
+  must come back equal, and a detour through a narrower dtype shows.
 * The first `digits` dimensions spell a code in base 16; code = (tag * 40503 + salt) mod
   16 ** digits. The multiplier is odd, so within one (layer, head, role) no two tags share
   a code, and neighbouring tags look nothing alike. The salt tells layers, heads and roles
@@ -28,6 +30,9 @@ ROLES: tuple[Role, ...] = ("key", "value", "query")
 MULTIPLIER = 40503
 """Odd, and close to 2 ** 16 divided by the golden ratio, which spreads neighbours."""
 
+FINE = 2_654_435
+"""Mixes a code into the low bits of its vector."""
+
 MAX_DIGITS = 4
 
 F32 = npt.NDArray[np.float32]
@@ -49,15 +54,32 @@ def get_salt(layer: int, head: int, role: Role) -> int:
     return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
 
 
+BITS = {"float32": 24, "float16": 11, "bfloat16": 8, "coarse": 5}
+"""dtype → b, where all multiples of 2 ** -b below 1 are exact. "coarse", for storage that
+rounds, has the digits alone."""
+
+
 def compute_vectors(
-    tags: npt.NDArray[np.int64], layer: int, head: int, role: Role, dim: int
+    tags: npt.NDArray[np.int64], layer: int, head: int, role: Role, dim: int, dtype: str
 ) -> F32:
     """The vectors of `tags`: [tags, dim]."""
     modulus = get_tag_limit(dim)
     code = (tags * MULTIPLIER + get_salt(layer, head, role)) % modulus  # [tags]
     columns = [get_digit(code, dimension) for dimension in range(dim)]
     digits = np.stack(columns, axis=1) if columns else np.zeros((len(tags), 0))
-    return ((2 * digits - 15) / 16).astype(np.float32)
+    fine = compute_fine(code, dim, BITS[dtype])
+    vectors: F32 = ((2 * digits - 15) / 16 + fine).astype(np.float32)
+    return vectors
+
+
+def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
+    """What the numbers of a vector are off their digits by: odd multiples of 2 ** -bits
+    between -1/32 and 1/32. [tags, dim]."""
+    spread = 1 << (bits - 5)
+    if spread == 1:
+        return 0.0
+    mixed = code[:, None] * FINE + np.arange(dim) * MULTIPLIER
+    return (2 * (mixed % spread) + 1 - spread) * 2.0**-bits
 
 
 def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int64]:
@@ -95,10 +117,10 @@ class Table:
         """
         digits = get_digits(self.dim)
         modulus = 16**digits
-        weights = np.array([8.0 * 16**place for place in range(digits)], np.float32)
+        weights = np.array([16**place for place in range(digits)])
         with np.errstate(invalid="ignore", over="ignore"):
-            spelled = array[0, 0, :, :digits] @ weights  # [tokens], exact in float32
-            code = (spelled + (modulus - 1) / 2).astype(np.int64)
+            spelled = np.rint(array[0, 0, :, :digits] * 8 + 7.5)  # [tokens, digits]
+            code = spelled.astype(np.int64) @ weights
         salt = get_salt(self.layer, 0, self.role)
         tags = (code - salt) * pow(MULTIPLIER, -1, modulus) % modulus
         known: npt.NDArray[np.int64] = np.minimum(tags, self.vectors.shape[2])
@@ -110,18 +132,22 @@ class Table:
 
 
 @cache
-def get_table(layer: int, role: Role, heads: int, dim: int, limit: int) -> Table:
+def get_table(
+    layer: int, role: Role, heads: int, dim: int, limit: int, dtype: str = "float32"
+) -> Table:
     """The table for tags below `limit`, which is rounded up to a power of two so that
     few tables are ever built."""
     limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim))
-    return get_rounded_table(layer, role, heads, dim, limit)
+    return get_rounded_table(layer, role, heads, dim, limit, dtype)
 
 
 @cache
-def get_rounded_table(layer: int, role: Role, heads: int, dim: int, limit: int) -> Table:
+def get_rounded_table(
+    layer: int, role: Role, heads: int, dim: int, limit: int, dtype: str
+) -> Table:
     tags = np.arange(limit, dtype=np.int64)
     vectors = np.stack(
-        [compute_vectors(tags, layer, head, role, dim) for head in range(heads)]
+        [compute_vectors(tags, layer, head, role, dim, dtype) for head in range(heads)]
     )[None]
     vectors.flags.writeable = False
     return Table(layer, role, vectors)

@@ -32,9 +32,11 @@ class Reader:
         self.tolerance = backend.tolerance
         self.dtype: str = config["dtype"]
         heads = config["heads"]
-        self.keys = get_table(layer, "key", heads, config["key_dim"], limit)
-        self.values = get_table(layer, "value", heads, config["value_dim"], limit)
-        self.queries = get_table(layer, "query", heads, config["key_dim"], limit)
+        stored = "coarse" if backend.tolerance else self.dtype
+        key_dim, value_dim = config["key_dim"], config["value_dim"]
+        self.keys = get_table(layer, "key", heads, key_dim, limit, stored)
+        self.values = get_table(layer, "value", heads, value_dim, limit, stored)
+        self.queries = get_table(layer, "query", heads, key_dim, limit, stored)
 
     def feed(self, tag: int, length: int) -> tuple[Array, Array]:
         """K [1, heads, length, key_dim] and V of the tags from `tag` on."""

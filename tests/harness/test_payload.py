@@ -31,10 +31,28 @@ def round_to(dtype: str, array: F32) -> F32:
 @pytest.mark.parametrize(("dim", "limit"), [(1, 16), (2, 256), (3, 4096), (8, 5000)])
 @pytest.mark.parametrize("role", ["key", "value", "query"])
 def test_tags_are_read_back(dtype: str, dim: int, limit: int, role: str) -> None:
-    table = get_table(2, role, 3, dim, limit)  # type: ignore[arg-type]
+    table = get_table(2, role, 3, dim, limit, dtype)  # type: ignore[arg-type]
     stored = round_to(dtype, np.array(table.vectors[:, :, :limit]))
     assert np.array_equal(stored, table.vectors[:, :, :limit])
     assert table.read_tags(stored).tolist() == list(range(limit))
+
+
+NARROWER = [("float32", "float16"), ("float32", "bfloat16"), ("float16", "bfloat16")]
+
+
+@pytest.mark.parametrize(("dtype", "narrower"), NARROWER)
+def test_a_detour_through_a_narrower_dtype_shows(dtype: str, narrower: str) -> None:
+    """In every vector; numbers near 0 have a bit or two to spare."""
+    vectors = get_table(0, "value", 2, 4, 512, dtype).vectors
+    assert (round_to(narrower, np.array(vectors)) != vectors).any(axis=3).all()
+
+
+def test_a_detour_through_float8_shows_in_bfloat16() -> None:
+    """float8 e4m3 has four significant bits; the payload of bfloat16 uses eight."""
+    vectors = get_table(0, "value", 2, 4, 512, "bfloat16").vectors
+    mantissa, exponent = np.frexp(vectors)
+    rounded = np.ldexp(np.round(mantissa * 16) / 16, exponent)
+    assert (rounded != vectors).any(axis=3).all()
 
 
 def test_rounding_of_this_test_does_round() -> None:
@@ -51,7 +69,7 @@ def test_tag_limit(dim: int, limit: int) -> None:
 def test_no_two_places_write_a_tag_alike() -> None:
     places = list(itertools.product(range(2), range(4), ROLES))
     tags = np.arange(64)
-    vectors = [compute_vectors(tags, *place, 4) for place in places]
+    vectors = [compute_vectors(tags, *place, 4, "bfloat16") for place in places]
     for left, right in itertools.combinations(vectors, 2):
         assert not (left == right).all(axis=1).any()
 
@@ -66,7 +84,7 @@ def test_salts_are_distinct_with_three_digits() -> None:
 
 @pytest.mark.parametrize("dim", [2, 4, 6, 8])
 def test_exchanged_dimensions_show(dim: int) -> None:
-    vectors = compute_vectors(np.arange(64), 0, 0, "key", dim)
+    vectors = compute_vectors(np.arange(64), 0, 0, "key", dim, "float16")
     for left, right in itertools.combinations(range(dim), 2):
         order = list(range(dim))
         order[left], order[right] = right, left
@@ -75,7 +93,7 @@ def test_exchanged_dimensions_show(dim: int) -> None:
 
 
 def test_neighbours_differ_in_more_than_one_dimension() -> None:
-    vectors = compute_vectors(np.arange(256), 0, 0, "key", 4)
+    vectors = compute_vectors(np.arange(256), 0, 0, "key", 4, "coarse")
     assert ((vectors[1:] != vectors[:-1]).sum(axis=1) > 1).all()
 
 
