@@ -240,11 +240,16 @@ def replay(
     statuses = []
     with Pool(1, failures / RUNNING, step_time) as pool:
         for path, program in iterate_saved(list(paths)):
-            for backend in backends or [get_own_backend(path, program)]:
-                event = call(pool, "run", backend, program)
-                status, words = judge(event, program)
-                print_replayed(console, path, backend, status, words)
-                statuses.append(status)
+            try:
+                if isinstance(program, UsageError):
+                    raise program
+                for backend in backends or [get_own_backend(path, program)]:
+                    status, words = judge(call(pool, "run", backend, program), program)
+                    print_replayed(console, f"{backend} {path}", status, words)
+                    statuses.append(status)
+            except UsageError as error:
+                click.echo(f"lockstep: {error}", err=True)
+                statuses.append("ERROR")
     return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
 
 
@@ -268,7 +273,10 @@ def judge(event: Event, program: Program) -> tuple[str, str]:
     if event["event"] != "done":
         return "ERROR", say_end(event)
     if event["divergence"] is None:
-        return "FIXED", f"agrees in all {event['steps']} steps"
+        words = f"agrees in all {event['steps']} steps"
+        if event["skipped"]:
+            words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"
+        return "FIXED", words
     divergence = Divergence.from_json(event["divergence"])
     words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
     before, now = program.meta.get("signature"), divergence.get_signature(program)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -179,11 +178,7 @@ def get_status(outcome: Outcome) -> Text:
     )
 
 
-def print_replayed(
-    console: Console, path: Path, backend: str, status: str, words: str
-) -> None:
+def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:
     style = {"FIXED": "green", "FAILED": "bold red", "ERROR": "bold yellow"}[status]
-    line = Text.assemble(
-        (status, style), f" {backend} {path}", f": {words}" if words else ""
-    )
+    line = Text.assemble((status, style), f" {what}", f": {words}" if words else "")
     console.print(line, soft_wrap=True)

@@ -76,16 +76,21 @@ def get_replay_line(path: Path, backend: str) -> str:
     return f"lockstep replay {quote(str(path))} --backend {quote(backend)}"
 
 
-def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program]]:
-    """The programs in files, and in the files of folders. Raises UsageError."""
+def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
+    """The programs in files, and in the files of folders; what is wrong with a file
+    stands in the place of its programs. Raises UsageError for a folder without any."""
     for path in paths:
         files = sorted(find_files(path)) if path.is_dir() else [path]
         if not files:
             raise UsageError(f"{path}: no program file (.json, .jsonl) in this folder")
         for file in files:
-            programs = load_programs(file)
-            if not programs:
-                raise UsageError(f"{file}: holds no program")
+            try:
+                programs = load_programs(file)
+                if not programs:
+                    raise UsageError(f"{file}: holds no program")
+            except UsageError as error:
+                yield file, error
+                continue
             for program in programs:
                 yield file, program
 

@@ -165,6 +165,10 @@ class Contract(ABC):
         """A complete config that the declared kind supports."""
 
     @abstractmethod
+    def draw_reach(self, source: Source, model: Any) -> None:
+        """Decides how far a program goes: most stay small, a few do not."""
+
+    @abstractmethod
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:

@@ -9,7 +9,8 @@ from harness.backend import Kind
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract, Op, Source
 from harness.ledger import Entry, matches
-from harness.program import Program
+from harness.payload import get_tag_limit
+from harness.program import MAX_TOKENS, Program
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
@@ -46,6 +47,8 @@ class Drawer:
         rules = self.rules
         config = rules.draw_config(source, self.kind, self.declared)
         model = rules.open_model(config, rows=False)
+        rules.draw_reach(source, model)
+        most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         ops: list[Op] = []
         length = source.between(SHORTEST, LONGEST)
         for _ in range(TRIES * length):
@@ -55,6 +58,8 @@ class Drawer:
             if op is None or self.is_known(op, model):
                 continue
             operation = rules.operations[op["op"]]
+            if model.tag + operation.tokens(op) > most:
+                continue
             ops.append({**operation.get_defaults(), **op})
             operation.expect(ops[-1], model)
             model.tag += operation.tokens(op)

@@ -40,7 +40,7 @@ GROUP_SIZE = 32
 ROUNDING = 0.01
 """More than half a step of 8 bits between -15/16 and 15/16, with scales in bfloat16."""
 
-COMMON = {"mask_padding": (1,), "mask_form": ("any",)}
+COMMON = {"step": (4, 1, 2, 3, 8, 256), "mask_padding": (1,), "mask_form": ("any",)}
 PLAIN = {**COMMON, "chunk": (None,), "keep": (0,)}
 
 

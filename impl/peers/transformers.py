@@ -31,8 +31,8 @@ Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
 Attention = Literal["full_attention", "sliding_attention", "chunked_attention"]
 
-STATIC_LENGTH = 256
-"""Tokens that a static cache has room for; programs write far fewer into one cache."""
+STATIC_LENGTH = 1024
+"""Tokens that a static cache has room for; programs keep one cache below that."""
 
 MASKS: Mapping[Attention, Callable[..., Any]] = {
     "full_attention": create_causal_mask,

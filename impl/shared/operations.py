@@ -6,7 +6,8 @@ from typing import Any
 
 SNAPSHOTS = {"snapshot", "restore", "split", "merge", "close", "prepare", "take"}
 ALWAYS = {"update", "state", "view", "trim", "clone", "free", *SNAPSHOTS}
-MASKS = {"mask_padding": (1, 4), "mask_form": ("any", "additive")}
+STEP = {"step": (4, 1, 2, 3, 8, 256)}
+MASKS = {**STEP, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
 
 OPERATIONS: Mapping[str, frozenset[str]] = {
     "kv": frozenset({*ALWAYS, "size"}),

@@ -359,13 +359,31 @@ def test_an_operation_that_is_illegal_is_skipped_and_burns_its_tags(make: Make) 
         {"op": "restore", "snapshot": "s0", "target": 0},
         {"op": "clone", "into": "a"},
         {"op": "split", "snapshot": "s0", "at": 1, "parent": "x", "child": "x"},
-        {"op": "prepare", "offsets": [3, 1]},
+        {"op": "close", "snapshot": "s0"},
         {"op": "take", "into": ["x", "x"]},
         {"op": "update", "length": 2},
     )
     answers = trace(program)
     assert [list(answer) for answer in answers[:5]] == [["skipped"]] * 5
     assert answers[5] == {"offset": 2, "visible": [[0], [0, 1]]}
+
+
+def test_a_usage_error_is_an_answer_and_changes_nothing(make: Make) -> None:
+    """Unlike what cannot be asked at all, a backend must refuse it."""
+    program = make(
+        {"op": "update", "length": 4},
+        {"op": "snapshot", "from": 0, "into": "s0"},
+        {"op": "snapshot", "from": 3, "into": "s1"},
+        {"op": "merge", "parent": "s0", "child": "s1", "into": "s2"},
+        {"op": "prepare", "offsets": [6, 5]},
+        {"op": "prepare", "offsets": [3, 5]},
+        {"op": "prepare", "offsets": [5]},
+        {"op": "prepare", "offsets": [6]},
+        {"op": "restore", "snapshot": "s0", "target": 4},
+    )
+    answers = trace(program)
+    assert answers[3:8] == [{"error": "usage"}] * 3 + [{}, {"error": "usage"}]
+    assert answers[8] == {"ok": True, "offset": 4}
 
 
 def test_a_seventeenth_cache_is_skipped(make: Make) -> None:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.fields import MAX_LENGTH
 from harness.contracts.layer import model, operations, states
-from harness.contracts.layer.model import LayerModel
+from harness.contracts.layer.model import LONG_REACH, LayerModel
 from harness.contracts.layer.subject import LayerSubject
 
 WEIGHTS = {
@@ -29,10 +30,13 @@ WEIGHTS = {
 }
 """How often an operation is drawn against the others, which have 1."""
 
+LONG = 32
+"""One program in so many is a long one."""
+
 CHOICES: Mapping[str, Sequence[Any]] = {
-    "window": (4, 1, 2, 3, 5, 8),
+    "window": (4, 1, 2, 3, 5, 8, 4, 1, 2, 3, 5, 8, 16, 33),
     "step": (4, 1, 2, 3, 8, 256),
-    "heads": (1, 2, 3),
+    "heads": (1, 2, 3, 1, 2, 4, 1, 8),
     "key_dim": (4, 6, 8),
     "value_dim": (4, 6, 0),
     "conv_width": (4, 2, 3),
@@ -83,6 +87,10 @@ class LayerContract(Contract):
                 config[name] = source.pick(list(options))
         return config
 
+    def draw_reach(self, source: Source, model: LayerModel) -> None:
+        if source.below(LONG) == LONG - 1:
+            model.reach = LONG_REACH
+
     def draw_operation(
         self, source: Source, model: LayerModel, names: Sequence[str]
     ) -> Op | None:
@@ -124,7 +132,8 @@ class LayerContract(Contract):
         updates = first["op"] == second["op"] == "update"
         if not updates or first.get("cache") != second.get("cache"):
             return None
-        return {**first, "length": first["length"] + second["length"]}
+        length = first["length"] + second["length"]
+        return {**first, "length": length} if length <= MAX_LENGTH else None
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """One token fewer in an update, and every offset after it one lower; no split or

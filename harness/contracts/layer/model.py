@@ -62,16 +62,22 @@ def open_cache(config: Mapping[str, Any]) -> Cache:
     return KVCache(config["chunk"])
 
 
+REACH, LONG_REACH = 64, 640
+"""Offsets beyond the reach of a program show nothing new, but make every step slower. A
+few programs reach far, past the growth steps and windows that caches really have."""
+
+
 class LayerModel:
     """The reference caches and snapshots of one program, by name.
 
     A cache exists, empty, as soon as it is named. `past` notes what happened to one since
-    its last update, and `origin` where a snapshot was taken: for the abstract states.
+    its last update, for the abstract states. `reach` bounds what is drawn.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
         self.config = config
         self.rows = rows
+        self.reach = REACH
         self.tag = 0
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}

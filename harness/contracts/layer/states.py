@@ -127,7 +127,7 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
     """The states that generation must reach for a kind as it is declared."""
     has, config = declared.operations, declared.config
     rewinds = "restore" in has or ("trim" in has and kind != "state")
-    steps = kind != "state" and config.get("step") is None
+    steps = kind != "state" and "step" in config
     chunks = kind == "kv" and config.get("chunk", (None,)) != (None,)
     snapshots = "snapshot" in has
     reachable = {

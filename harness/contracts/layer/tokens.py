@@ -8,14 +8,17 @@ from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Schema, Source
 from harness.contracts.fields import COUNT, LENGTH, NAME
-from harness.contracts.layer.model import LayerModel, answer_tags, get_rows_visible
+from harness.contracts.layer.model import (
+    REACH,
+    LayerModel,
+    answer_tags,
+    get_rows_visible,
+)
 from harness.contracts.layer.operation import CACHE, LayerOperation, count
 from harness.contracts.layer.subject import LayerSubject
 from reference.state import StateCache
 
 CACHES = ("a", "b", "c")
-FAR = 64
-"""Offsets beyond this show nothing new, but make every step slower."""
 
 
 class Update(LayerOperation):
@@ -29,13 +32,16 @@ class Update(LayerOperation):
         self, source: Source, model: LayerModel, cache: str
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
-        if offset >= FAR and source.below(4):
-            return None
+        if offset >= model.reach:
+            return None if source.below(4) else {"length": 1}
         if source.below(2):
             return {"length": 1}
         lengths = [1, 2, 3, *self.list_edges(model, cache, offset)]
+        if model.reach > REACH:
+            lengths += [63, 100, 255, 256, 257, 300]
         length = source.pick(lengths)
-        return {"length": length if 1 <= length <= 12 else 1 + length % 5}
+        longest = 12 if model.reach == REACH else 300
+        return {"length": length if 1 <= length <= longest else 1 + length % 5}
 
     def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:
         """Lengths that end at a boundary, one before it, or one after."""
