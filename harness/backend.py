@@ -146,6 +146,9 @@ class Backend:
     open: makes one empty cache from a complete config (all fields set, defaults filled
     in; see `harness.contracts.layer.CONFIG`).
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
+    overwrite: fills an array that was handed to a cache with other numbers, in place, as
+    a model does that reuses its buffers; a cache must not notice. None where arrays are
+    values, or where a cache keeps its caller's arrays by design.
     tolerance: by how much a number may change in storage; 0 for everything that only
     moves data, more for quantized storage.
     ledger: the folder of its known divergences; see `harness.ledger`.
@@ -161,6 +164,7 @@ class Backend:
     lifetime: Lifetime = "until-write"
     causal: Alignment = "lower-right"
     poison: bool = False
+    overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from harness.shrink import Shrinker
 CRASHES = 2
 """After so many, the remaining shards of a pair are left out."""
 
-CRASH_SHRINK_SECONDS = 15.0
+CRASH_SHRINK_SECONDS = 10.0
 
 
 Watch = Callable[[Outcome], None]
@@ -142,13 +142,15 @@ class Campaign:
         if kind == "found":
             self.keep(pair, task, event)
             return
-        pair.running.pop(task["shard"], None)
+        counts = pair.running.pop(task["shard"], None)
         if kind == "done":
             pair.add(event)
             pair.digests[task["shard"]] = event["digest"]
-        elif kind in ("crash", "hang") and event["running"]:
+        elif counts is not None:
+            pair.add({**counts, "coverage": []})
+        if kind in ("crash", "hang") and event["running"]:
             self.keep_crash(pair, task, event)
-        else:
+        elif kind != "done":
             pair.errors.append(say_unavailable(event))
         if pair.crashes >= CRASHES or pair.errors:
             self.leave_out(pair)

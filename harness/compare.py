@@ -101,8 +101,9 @@ def get_tags(tokens: Tokens) -> tuple[int, ...]:
 def say_tokens(tokens: Tokens) -> str:
     if not tokens:
         return "nothing"
-    noun = "token" if len(tokens) == 1 else "tokens"
-    return f"{noun} {join(tokens)}"
+    if any(isinstance(token, str) for token in tokens):
+        return join(tokens)
+    return f"{'token' if len(tokens) == 1 else 'tokens'} {join(tokens)}"
 
 
 def say_parts(missing: Tokens, extra: Tokens) -> str:

@@ -56,10 +56,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
         from harness.contracts import CONTRACTS
-        from harness.registry import list_names
+        from harness.errors import UsageError
+        from harness.program import suggest
+        from harness.registry import get_target, list_names
 
         options = metafunc.config.option
         every = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
+        try:
+            for name in options.backend:
+                get_target(name)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+        for kind in options.kind:
+            if kind not in every:
+                near = suggest(kind, dict.fromkeys(every))
+                raise pytest.UsageError(f"--kind {kind}: there is no such kind{near}")
         cases = [
             Case(backend, kind, part)
             for backend in options.backend or list_names()

@@ -49,6 +49,8 @@ class KVCache:
 
     def trim(self, count: int) -> int:
         """Takes back the last `count` tokens, or all if fewer; says how many."""
+        if count < 0:
+            raise ValueError(f"trim: count {count} is negative")
         trimmed = min(count, self.offset)
         self.keep_below(self.offset - trimmed)
         return trimmed

@@ -66,6 +66,8 @@ class RotatingCache:
 
     def trim(self, count: int) -> int:
         """Takes back the last `count` tokens and says how many; 0 if it may not."""
+        if count < 0:
+            raise ValueError(f"trim: count {count} is negative")
         if not self.may_rewind():
             return 0
         trimmed = min(count, self.offset)

@@ -11,8 +11,9 @@ class Snapshot:
     """The tokens that a cache held, under the label [begin, end).
 
     Immutable, and independent of the cache that it came from. What the tokens are depends
-    on the kind of cache: kv keeps exactly the positions of the label, the others all
-    that they hold.
+    on the kind of cache: kv keeps exactly the positions of the label, the others all that
+    they hold. `split` and `merge` take their inputs over: whoever called them may not use
+    those again.
     """
 
     begin: int
@@ -25,7 +26,11 @@ class Captures:
 
     While a long prompt is computed in large updates, nobody can call `snapshot` in the
     middle of one; so the offsets are given beforehand, and the cache captures each one
-    as a write reaches it.
+    as a write reaches it: [the scheduled offset before it, or where the cache stood when
+    they were scheduled; this offset).
+
+    What was captured stays as it is. If the cache goes back afterwards and writes other
+    tokens past the same offset, that does not capture a second time.
     """
 
     def __init__(self) -> None:

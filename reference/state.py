@@ -45,6 +45,8 @@ class StateCache:
 
     def trim(self, count: int) -> int:
         """Always 0: a token that was read cannot be taken out again."""
+        if count < 0:
+            raise ValueError(f"trim: count {count} is negative")
         return 0
 
     def clone(self) -> StateCache:

@@ -46,6 +46,7 @@ def declare(name: str, device: str) -> Backend:
         lifetime="until-write",
         causal="upper-left",
         poison=True,
+        overwrite=lambda array: array.fill_(math.nan),
         versions={"torch": torch.__version__},
     )
 

@@ -69,9 +69,13 @@ class Recurrence:
         missing = np.zeros((self.width - len(rows), self.channels), np.float32)
         return np.concatenate([missing, rows])[None]
 
-    def advance(self, cache: Any, tag: int, length: int) -> list[list[Column]]:
+    def advance(
+        self, cache: Any, tag: int, length: int
+    ) -> tuple[list[list[Column]], Sequence[Array]]:
         """Reads, folds in `length` tokens from `tag` on, writes, in as many writes as the
-        cache asks for. Returns what the state at each token has read."""
+        cache asks for. Returns what the state at each token has read, and the arrays
+        that were written last."""
+        written: Sequence[Array] = ()
         rows: list[list[Column]] = []
         boundaries = list(cache.boundaries(length))
         if sum(boundaries) != length or any(part < 1 for part in boundaries):
@@ -81,15 +85,17 @@ class Recurrence:
             new = range(tag, tag + part)
             rows += [[*before, *new[: row + 1]] for row in range(part)]
             tags = tuple(seen for seen in before if isinstance(seen, int))
-            self.write(cache, (*tags, *new), part)
+            written = self.write(cache, (*tags, *new), part)
             tag += part
         rows[-1] = self.read(cache.read(), "read")
-        return rows
+        return rows, written
 
-    def write(self, cache: Any, tags: Tags, length: int) -> None:
+    def write(self, cache: Any, tags: Tags, length: int) -> Sequence[Array]:
         arrays = self.reader.arrays
         conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
-        cache.write(conv, arrays.from_numpy(self.compute_delta(tags), "float32"), length)
+        delta = arrays.from_numpy(self.compute_delta(tags), "float32")
+        cache.write(conv, delta, length)
+        return conv, delta
 
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list

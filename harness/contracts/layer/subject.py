@@ -43,6 +43,7 @@ class LayerSubject:
         self.closes = "close" in kind.operations
         self.caches: dict[str, Any] = {}
         self.snapshots: dict[str, Any] = {}
+        self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
         self.get("a")
@@ -88,11 +89,11 @@ class LayerSubject:
         """
         cache = self.get(name)
         if self.config["kind"] == "state":
-            rows = self.recurrence.advance(cache, tag, length)
+            rows, self.inputs[name] = self.recurrence.advance(cache, tag, length)
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
-        keys, values = self.reader.feed(tag, length)
+        keys, values = self.inputs[name] = self.reader.feed(tag, length)
         mask = cache.make_mask(length, rows_padded)
         keys, values = split_pair(cache.update(keys, values), "update")
         columns = self.reader.read((keys, values), "update", tokens)
@@ -134,13 +135,17 @@ class LayerSubject:
         return self.every or tag % SAMPLE == 0
 
     def settle(self, op: Op) -> None:
-        """Before `op`: whatever it may end must have held until now."""
+        """Before `op`: whatever it may end must have held until now. Then the arrays
+        that the cache was given last are free to be used again."""
         if self.every:
             self.promises.check()
         if self.backend.lifetime == "until-write" and op["op"] in WRITES:
             name = op.get("cache", "a")
             self.promises.check(lambda cache: cache == name)
             self.promises.drop(name)
+            for array in self.inputs.pop(name, ()):
+                if self.backend.overwrite:
+                    self.backend.overwrite(array)
 
     def finish(self) -> None:
         self.promises.check()
