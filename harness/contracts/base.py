@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from harness.backend import Backend, Kind
 
@@ -53,27 +53,6 @@ class Simplest(Source):
 
     def below(self, limit: int) -> int:
         return 0
-
-
-class Model(Protocol):
-    """The reference, as the caches of one program."""
-
-    tag: int
-    """The tag of the next token."""
-
-
-class Subject(Protocol):
-    """A backend, as the caches of one program."""
-
-    def settle(self, op: Op) -> None:
-        """Before `op` runs: checks that arrays returned earlier still hold what they
-        were promised to hold. Raises Broken("alias", …)."""
-
-    def finish(self) -> None:
-        """After the last operation: the same for all that is still promised."""
-
-    margin: float
-    """The largest error so far of what is compared with a tolerance, as a share of it."""
 
 
 class Operation(ABC):
@@ -176,15 +155,21 @@ class Contract(ABC):
 
     @abstractmethod
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
-        """The reference, empty. rows=False leaves the rows of visible tokens out of its
+        """The reference, empty, as the caches of one program; `tag` is the tag of the
+        next token. rows=False leaves the rows of visible tokens out of its
         answers, for those who only want to know where a program leads."""
 
     @abstractmethod
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> Any:
-        """The backend, empty, for a program that writes `tags` tokens. every: make the
-        costly checks at every step, not at some."""
+        """The backend, empty, as the caches of one program that writes `tags` tokens.
+
+        Its `settle(op)` checks, before `op` runs, that arrays returned earlier still hold
+        what they must; `finish()` does so at the end; `margin` is the largest error so
+        far of what has a tolerance, as a share of that. every: make the costly checks at
+        every step, not at some.
+        """
 
     @abstractmethod
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
