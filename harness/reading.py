@@ -231,10 +231,7 @@ MOST_KEPT = 8
 
 
 class Promises:
-    """Arrays that were returned, and what they held then.
-
-    still: tells whether they must still hold it.
-    """
+    """Arrays that were returned, and what they held then."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays

@@ -17,7 +17,7 @@ from harness.text import make_plain, say_error
 Coverage = Counter[tuple[str, str]]
 """(abstract state, operation) → how often."""
 
-MAX_NUMBERS = 1 << 22
+MAX_ANSWERED = 1 << 22
 """In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
 
 ERRORS = frozenset({"malformed", "crash", "hang"})
@@ -58,11 +58,15 @@ class Divergence:
 
 @dataclass
 class Result:
-    """What came of one run. margin: the largest error that a tolerance allowed, as a
-    share of that tolerance."""
+    """What came of one run.
+
+    why_skipped: the reason of the first operation that was skipped. margin: the largest
+    error that a tolerance allowed, as a share of that tolerance.
+    """
 
     steps: int = 0
     skipped: int = 0
+    why_skipped: str | None = None
     margin: float = 0.0
     divergence: Divergence | None = None
 
@@ -126,8 +130,10 @@ class Run:
 
     def is_skipped(self, op: Op) -> bool:
         operation = self.rules.operations[op["op"]]
-        if operation.illegal(op, self.model) is None:
+        why = operation.illegal(op, self.model)
+        if why is None:
             return False
+        self.result.why_skipped = self.result.why_skipped or why
         self.result.skipped += 1
         self.model.tag += operation.tokens(op)
         return True
@@ -185,7 +191,7 @@ def run(
 def trace(program: Program) -> list[Answer]:
     """What the reference expects of each operation; skipped ones say why.
 
-    Raises UsageError if that comes to more than MAX_NUMBERS numbers.
+    Raises UsageError if that comes to more than MAX_ANSWERED numbers.
     """
     rules = program.rules
     model = rules.open_model(program.config)
@@ -197,9 +203,9 @@ def trace(program: Program) -> list[Answer]:
         answers.append({"skipped": why} if why else operation.expect(op, model))
         model.tag += operation.tokens(op)
         numbers += count_numbers(answers[-1])
-        if numbers > MAX_NUMBERS:
+        if numbers > MAX_ANSWERED:
             raise UsageError(
-                f"what the reference expects comes to more than {MAX_NUMBERS:,} numbers;"
+                f"what the reference expects comes to more than {MAX_ANSWERED:,} numbers;"
                 " trace a shorter program"
             )
     return answers

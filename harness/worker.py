@@ -25,7 +25,7 @@ from harness.ledger import load_ledger
 from harness.program import Program, parse_program
 from harness.record import Record
 from harness.registry import Unavailable, load
-from harness.run import Divergence, Result, run, trace
+from harness.run import Divergence, Result, run
 from harness.shard import Shard
 from harness.shrink import Shrinker
 from harness.text import say_error
@@ -144,11 +144,7 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
         "versions": dict(backend.versions),
         "steps": result.steps,
         "skipped": result.skipped,
-        "why_skipped": next(
-            (answer["skipped"] for answer in trace(program) if "skipped" in answer), None
-        )
-        if result.skipped
-        else None,
+        "why_skipped": result.why_skipped,
     }
 
 

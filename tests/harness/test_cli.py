@@ -148,6 +148,19 @@ def test_a_bad_file_among_good_ones_is_named(run: Run, tmp_path: Path) -> None:
     assert "b.json: is not JSON" in ended.stderr
 
 
+def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
+    """An unknown snapshot is no error, but agreement must not look complete."""
+    ops = [
+        {"op": "update", "length": 2},
+        {"op": "restore", "snapshot": "zz", "target": 0},
+    ]
+    program = {**PROGRAM, "config": {"kind": "kv"}, "ops": ops}
+    (tmp_path / "skips.json").write_text(json.dumps(program))
+    ended = run("replay", "skips.json", "--backend", "torch-cpu")
+    assert ended.exit_code == 0
+    assert "1 skipped, first: there is no snapshot zz" in " ".join(ended.output.split())
+
+
 # --- help -------------------------------------------------------------------------------
 
 
