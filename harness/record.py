@@ -24,10 +24,12 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("w+b")
+        draft = path.with_suffix(".tmp")  # it gets its name once it can be read
+        self.file = draft.open("w+b")
         self.map = self.make_map(SIZE)
         self.place = 0
         self.clear()
+        draft.replace(path)
 
     def make_map(self, size: int) -> mmap.mmap:
         self.file.truncate(size)
