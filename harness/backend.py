@@ -126,6 +126,63 @@ class StateCache(Protocol):
         """The state after `length` more tokens."""
 
 
+class UnifiedCache(Protocol):
+    """One cache of the unified contract: the tokens of many sequences, in all layers.
+
+    A mistake of the caller raises ValueError with the value and the rule, and changes
+    nothing; what else may be refused raises an exception of `Backend.errors`.
+    """
+
+    def forward(
+        self,
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        exceptions: Sequence[int],
+        multimodal: Sequence[int],
+        reserve: bool,
+    ) -> None:
+        """Announces a pass of one row for each position: where its tokens stand and which
+        sequence they belong to. Then every layer is put, and got.
+
+        exceptions: rows that may also look ahead. multimodal: rows that stand for an
+        image. reserve: worst-case shapes only, nothing changes.
+        """
+
+    def put(self, layer: int, keys: Array, values: Array) -> None:
+        """K [1, heads, rows, key_dim], turned to its positions, and V of the pass."""
+
+    def get(self, layer: int) -> tuple[Array, Array, Array]:
+        """K [1, heads, columns, key_dim], V [1, heads, columns, value_dim] (or
+        [1, heads, value_dim, columns], where the config permutes values) and the mask
+        [rows, columns]: 0 where seen, -inf elsewhere, both padded as configured.
+
+        An encoder cache returns K and V as they were put, no mask, or None.
+        """
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None: ...
+    def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
+    def can_resume(self, sequence: int, position: int) -> bool: ...
+    def save(self) -> Any:
+        """All content, independent of the cache from now on."""
+
+    def load(self, saved: Any) -> None: ...
+
+    def of(self, layer_type: int) -> UnifiedCache:
+        """Of a wrapper: the cache that has the layers of this type."""
+
+    @property
+    def cached(self) -> bool:
+        """Of an encoder cache: whether an image is stored."""
+
+    def read_states(self, layer: int) -> tuple[Array, Array]:
+        """Of a recurrent cache: conv [sequences, conv_width - 1, channels] and delta
+        [sequences, heads, key_dim, value_dim] (float32) of the sequences of the pass, in
+        the order in which they first come; zeros at first use."""
+
+    def write_states(self, layer: int, conv: Array, delta: Array) -> None:
+        """The same after the pass."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a backend promises for one kind of cache.
@@ -144,7 +201,10 @@ class Backend:
     """One implementation on one device, as it declares itself.
 
     open: makes one empty cache from a complete config (all fields set, defaults filled
-    in; see `harness.contracts.layer.CONFIG`).
+    in; see `harness.contracts.layer.model.CONFIG` and that of `unified`). Kinds of
+    different contracts have different names.
+    errors: of the unified contract, the exceptions for "cache-full", "not-supported" and
+    "shared"; a usage error is a ValueError.
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
     overwrite: fills an array that was handed to a cache with other numbers, in place, as
     a model does that reuses its buffers; a cache must not notice. None where arrays are
@@ -167,5 +227,6 @@ class Backend:
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None
+    errors: Mapping[str, type[Exception]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""

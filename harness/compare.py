@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from harness.contracts.base import Answer
 from harness.text import make_plain
 
-Tokens = Sequence[int | str]
+Tokens = Sequence[Any]
+"""Tags, or (position, tag); words for what is neither."""
 
 
 @dataclass(frozen=True)
@@ -28,32 +30,82 @@ class Difference:
 
 NAMED = ("offset", "size", "error")
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
+STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 
 
-def find_difference(expected: Answer, observed: Answer) -> Difference | None:
+Describe = Callable[[int], str]
+"""A row's number in words."""
+
+
+def find_difference(
+    expected: Answer, observed: Answer, describe: Describe = "row {}".format
+) -> Difference | None:
     """The first difference, or None. Rows and tags are compared as multisets: column
     order is layout, not meaning. `columns`, what stands in each column, is not compared;
-    it tells a wrong mask from wrong contents."""
+    it tells a wrong mask from wrong contents. `layers` are more answers, which must be
+    the same; `where` says in words what an answer is about."""
     if "error" in observed and "error" not in expected:
         return Difference("error", f"it refused ({observed['error']} error)")
     for name, wanted in expected.items():
         got = observed.get(name)
-        if got == wanted:
+        if name == PARTS and got is not None:
+            difference = compare_parts(wanted, got, describe)
+        elif got == wanted:
             continue
-        if name == ROWS:
-            difference = compare_rows(wanted, got or [], observed.get(COLUMNS))
-        elif name == TAGS:
-            difference = compare_tags(wanted, got or [])
+        elif name == ROWS:
+            columns = observed.get(COLUMNS)
+            difference = compare_rows(wanted, got or [], columns, describe)
+        elif name in (TAGS, STORED) and wanted is not None and got is not None:
+            difference = compare_tags(wanted, got)
+        elif name == STATES:
+            difference = compare_states(wanted, got or [])
         else:
             what = name if name in NAMED else "result"
             difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
+        if difference:
+            return locate(difference, observed)
+    for layer in observed.get(LAYERS, ()):
+        difference = find_difference(expected, layer, describe)
         if difference:
             return difference
     return None
 
 
+def locate(difference: Difference, observed: Answer) -> Difference:
+    """The same difference, with the place that the answer is about."""
+    if "where" not in observed:
+        return difference
+    return replace(difference, message=f"{observed['where']}: {difference.message}")
+
+
+def compare_parts(
+    wanted: Sequence[Answer], got: Sequence[Answer], describe: Describe
+) -> Difference | None:
+    for number, (right, seen) in enumerate(zip(wanted, got, strict=True)):
+        difference = find_difference(right, seen, describe)
+        if difference:
+            return locate(difference, {"where": f"cache {number}"})
+    return None
+
+
+def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
+    """The order of tokens counts."""
+    for number, (right, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
+        if list(right) != list(seen):
+            return Difference(
+                "contents",
+                f"state {number} has read {say_tokens(seen)}, but should have read"
+                f" {say_tokens(right)}",
+                get_tags([*subtract(right, seen), *subtract(seen, right)]),
+            )
+    return None
+
+
 def compare_rows(
-    wanted: Sequence[Tokens], got: Sequence[Tokens], columns: Tokens | None
+    wanted: Sequence[Tokens],
+    got: Sequence[Tokens],
+    columns: Tokens | None,
+    describe: Describe,
 ) -> Difference | None:
     if len(wanted) != len(got):
         return Difference("mask", f"{len(got)} rows came back, not {len(wanted)}")
@@ -62,8 +114,8 @@ def compare_rows(
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                f"row {row} sees {say_tokens(seen)}, but should see {say_tokens(right)}"
-                + say_parts(missing, extra),
+                f"{describe(row)} sees {say_tokens(seen)}, but should see"
+                f" {say_tokens(right)}" + say_parts(missing, extra),
                 get_tags([*missing, *extra]),
             )
     return None
@@ -89,13 +141,14 @@ def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
     return "contents"
 
 
-def subtract(left: Tokens, right: Tokens) -> list[int | str]:
+def subtract(left: Tokens, right: Tokens) -> list[Any]:
     """What is in `left` more often than in `right`, in the order of `left`."""
     return list((Counter(left) - Counter(right)).elements())
 
 
 def get_tags(tokens: Tokens) -> tuple[int, ...]:
-    return tuple(token for token in tokens if isinstance(token, int))
+    tags = [token[1] if isinstance(token, tuple) else token for token in tokens]
+    return tuple(tag for tag in tags if isinstance(tag, int))
 
 
 def say_tokens(tokens: Tokens) -> str:
@@ -119,7 +172,11 @@ def join(tokens: Tokens, most: int = 12) -> str:
     """The tokens in words; the middle of a long list left out."""
     if len(tokens) > most:
         tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
-    return ", ".join(str(token) for token in tokens)
+    return ", ".join(say_token(token) for token in tokens)
+
+
+def say_token(token: Any) -> str:
+    return f"{token[1]} at {token[0]}" if isinstance(token, tuple) else str(token)
 
 
 def say(value: Any) -> str:

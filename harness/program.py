@@ -237,7 +237,8 @@ def check_size(program: Program, where: str) -> None:
         raise UsageError(
             f"{where}: writes {tokens} tokens; with these dimensions at most {most}"
         )
-    numbers = tokens * config["heads"] * (config["key_dim"] + config["value_dim"])
+    numbers = tokens * config["layers"] * config["heads"]
+    numbers *= config["key_dim"] + config["value_dim"]
     if numbers > MAX_NUMBERS:
         raise UsageError(
             f"{where}: K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"

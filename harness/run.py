@@ -108,7 +108,6 @@ class Run:
                     continue
                 expected, observed, difference = self.take_step(op)
                 if difference is not None:
-                    observed.pop("columns", None)
                     self.diverge(difference, step, operation, expected, observed)
                     return self.result
             self.subject.finish()
@@ -151,7 +150,9 @@ class Run:
         subject.settle(op)
         expected = operation.expect(op, model)
         observed = operation.observe(op, subject, model)
-        difference = find_difference(expected, observed)
+        difference = find_difference(
+            expected, observed, lambda row: operation.describe_row(op, row)
+        )
         if difference is None:
             operation.verify(op, subject, model)
         self.result.steps += 1
@@ -172,9 +173,22 @@ class Run:
             operation,
             difference.message,
             expected,
-            make_plain(got),
+            make_plain(leave_out_columns(got)),
             difference.tokens,
         )
+
+
+def leave_out_columns(answer: Any) -> Any:
+    """An answer without what only the comparison needed."""
+    if isinstance(answer, list):
+        return [leave_out_columns(part) for part in answer]
+    if not isinstance(answer, Mapping):
+        return answer
+    kept = {name: value for name, value in answer.items() if name != "columns"}
+    return {
+        name: leave_out_columns(value) if name in ("caches", "layers") else value
+        for name, value in kept.items()
+    }
 
 
 def run(

@@ -20,3 +20,18 @@ def get_attention_tolerance(
     unit = UNIT[dtype]
     score = (dim + 2) * unit * sqrt(dim) + storage * sqrt(dim)
     return 2 * score + (tokens + 2) * unit + storage
+
+
+def get_key_tolerance(dtype: str, turns: int, distance: int) -> float:
+    """How far one number of a key may be off that was turned to other positions.
+
+    turns: how often; distance: by how many positions in all. No pair of a key is longer
+    than sqrt(2). Storing it once, and once more after each turn, rounds a number by at
+    most sqrt(2) · u of the dtype, and turning a rounded pair carries the errors of both
+    numbers along: a factor of sqrt(2). Turning itself is computed in float32: the angle
+    is off by 2 · u of `distance` at most (a product of two rounded numbers), sine, cosine
+    and the two products by a few u each turn.
+    """
+    stored = 2 * (turns + 1) * UNIT[dtype]
+    computed = 2 * (2 * distance + 8 * turns) * UNIT["float32"]
+    return stored + computed

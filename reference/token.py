@@ -12,3 +12,15 @@ class Token(NamedTuple):
 
     tag: int
     position: int
+
+
+class SharedToken(NamedTuple):
+    """One token in a cache of many sequences.
+
+    tag, position: as in `Token`; the position is the caller's.
+    sequences: the sequences that it belongs to, at least one.
+    """
+
+    tag: int
+    position: int
+    sequences: frozenset[int]

@@ -4,5 +4,8 @@ from collections.abc import Mapping
 
 from harness.contracts.base import Contract
 from harness.contracts.layer import LAYER
+from harness.contracts.unified import UNIFIED
 
-CONTRACTS: Mapping[str, Contract] = {contract.name: contract for contract in (LAYER,)}
+CONTRACTS: Mapping[str, Contract] = {
+    contract.name: contract for contract in (LAYER, UNIFIED)
+}

@@ -89,6 +89,10 @@ class Operation(ABC):
     def describe(self, op: Op) -> str:
         """`op` in words, as a line of a report."""
 
+    def describe_row(self, op: Op, row: int) -> str:
+        """One row of what `op` answers, in words."""
+        return f"row {row}"
+
     @cache  # noqa: B019 - one object for each operation, for as long as the process
     def get_defaults(self) -> Op:
         """The operation with the fields that may be left out."""
@@ -152,6 +156,12 @@ class Contract(ABC):
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
         """One of `operations` that is legal now, likely where bugs are."""
+
+    def draw_misuse(
+        self, source: Source, model: Any, operations: Sequence[str]
+    ) -> Op | None:
+        """An operation that breaks a rule of usage; None if the contract draws none."""
+        return None
 
     @abstractmethod
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:

@@ -1,8 +1,8 @@
 """The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
 
 `model`: the config, and the reference as the caches of a program. `operations`: one class
-for each. `states`: what generation should reach. `subject` and `recurrence`: a backend's
-side. Here: how they make a contract, how programs are drawn, and what makes one simpler.
+for each. `states`: what generation should reach. `subject`: a backend's side. Here: how
+they make a contract, how programs are drawn, and what makes one simpler.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 from harness.backend import Array, Backend, Mask
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.layer.model import get_range
-from harness.contracts.layer.recurrence import Recurrence
+from harness.contracts.recurrence import Recurrence
 from harness.reading import Column, Promises, Reader, get_rows, split_pair
 from harness.tolerance import get_attention_tolerance
 from reference.attention import compute_attention
@@ -35,7 +35,7 @@ class LayerSubject:
         self.backend = backend
         self.config = {**config, "poison": backend.poison}
         self.reader = Reader(backend, config, max(1, tags))
-        self.recurrence = Recurrence(self.reader, config)
+        self.recurrence = Recurrence(backend.arrays, self.reader.keys, config)
         self.promises = Promises(backend.arrays)
         self.every = every
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None

@@ -1,6 +1,6 @@
-"""A recurrent layer for the kind state: small, exact, and telling for what it has read.
+"""A recurrent layer: small, exact, and telling for what it has read.
 
-A state cache computes nothing; the layer above it does. So the harness plays that layer:
+A cache computes nothing; the layer above it does. So the harness plays that layer:
 it reads the state, folds the new tokens in, and writes the result. The fold is a
 polynomial hash in whole numbers, so two states are equal only if the same tokens were
 read in the same order, and float32 holds them exactly.
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Array
+from harness.backend import Array, Arrays
 from harness.contracts.base import Broken
-from harness.payload import F32
-from harness.reading import Column, Reader, split_pair, to_numpy
+from harness.payload import F32, Table
+from harness.reading import Column, split_pair, to_numpy
 
 MODULUS = 65_521
 """The largest prime below 2 ** 16: products of two residues are exact in float64, and
@@ -34,8 +34,8 @@ class Recurrence:
     where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
     """
 
-    def __init__(self, reader: Reader, config: Mapping[str, Any]) -> None:
-        self.reader = reader
+    def __init__(self, arrays: Arrays, keys: Table, config: Mapping[str, Any]) -> None:
+        self.arrays, self.keys = arrays, keys
         self.dtype: str = config["dtype"]
         self.width: int = config["conv_width"] - 1
         self.channels: int = config["heads"] * config["key_dim"]
@@ -64,7 +64,7 @@ class Recurrence:
 
     def compute_conv(self, tags: Tags) -> F32:
         """The conv state after `tags`."""
-        rows = self.reader.keys.get_vectors(list(tags[-self.width :]))[0]  # [heads, n, d]
+        rows = self.keys.get_vectors(list(tags[-self.width :]))[0]  # [heads, n, d]
         rows = rows.transpose(1, 0, 2).reshape(-1, self.channels)
         missing = np.zeros((self.width - len(rows), self.channels), np.float32)
         return np.concatenate([missing, rows])[None]
@@ -91,7 +91,7 @@ class Recurrence:
         return rows, written
 
     def write(self, cache: Any, tags: Tags, length: int) -> Sequence[Array]:
-        arrays = self.reader.arrays
+        arrays = self.arrays
         conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
         delta = arrays.from_numpy(self.compute_delta(tags), "float32")
         cache.write(conv, delta, length)
@@ -104,6 +104,21 @@ class Recurrence:
         conv_shape = (1, self.width, self.channels)
         conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
         delta = self.get_floats(delta, self.places.shape, "float32", f"delta of {name}")
+        return self.identify(conv, delta)
+
+    def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
+        """The same for `count` states, one after the other in the first axis."""
+        conv, delta = split_pair(pair, name)
+        conv_shape = (count, self.width, self.channels)
+        delta_shape = (count, *self.places.shape[1:])
+        conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
+        delta = self.get_floats(delta, delta_shape, "float32", f"delta of {name}")
+        return [
+            self.identify(conv[at : at + 1], delta[at : at + 1]) for at in range(count)
+        ]
+
+    def identify(self, conv: F32, delta: F32) -> list[Column]:
+        """The same for one state as numpy has it."""
         candidates = self.known.get(delta.tobytes(), [])
         for tags in candidates:
             if np.array_equal(conv, self.compute_conv(tags)):
@@ -115,8 +130,8 @@ class Recurrence:
     def get_floats(
         self, array: Array, shape: Sequence[int], dtype: str, name: str
     ) -> npt.NDArray[Any]:
-        floats = to_numpy(self.reader.arrays, array, name)
-        got = self.reader.arrays.dtype(array)
+        floats = to_numpy(self.arrays, array, name)
+        got = self.arrays.dtype(array)
         if floats.shape != tuple(shape) or got != dtype:
             raise Broken(
                 "malformed",

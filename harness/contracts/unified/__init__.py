@@ -1,0 +1,200 @@
+"""The unified contract: many sequences in one pool, positions chosen by the caller.
+
+`model`: the config, and the reference as the cache of a program. `forward`, `operations`:
+one class for each operation. `misuse`: those that must be refused. `states`: what
+generation should reach. `subject`, `reader`: a backend's side. `simpler`: what makes a
+program simpler. Here: how they make a contract, and how programs are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+from harness.backend import Backend, Kind
+from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.unified import misuse, model, operations, simpler, states
+from harness.contracts.unified.model import CAUSAL, UnifiedModel
+from harness.contracts.unified.subject import UnifiedSubject
+
+WEIGHTS = {"forward": 16, "remove": 7, "copy_prefix": 3, "can_resume": 2}
+"""How often an operation is drawn against the others, which have 1."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16),
+    "memory": (0, 1, 2, 3, 5, 8, 40),
+    "chunk": (2, 1, 3, 4, 5, 8),
+    "sequences": (1, 2, 3, 4, 2, 3),
+    "capacity": (8, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40),
+    "batch": (4, 1, 2, 3, 5, 8, 16),
+    "slots": (None, 1, 2, 3),
+    "interval": (None, 1, 2, 3, 5),
+    "checkpoints": (1, 2, 3, 8),
+    "layers": (1, 2, 1, 3),
+    "heads": (1, 2, 1, 3),
+    "key_dim": (4, 6, 8),
+    "value_dim": (4, 3, 6, 8),
+    "conv_width": (4, 2, 3),
+    "rope_bases": ([10_000], [10_000, 500_000], [100, 10_000, 7]),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "mask_dtype": ("float32", "float16", "bfloat16"),
+    "cache_padding": (1, 2, 4, 1, 32),
+    "mask_padding": (1, 2, 4, 1, 32),
+    "permuted_values": (False, True),
+    "shift": (True, True, True, False),
+}
+"""What is drawn for a field of the config, the simplest first. "memory" is drawn as what
+it exceeds the window by."""
+
+PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
+    ({"kind": "causal"}, {"kind": "swa", "window": 2}),
+    ({"kind": "causal"}, {"kind": "causal", "capacity": 4}),
+    ({"kind": "swa", "window": 3}, {"kind": "causal"}),
+    ({"kind": "encoder"}, {"kind": "causal"}),
+    ({"kind": "causal"}, {"kind": "recurrent"}),
+    ({"kind": "swa-memory", "window": 1, "memory": 4}, {"kind": "chunked", "chunk": 3}),
+    ({"kind": "encoder"}, {"kind": "swa", "window": 4}, {"kind": "causal"}),
+    ({"kind": "recurrent"}, {"kind": "swa", "window": 2}),
+)
+"""The caches of a wrapper, as models combine them."""
+
+
+class UnifiedContract(Contract):
+    name = "unified"
+    kinds = (*CAUSAL, "encoder", "wrapper", "recurrent")
+    config: ClassVar[Mapping[str, Schema]] = model.CONFIG
+    operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
+    required = ("forward",)
+    states = states.STATES
+    opt_in = frozenset(
+        {"layers", "cache_padding", "mask_padding", "mask_dtype", "permuted_values"}
+    )
+    facts = ("room", "rows")
+
+    def why_not(self, config: Mapping[str, Any]) -> str | None:
+        return model.why_not_config(config)
+
+    def list_operations(self, kind: str) -> Sequence[str]:
+        absent = set() if kind in CAUSAL else {"save", "load"}
+        absent |= {"put"} if kind == "encoder" else set()
+        absent |= set() if kind == "swa-memory" else {"open"}
+        return [name for name in self.operations if name not in absent]
+
+    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
+        own = ["of"] if kind == "wrapper" else ["put", "get"]
+        if kind == "recurrent":
+            own += ["read_states", "write_states"]
+        return own + [name for name in operations if name not in ("put", "get", "open")]
+
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        """Fields that a backend does not name take any value of CHOICES, or their
+        default if they are not in it."""
+        config = {name: schema.get("default") for name, schema in self.config.items()}
+        config["kind"] = kind
+        for name in self.config:
+            if not belongs(name, config):
+                continue
+            chosen = () if name in self.opt_in else CHOICES.get(name, ())
+            options = declared.config.get(name, chosen)
+            if options:
+                config[name] = source.pick(list(options))
+            if name == "memory" and name not in declared.config:
+                config[name] += config["window"]
+        if kind == "wrapper":
+            config["caches"] = self.draw_caches(source, config, declared)
+        return config
+
+    def draw_caches(
+        self, source: Source, config: Mapping[str, Any], declared: Kind
+    ) -> Sequence[Mapping[str, Any]]:
+        """Those that keep the rules between the fields."""
+        options = declared.config.get("caches", PAIRS)
+        fitting = [
+            caches
+            for caches in options
+            if self.why_not({**config, "caches": caches}) is None
+        ]
+        return list(source.pick(fitting or list(options)))
+
+    def draw_reach(self, source: Source, model: UnifiedModel) -> None:
+        """How far a program goes is in its config: the capacity bounds it."""
+
+    def draw_operation(
+        self, source: Source, model: UnifiedModel, names: Sequence[str]
+    ) -> Op | None:
+        weighted = weigh(tuple(names))
+        for _ in range(4):
+            operation = self.operations[source.pick(weighted)]
+            op = operation.draw(source, model)
+            if op is not None and operation.illegal(op, model) is None:
+                return op
+        return None
+
+    def draw_misuse(
+        self, source: Source, model: UnifiedModel, names: Sequence[str]
+    ) -> Op | None:
+        op = misuse.draw_misuse(source, model, names)
+        if op is None:
+            return None
+        operation = self.operations[op["op"]]
+        complete = {**operation.get_defaults(), **op}
+        return op if operation.illegal(complete, model) is None else None
+
+    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> UnifiedModel:
+        return UnifiedModel(config, rows)
+
+    def open_subject(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> UnifiedSubject:
+        return UnifiedSubject(backend, config, tags, every)
+
+    def get_states(self, op: Op, model: UnifiedModel) -> Sequence[str]:
+        return states.get_unified_states(op, model)
+
+    def get_facts(self, op: Op, model: UnifiedModel) -> Mapping[str, int]:
+        return {"room": model.get_room(), "rows": len(op.get("positions", ()))}
+
+    def list_live(self, model: UnifiedModel) -> Mapping[int, int]:
+        return {token.tag: token.position for token in model.list_tokens()}
+
+    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
+        return states.list_unified_states(kind, declared)
+
+    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+        """Tags are read from values: keys depend on positions."""
+        return int(config["value_dim"])
+
+    def merge_operations(self, first: Op, second: Op) -> Op | None:
+        return simpler.merge_passes(first, second)
+
+    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        return simpler.simplify(ops)
+
+    def rename(self, ops: Sequence[Op]) -> list[Op]:
+        return simpler.rename(ops)
+
+
+BELONGS = {
+    "window": ("swa", "swa-memory"),
+    "memory": ("swa-memory",),
+    "chunk": ("chunked",),
+    "slots": ("recurrent", "wrapper"),
+    "interval": ("recurrent", "wrapper"),
+    "checkpoints": ("recurrent", "wrapper"),
+    "caches": (),
+}
+"""The kinds that have a field; all, if it does not stand here."""
+
+
+def belongs(name: str, config: Mapping[str, Any]) -> bool:
+    return name not in BELONGS or config["kind"] in BELONGS[name]
+
+
+@cache
+def weigh(names: tuple[str, ...]) -> list[str]:
+    """Each name as often as its weight says."""
+    return [name for name in names for _ in range(WEIGHTS.get(name, 1))]
+
+
+UNIFIED = UnifiedContract()

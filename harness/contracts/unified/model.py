@@ -1,0 +1,279 @@
+"""The config of a unified program, and the reference as its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from harness.contracts.base import Answer, Schema
+from harness.contracts.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
+from reference.batch import Batch
+from reference.causal import CausalCache
+from reference.encoder import EncoderCache
+from reference.errors import CacheFull, NotSupported, Shared
+from reference.recurrent import RecurrentCache
+from reference.token import SharedToken
+from reference.wrapper import WrapperCache
+
+Part = CausalCache | EncoderCache
+"""A cache with layers of its own: the only one, or one of a wrapper's."""
+
+SLIDING = ("swa", "swa-memory")
+CAUSAL = ("causal", *SLIDING, "chunked")
+SIMPLE = (*CAUSAL, "encoder", "recurrent")
+
+IMAGE = 3
+"""Vectors that the encoder makes of one image; they have the tags after those of the
+rows."""
+
+MAX_SEQUENCES = 32
+MAX_STORED = 1 << 26
+"""Numbers that a cache may have room for: 256 MiB in float32."""
+
+LIMIT: Schema = optional(integer(0, MAX_POSITION))
+SIZES: Mapping[str, Schema] = {"window": LIMIT, "memory": LIMIT, "chunk": LIMIT}
+
+CONFIG: Mapping[str, Schema] = {
+    "kind": {"enum": [*SIMPLE, "wrapper"]},
+    **SIZES,
+    "sequences": {**integer(1, MAX_SEQUENCES), "default": 1},
+    "capacity": {**integer(1, MAX_POSITION), "default": 16},
+    "batch": {**integer(1, 1024), "default": 4},
+    "caches": {
+        "type": "array",
+        "maxItems": 4,
+        "default": [],
+        "items": {
+            "type": "object",
+            "properties": {
+                "kind": {"enum": [*SIMPLE]},
+                **SIZES,
+                "capacity": integer(1, MAX_POSITION),
+            },
+            "required": ["kind"],
+            "additionalProperties": False,
+        },
+    },
+    "slots": optional(integer(1, MAX_SEQUENCES)),
+    "interval": optional(integer(0, MAX_POSITION)),
+    "checkpoints": {**integer(1, 16), "default": 1},
+    "layers": {**integer(1, 4), "default": 1},
+    "heads": {**integer(1, 64), "default": 1},
+    "key_dim": {**DIMENSION, "default": 4},
+    "value_dim": {**DIMENSION, "default": 4},
+    "conv_width": {**integer(2, 16), "default": 4},
+    "rope_bases": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 16,
+        "items": integer(2, 10_000_000),
+        "default": [10_000],
+    },
+    "dtype": DTYPE,
+    "mask_dtype": DTYPE,
+    "cache_padding": {**integer(1, 1024), "default": 1},
+    "mask_padding": {**integer(1, 1024), "default": 1},
+    "permuted_values": {"type": "boolean", "default": False},
+    "shift": {"type": "boolean", "default": True},
+}
+"""Beyond the common fields: `caches` of a wrapper, which override its sizes; `slots`,
+`interval` and `checkpoints` of a recurrent cache; `rope_bases`, taken in turn by the
+layers; `permuted_values` asks for V with its columns last."""
+
+
+def why_not_config(config: Mapping[str, Any]) -> str | None:
+    """The rule between its fields that a config breaks, or None."""
+    if config["shift"] and config["key_dim"] % 2:
+        return f"a key of {config['key_dim']} numbers has no pairs to turn"
+    if (config["kind"] == "wrapper") != bool(config["caches"]):
+        return "a wrapper needs caches, and only a wrapper has them"
+    if config["kind"] == "wrapper" and any(config[name] for name in SIZES):
+        return "the sizes of a wrapper stand in its caches"
+    for part in list_part_configs(config):
+        why = why_not_part(part)
+        if why:
+            return why
+    return None
+
+
+NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
+
+
+def why_not_part(config: Mapping[str, Any]) -> str | None:
+    kind = config["kind"]
+    needs = NEEDS.get(kind, ())
+    for name in SIZES:
+        if name in needs and config[name] is None:
+            return f"{kind} needs a {name} (0 for no limit)"
+        if name not in needs and config[name] is not None:
+            return f"{name} does not belong to {kind}"
+    for name in ("slots", "interval"):
+        if kind != "recurrent" and config[name] is not None:
+            return f"{name} does not belong to {kind}"
+    try:
+        cache = open_part(config)
+    except ValueError as error:
+        return str(error)
+    room = cache.room if isinstance(cache, CausalCache) else IMAGE
+    numbers = room * config["layers"] * config["heads"]
+    numbers *= config["key_dim"] + config["value_dim"]
+    if numbers > MAX_STORED:
+        return f"has room for {numbers:,} numbers; at most {MAX_STORED:,}"
+    return None
+
+
+def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A complete config for each part."""
+    if config["kind"] != "wrapper":
+        return [config]
+    plain = {**config, **dict.fromkeys(SIZES), "caches": []}
+    recurrent = ("slots", "interval")
+    return [
+        {
+            **plain,
+            **({} if cache["kind"] == "recurrent" else dict.fromkeys(recurrent)),
+            **cache,
+        }
+        for cache in config["caches"]
+    ]
+
+
+def open_part(config: Mapping[str, Any]) -> Part:
+    """The reference for the config of a part. Raises ValueError for sizes that do not
+    go together."""
+    sizes = config["sequences"], config["capacity"], config["batch"]
+    padding, shift = config["cache_padding"], config["shift"]
+    if config["kind"] == "encoder":
+        return EncoderCache(config["sequences"], config["batch"])
+    if config["kind"] == "recurrent":
+        slots, interval = config["slots"], config["interval"]
+        return RecurrentCache(
+            *sizes, slots, interval, config["checkpoints"], padding, shift
+        )
+    window, memory, chunk = config["window"], config["memory"], config["chunk"]
+    if config["kind"] == "swa":
+        memory = window
+    return CausalCache(*sizes, window, memory, chunk, padding, shift)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often a key was turned to another position, and by how much in all."""
+
+    count: int = 0
+    distance: int = 0
+
+
+NEVER = Turns()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `save` put aside: the tokens, and how often each key had been turned."""
+
+    tokens: Sequence[SharedToken]
+    turns: Mapping[int, Turns]
+
+
+class UnifiedModel:
+    """The reference cache of one program.
+
+    parts: the caches that have layers. turns: for each part and tag, what happened to the
+    key. past: what happened since the last pass, for the abstract states.
+    """
+
+    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+        self.config, self.rows = config, rows
+        self.tag = 0
+        self.parts = [open_part(part) for part in list_part_configs(config)]
+        self.kinds = [part["kind"] for part in list_part_configs(config)]
+        is_wrapper = config["kind"] == "wrapper"
+        self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
+        self.turns: list[dict[int, Turns]] = [{} for _ in self.parts]
+        self.saved: dict[str, Saved] = {}
+        self.batch: Batch | None = None
+        self.reserved = False
+        self.first_tag = 0
+        self.past: set[str] = set()
+        self.ever: set[str] = set()
+        self.written = 0
+
+    # --- what is held -------------------------------------------------------------------
+
+    @property
+    def causal(self) -> list[CausalCache]:
+        return [part for part in self.parts if isinstance(part, CausalCache)]
+
+    def list_tokens(self) -> Iterator[SharedToken]:
+        for part in self.causal:
+            yield from part.tokens
+
+    def get_end(self, sequence: int) -> int:
+        """The position after the last one that some part stores."""
+        return max((part.get_end(sequence) for part in self.causal), default=0)
+
+    def get_room(self) -> int:
+        """How many tokens still fit, before anything is evicted."""
+        rooms = [part.room - len(part.tokens) for part in self.causal]
+        return min(rooms, default=self.config["batch"])
+
+    # --- what is asked ------------------------------------------------------------------
+
+    def ask(self, call: Callable[[], Any], operation: str) -> Answer:
+        """{"error": name} if the reference refuses; else what the call answers."""
+        try:
+            result = call()
+        except ValueError:
+            return {"error": "usage"}
+        except (CacheFull, NotSupported, Shared) as error:
+            if operation == "forward":
+                self.batch = None
+            self.past.add(f"{operation}-failed")
+            return {"error": ERRORS[type(error)]}
+        return {} if result is None else {"result": result}
+
+    @contextmanager
+    def watch_turns(self) -> Iterator[None]:
+        """Notes which keys an operation turns."""
+        before = [
+            {token.tag: token.position for token in get_tokens(part)}
+            for part in self.parts
+        ]
+        yield
+        for part, turns, old in zip(self.parts, self.turns, before, strict=True):
+            for token in get_tokens(part):
+                distance = abs(token.position - old[token.tag])
+                if distance:
+                    turn = turns.get(token.tag, NEVER)
+                    turns[token.tag] = Turns(turn.count + 1, turn.distance + distance)
+                    self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
+
+    def close(self) -> None:
+        self.batch = None
+
+
+ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
+
+
+def get_tokens(part: Part) -> Sequence[SharedToken]:
+    return part.tokens if isinstance(part, CausalCache) else ()
+
+
+def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
+    """(position, tag) of what a row of the open pass sees, sorted."""
+    return sorted((token.position, token.tag) for token in part.visible(row))
+
+
+def answer_part(part: Part, batch: Batch) -> Answer:
+    """What a pass shows of one part."""
+    if isinstance(part, EncoderCache):
+        return {"cached": part.cached, "stored": part.get()}
+    answer: Answer = {"visible": [get_visible(part, row) for row in range(len(batch))]}
+    if isinstance(part, RecurrentCache):
+        answer["states"] = [
+            [token.tag for token in part.get_read(sequence)]
+            for sequence in part.list_sequences(batch)
+        ]
+    return answer

@@ -1,0 +1,201 @@
+"""Keys at positions: what goes into a unified cache, and which token stands in a column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Array, Backend
+from harness.contracts.base import Broken
+from harness.contracts.unified.model import NEVER, Turns
+from harness.payload import F32, Table, get_table
+from harness.reading import Column, name_vectors, split_pair, to_numpy
+from harness.tolerance import get_key_tolerance
+from reference.rope import compute_angle
+
+F64 = npt.NDArray[np.float64]
+
+
+UNSEEN = "what no row sees"
+
+
+class PositionReader:
+    """Makes the K and V of one layer of one part, and reads those that come out.
+
+    layer: tells the payloads of all layers of all parts apart. base: of the rotation;
+    None where keys do not depend on positions.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        limit: int,
+        layer: int,
+        base: int | None,
+    ) -> None:
+        self.arrays, self.dtype, self.base = backend.arrays, config["dtype"], base
+        self.permuted = config["permuted_values"]
+        heads, key_dim = config["heads"], config["key_dim"]
+        value_dim = config["value_dim"]
+        self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
+        self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
+        self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
+        self.margin = 0.0
+
+    def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
+        """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
+        keys = self.store(self.compute_keys(np.asarray(tags), np.asarray(positions)))
+        values = self.values.get_vectors(list(tags))
+        from_numpy = self.arrays.from_numpy
+        return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
+
+    def compute_keys(
+        self, tags: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> F64:
+        """[1, heads, tokens, key_dim] in double precision."""
+        vectors = self.keys.get_vectors(tags).astype(np.float64)
+        if self.base is None:
+            return vectors
+        half = self.keys.dim // 2
+        angles = get_angles(int(positions.max()) + 1, self.keys.dim, self.base)[positions]
+        x, y = vectors[..., :half], vectors[..., half:]
+        cos, sin = np.cos(angles), np.sin(angles)  # [tokens, half]
+        return np.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
+
+    def store(self, keys: F64) -> F32:
+        """The keys as the dtype holds them, each number rounded to the nearest."""
+        return round_to(keys.astype(np.float32), self.dtype)
+
+    def read(
+        self,
+        pair: Any,
+        positions: Mapping[int, int],
+        turns: Mapping[int, Turns],
+        name: str,
+        seen: npt.NDArray[np.bool_] | None = None,
+    ) -> list[Column]:
+        """(position, tag) in each column of a returned (K, V); words for what is neither.
+
+        positions: of each tag, as far as known. turns: of the keys that were turned.
+        seen: the columns that matter; None for all. What no row sees may be anything.
+        """
+        keys, values = split_pair(pair, name)
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
+        width = keys.shape[2]
+        if values.shape[2] != width:
+            raise Broken(
+                "malformed",
+                f"{name} returned {width} columns of K and {values.shape[2]} of V",
+            )
+        if width == 0:
+            return []
+        tags = self.values.read_tags(values)
+        listed: list[int] = tags.tolist()
+        at = np.array([positions.get(tag, 0) for tag in listed])
+        right = (values == self.values.get_vectors(tags)).all((0, 1, 3))
+        right &= self.match_keys(keys, tags, at, turns)
+        columns: list[Column] = list(zip(at.tolist(), listed, strict=True))
+        for column in np.flatnonzero(~right).tolist():
+            if seen is not None and not seen[column]:
+                columns[column] = UNSEEN
+                continue
+            here = slice(column, column + 1)
+            columns[column] = self.name_column(
+                keys[:, :, here], values[:, :, here], turns
+            )
+        return columns
+
+    def match_keys(
+        self,
+        keys: F32,
+        tags: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        turns: Mapping[int, Turns],
+    ) -> npt.NDArray[np.bool_]:
+        """Which columns hold the key of their tag at their position: exactly, or within
+        tolerance if it was turned since it was stored."""
+        ideal = self.compute_keys(tags, positions)
+        right: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
+        for column in np.flatnonzero(~right).tolist():
+            turn = turns.get(int(tags[column]), NEVER)
+            if turn.count:
+                allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
+                off = np.abs(keys[:, :, column] - ideal[:, :, column]).max()
+                if off <= allowed:
+                    right[column] = True
+                    self.margin = max(self.margin, float(off) / allowed)
+        return right
+
+    def get_floats(
+        self, array: Array, table: Table, name: str, permuted: bool = False
+    ) -> F32:
+        """[1, heads, columns, dim] as float32, after its form has been checked."""
+        floats = to_numpy(self.arrays, array, name)
+        form = f"1, {table.heads}, columns, {table.dim}"
+        if permuted and floats.ndim == 4:
+            floats, form = (
+                floats.swapaxes(2, 3),
+                f"1, {table.heads}, {table.dim}, columns",
+            )
+        wanted = (1, table.heads, table.dim)
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
+            shape = list(to_numpy(self.arrays, array, name).shape)
+            raise Broken("malformed", f"{name} has shape {shape}, not [{form}]")
+        dtype = self.arrays.dtype(array)
+        if dtype != self.dtype:
+            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
+        return floats
+
+    def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
+        """What stands in a column that is not the token it should be. key, value:
+        [1, heads, 1, dim]."""
+        owner = name_vectors(value, self.values)
+        if not isinstance(owner, int):
+            blank = np.isnan(key).any() and owner == "NaN"
+            return "NaN" if blank else f"a value that is {owner}"
+        place = self.find_position(key, owner, turns)
+        if place is None:
+            return f"the value of {owner} with the key of no token at no position"
+        return place, owner
+
+    def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:
+        """Where the key of `tag` would look like this."""
+        if np.isnan(key).any():
+            return None
+        places = np.arange(SEARCHED)
+        tags = np.full(SEARCHED, tag)
+        found = self.match_keys(np.repeat(key, SEARCHED, axis=2), tags, places, turns)
+        return int(found.argmax()) if found.any() else None
+
+
+SEARCHED = 256
+"""Positions that are tried for a key in the wrong place."""
+
+
+@cache
+def get_angles(positions: int, dim: int, base: int) -> F64:
+    """[positions, dim / 2], from the reference; the number of positions rounded up."""
+    return compute_angles(1 << (positions - 1).bit_length(), dim, base)
+
+
+@cache
+def compute_angles(positions: int, dim: int, base: int) -> F64:
+    rates = [compute_angle(1, pair, dim, base) for pair in range(dim // 2)]
+    return np.arange(positions)[:, None] * np.array(rates)
+
+
+def round_to(array: F32, dtype: str) -> F32:
+    """Each number as the dtype holds it, to the nearest, ties to even."""
+    if dtype == "float16":
+        return array.astype(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        bits = array.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return rounded.astype(np.uint32).view(np.float32)
+    return array

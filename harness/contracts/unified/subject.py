@@ -1,0 +1,416 @@
+"""A backend's side of a unified program: its cache, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Array, Backend
+from harness.contracts.base import Answer, Broken, Op
+from harness.contracts.recurrence import Recurrence
+from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
+from harness.contracts.unified.reader import PositionReader
+from harness.payload import F32
+from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
+from harness.tolerance import get_attention_tolerance, get_key_tolerance
+from reference.attention import compute_attention
+from reference.causal import CausalCache
+from reference.encoder import EncoderCache
+from reference.recurrent import RecurrentCache
+
+if TYPE_CHECKING:
+    from reference.batch import Batch
+
+WRITES = frozenset({"forward", "remove", "load", "put"})
+"""The operations after which a view of the cache need not hold any more."""
+
+SAMPLE = 16
+"""One pass in so many keeps its arrays under watch and is put through attention."""
+
+Positions = Mapping[int, int]
+"""tag → position"""
+
+
+class UnifiedSubject:
+    """The cache of one program in a backend.
+
+    every: watch the arrays of every pass and put each through attention.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> None:
+        self.backend, self.arrays = backend, backend.arrays
+        self.config = {**config, "poison": backend.poison}
+        self.every = every
+        self.limit = max(1, tags)
+        self.readers: dict[tuple[int, int], PositionReader] = {}
+        self.recurrences: dict[tuple[int, int], Recurrence] = {}
+        self.promises = Promises(backend.arrays)
+        self.inputs: list[Array] = []
+        self.fed: dict[int, int] = {}
+        self.saved: dict[str, Any] = {}
+        self.reserved: dict[int, int] = {}
+        self.last: list[tuple[int, int, Array, Array, Any, Positions]] = []
+        self.cache = backend.open(self.config)
+
+    @property
+    def margin(self) -> float:
+        """The largest error of a turned key or of attention, as a share of what is
+        allowed."""
+        return max([reader.margin for reader in self.readers.values()], default=0.0)
+
+    def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
+        if (which, layer) not in self.readers:
+            bases = self.config["rope_bases"]
+            turns = self.config["shift"] and kind != "encoder"
+            base = bases[layer % len(bases)] if turns else None
+            number = which * self.config["layers"] + layer
+            reader = PositionReader(self.backend, self.config, self.limit, number, base)
+            self.readers[which, layer] = reader
+        return self.readers[which, layer]
+
+    def get_part(self, which: int) -> Any:
+        """The cache of one layer type."""
+        is_wrapper = self.config["kind"] == "wrapper"
+        return self.cache.of(which) if is_wrapper else self.cache
+
+    # --- what is asked ------------------------------------------------------------------
+
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """{"error": name} if the backend refuses; else what the call answers."""
+        try:
+            result = call()
+        except ValueError as error:
+            return self.answer_error("usage", error)
+        except tuple(self.backend.errors.values()) as error:
+            names = [
+                name
+                for name, kind in self.backend.errors.items()
+                if isinstance(error, kind)
+            ]
+            return self.answer_error(names[0], error)
+        return {} if result is None else {"result": result}
+
+    def answer_error(self, name: str, error: Exception) -> Answer:
+        if not str(error).strip():
+            raise Broken("error", f"a {name} error came without a word")
+        return {"error": name}
+
+    # --- a pass -------------------------------------------------------------------------
+
+    def forward(self, op: Op, model: UnifiedModel) -> Answer:
+        """A whole pass: announced, then put and got in every layer of every part."""
+        answer = self.ask(
+            lambda: self.cache.forward(
+                op["positions"],
+                op["sequences"],
+                op["except"],
+                op["multimodal"],
+                op["reserve"],
+            )
+        )
+        self.last = []
+        if answer or model.batch is None:
+            return answer
+        batch, tag = model.batch, model.tag
+        self.fed.update(zip(range(tag, tag + len(batch)), batch.positions, strict=True))
+        answers = [self.pass_part(which, op, model) for which in range(len(model.parts))]
+        if op["reserve"]:
+            return {}
+        if self.config["kind"] == "wrapper":
+            return {"caches": answers}
+        return answers[0]
+
+    def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
+        """Every layer of one part; the answer of the first layer has those of the others
+        in "layers"."""
+        answers = [
+            self.pass_layer(which, layer, op, model)
+            for layer in range(self.config["layers"])
+        ]
+        return {**answers[0], "layers": answers[1:]}
+
+    def pass_layer(self, which: int, layer: int, op: Op, model: UnifiedModel) -> Answer:
+        """Put, and get what the rows see."""
+        part, batch = self.get_part(which), model.batch
+        assert batch is not None
+        reader = self.get_reader(model.kinds[which], which, layer)
+        tags = range(model.tag, model.tag + len(batch))
+        if isinstance(model.parts[which], EncoderCache):
+            if op["multimodal"]:
+                image = range(tags.stop, tags.stop + IMAGE)
+                self.put(part, layer, reader.feed(image, [0] * IMAGE))
+            return {} if op["reserve"] else self.read_image(part, layer, reader)
+        self.put(part, layer, reader.feed(tags, batch.positions))
+        if op["reserve"]:
+            self.check_reserved(which, part.get(layer), batch)
+            return {}
+        answer = self.read_rows(which, layer, reader, model)
+        if isinstance(model.parts[which], RecurrentCache):
+            answer["states"] = self.advance(which, layer, batch, model.tag)
+        if layer:
+            answer["where"] = f"layer {layer}"
+        return answer
+
+    def put(self, part: Any, layer: int, pair: tuple[Array, Array]) -> None:
+        part.put(layer, *pair)
+        self.inputs += pair
+
+    def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
+        """What is stored of an image, in whatever order."""
+        answer: Answer = {"cached": part.cached, "stored": None}
+        pair = part.get(layer)
+        if pair is not None:
+            columns = reader.read(pair, {}, {}, "get")
+            tags = [
+                column[1] if isinstance(column, tuple) else column for column in columns
+            ]
+            answer["stored"] = sorted(tags, key=str)
+        return answer
+
+    def read_rows(
+        self, which: int, layer: int, reader: PositionReader, model: UnifiedModel
+    ) -> Answer:
+        """What each row of the open pass sees in one layer."""
+        batch = model.batch
+        assert batch is not None
+        result = self.get_part(which).get(layer)
+        keys, values, mask = split_triple(result)
+        rows = self.count_rows(batch)
+        width = self.count_columns(keys)
+        seen = get_seen(mask, rows, width, self.arrays, self.config["mask_dtype"])
+        self.check_padding(which, seen, len(batch), width)
+        positions = {**self.fed, **get_positions(model, which)}
+        columns = reader.read(
+            (keys, values), positions, model.turns[which], "get", seen.any(axis=0)
+        )
+        order = sorted(range(width), key=lambda column: sort_key(columns[column]))
+        columns = [columns[column] for column in order]
+        sorted_seen = seen[: len(batch), order].tolist()
+        if self.is_sampled(model.first_tag):
+            self.promises.keep("the cache", "get", (keys, values, mask))
+            self.last.append((which, layer, keys, values, mask, positions))
+        return {
+            "visible": [list(compress(columns, row)) for row in sorted_seen],
+            "columns": columns,
+        }
+
+    def count_rows(self, batch: Batch) -> int:
+        padding: int = self.config["mask_padding"]
+        return -(-len(batch) // padding) * padding
+
+    def count_columns(self, keys: Array) -> int:
+        shape = to_numpy(self.arrays, keys, "K of get").shape
+        if len(shape) != 4:
+            raise Broken("malformed", f"K of get has shape {list(shape)}")
+        return int(shape[2])
+
+    def check_padding(
+        self, which: int, seen: npt.NDArray[np.bool_], length: int, width: int
+    ) -> None:
+        """Padding rows see nothing; columns come in multiples, and are no more than a
+        reserving pass announced."""
+        if seen[length:].any():
+            row = length + int(np.flatnonzero(seen[length:].any(axis=1))[0])
+            raise Broken("mask", f"row {row} belongs to padding, but sees something")
+        padding = self.config["cache_padding"]
+        if width % padding:
+            raise Broken("mask", f"{width} columns are no multiple of {padding}")
+        if width > self.reserved.get(which, width):
+            raise Broken(
+                "mask",
+                f"{width} columns, but a pass that reserved had {self.reserved[which]}",
+            )
+
+    def check_reserved(self, which: int, result: Any, batch: Batch) -> None:
+        """The arrays of a reserving pass have the form of any other; their content means
+        nothing."""
+        keys, _, mask = split_triple(result)
+        width = self.count_columns(keys)
+        shape = to_numpy(self.arrays, mask, "the mask").shape
+        wanted = (self.count_rows(batch), width)
+        if shape[-2:] != wanted:
+            raise Broken("mask", f"the mask has shape {list(shape)}, not {list(wanted)}")
+        self.reserved[which] = width
+
+    # --- recurrent states ---------------------------------------------------------------
+
+    def advance(
+        self, which: int, layer: int, batch: Batch, tag: int
+    ) -> list[list[Column]]:
+        """Reads the states of the batch's sequences, folds the rows in, writes them;
+        what each has read then."""
+        part, arrays = self.get_part(which), self.arrays
+        if (which, layer) not in self.recurrences:
+            keys = self.get_reader("recurrent", which, layer).keys
+            self.recurrences[which, layer] = Recurrence(arrays, keys, self.config)
+        recurrence = self.recurrences[which, layer]
+        owners = list(dict.fromkeys(batch.sequences))
+        before = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        conv, delta = [], []
+        for owner, read in zip(owners, before, strict=True):
+            rows = [tag + row for row, own in enumerate(batch.sequences) if own == owner]
+            tags = (*(seen for seen in read if isinstance(seen, int)), *rows)
+            conv.append(recurrence.compute_conv(tags))
+            delta.append(recurrence.compute_delta(tags))
+        pair = (
+            arrays.from_numpy(np.concatenate(conv), self.config["dtype"]),
+            arrays.from_numpy(np.concatenate(delta), "float32"),
+        )
+        part.write_states(layer, *pair)
+        self.inputs += pair
+        return recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+
+    # --- once more ----------------------------------------------------------------------
+
+    def get(self, which: int, layer: int, model: UnifiedModel) -> Answer:
+        part = self.get_part(which)
+        answer = self.ask(lambda: part.get(layer) and None)
+        if answer or model.batch is None or model.reserved:
+            return answer
+        if layer >= self.config["layers"]:
+            return answer
+        reader = self.get_reader(model.kinds[which], which, layer)
+        if isinstance(model.parts[which], EncoderCache):
+            return self.read_image(part, layer, reader)
+        return self.read_rows(which, layer, reader, model)
+
+    def put_again(self, op: Op, model: UnifiedModel) -> Answer:
+        """The K and V of the open pass, or of the last one, in another form."""
+        config = self.config
+        rows = len(model.batch) if model.batch else 1
+        sizes = {**config, "rows": rows}
+        sizes |= {name: op[name] for name in sizes if op.get(name) is not None}
+        layer = op["layer"] % config["layers"]
+        reader = self.get_reader(model.kinds[op["type"]], op["type"], layer)
+        if model.batch is not None and sizes == {**config, "rows": rows}:
+            tags = range(model.first_tag, model.first_tag + rows)
+            pair = reader.feed(tags, model.batch.positions)
+        else:
+            pair = tuple(
+                self.arrays.from_numpy(
+                    np.zeros((1, sizes["heads"], sizes["rows"], sizes[dim]), np.float32),
+                    config["dtype"],
+                )
+                for dim in ("key_dim", "value_dim")
+            )
+        self.inputs += pair
+        part = self.get_part(op["type"])
+        return self.ask(lambda: part.put(op["layer"], *pair))
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def is_sampled(self, tag: int) -> bool:
+        return self.every or tag % SAMPLE == 0
+
+    def settle(self, op: Op) -> None:
+        """Before `op`: whatever it may end must have held until now. Then the arrays
+        that the cache was given are free to be used again."""
+        if self.every:
+            self.promises.check()
+        if self.backend.lifetime == "until-write" and op["op"] in WRITES:
+            self.promises.check()
+            self.promises.drop("the cache")
+        if op["op"] in WRITES:
+            for array in self.inputs:
+                if self.backend.overwrite:
+                    self.backend.overwrite(array)
+            self.inputs = []
+
+    def finish(self) -> None:
+        self.promises.check()
+
+    def verify_attention(self, model: UnifiedModel) -> None:
+        """Puts the pass through the framework's attention, layer by layer, and compares
+        with the reference in double precision, for two rows."""
+        assert model.batch is not None
+        length, arrays = len(model.batch), self.arrays
+        for which, layer, keys, values, mask, positions in self.last:
+            part = model.parts[which]
+            assert isinstance(part, CausalCache)
+            reader = self.get_reader(model.kinds[which], which, layer)
+            tags = list(range(model.first_tag, model.first_tag + length))
+            queries = reader.queries.get_vectors(tags)
+            content = to_numpy(arrays, mask, "the mask")
+            content = content.reshape(-1, content.shape[-1])[:length]
+            pair = self.get_seen_only(keys, values, (content == 0).any(axis=0))
+            # Frameworks want a mask in the dtype of the queries.
+            inputs = [
+                arrays.from_numpy(np.ascontiguousarray(array), self.config["dtype"])
+                for array in (queries, *pair, content.astype(np.float32))
+            ]
+            got = arrays.to_numpy(arrays.attend(*inputs))
+            for row in {0, length - 1}:
+                seen = [token.tag for token in part.visible(row)]
+                places = [positions[tag] for tag in seen]
+                self.judge(
+                    reader, model, which, queries[0, :, row], seen, places, got, row
+                )
+        self.last = []
+
+    def get_seen_only(
+        self, keys: Array, values: Array, seen: npt.NDArray[np.bool_]
+    ) -> tuple[F32, F32]:
+        """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
+        there, an additive mask would let a NaN through."""
+        where = seen[:, None]
+        k, v = (to_numpy(self.arrays, array, "get") for array in (keys, values))
+        if self.config["permuted_values"]:
+            v = v.swapaxes(2, 3)
+        return np.where(where, k, 0), np.where(where, v, 0)
+
+    def judge(
+        self,
+        reader: PositionReader,
+        model: UnifiedModel,
+        which: int,
+        queries: Any,
+        seen: Sequence[int],
+        places: Sequence[int],
+        got: Any,
+        row: int,
+    ) -> None:
+        keys = reader.compute_keys(np.asarray(seen), np.asarray(places))[0].tolist()
+        values = reader.values.get_vectors(list(seen))[0].tolist()
+        heads = zip(queries.tolist(), keys, values, strict=True)
+        wanted = np.array([compute_attention(q, k, v) for q, k, v in heads])
+        turns = [model.turns[which][tag] for tag in seen if tag in model.turns[which]]
+        count = max((turn.count for turn in turns), default=0)
+        distance = max((turn.distance for turn in turns), default=0)
+        dtype = self.config["dtype"]
+        off_keys = get_key_tolerance(dtype, count, distance)
+        tolerance = get_attention_tolerance(
+            dtype, self.config["key_dim"], len(seen), off_keys
+        )
+        error = float(np.abs(got[0, :, row] - wanted).max())
+        if not error <= tolerance:
+            raise Broken(
+                "attention",
+                f"attention over what get returned is off by {error:.2g} in row {row}"
+                f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
+            )
+        reader.margin = max(reader.margin, error / tolerance)
+
+
+def split_triple(result: Any) -> tuple[Array, Array, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 3:
+        what = "None" if result is None else f"{type(result).__name__}"
+        raise Broken("malformed", f"get returned {what}, not K, V and a mask")
+    keys, values = split_pair(tuple(result[:2]), "get")
+    if result[2] is None:
+        raise Broken("malformed", "get returned None in the place of the mask")
+    return keys, values, result[2]
+
+
+def get_positions(model: UnifiedModel, which: int) -> Positions:
+    return {token.tag: token.position for token in get_tokens(model.parts[which])}
+
+
+def sort_key(column: Column) -> tuple[bool, Any]:
+    """Tokens first, in the order of positions; then words."""
+    return isinstance(column, str), column

@@ -1,0 +1,198 @@
+"""Many sequences in one pool: the causal family, with window, memory and chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from reference.batch import (
+    Batch,
+    check_copy,
+    check_position,
+    check_range,
+)
+from reference.errors import CacheFull, NotSupported, Shared
+from reference.token import SharedToken
+
+
+class CausalCache:
+    """Attention over the tokens of several sequences, at positions that the caller gives.
+
+    One rule with three sizes covers the family; 0 or None stands for no limit.
+    causal: none of them. swa: window, and memory the same. swa-memory: both. chunked:
+    chunk.
+
+    sequences: they are numbered from 0. capacity: tokens for each. batch: the most rows
+    of a pass. window: how many tokens *before* itself a query sees. memory: how far back
+    tokens are kept, at least the window. chunk: a query sees only its own chunk of
+    positions. padding: the count of tokens there is room for is rounded up to a multiple.
+    shift: keys can be turned to another position, so the middle of a sequence can go.
+    """
+
+    def __init__(
+        self,
+        sequences: int,
+        capacity: int,
+        batch: int,
+        window: int | None = None,
+        memory: int | None = None,
+        chunk: int | None = None,
+        padding: int = 1,
+        shift: bool = True,
+    ) -> None:
+        self.sequences, self.capacity, self.batch = sequences, capacity, batch
+        self.window = window or inf
+        self.memory = memory or inf
+        self.chunk = chunk or inf
+        self.shift = shift
+        if self.memory != inf and sequences > 1:
+            self.memory = max(self.memory, self.window + 1)  # room for a stop token
+        if self.memory >= capacity:
+            self.memory = inf
+        if self.memory < self.window:
+            raise ValueError(f"memory {memory} is smaller than the window of {window}")
+        room = sequences * capacity
+        if self.memory != inf:
+            room = sequences * int(self.memory) + batch
+        self.room = -(-room // padding) * padding
+        self.tokens: list[SharedToken] = []
+        self.current: Batch | None = None
+
+    # --- a forward pass -----------------------------------------------------------------
+
+    def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
+        """Adds one token for each row, with the tags given, and opens the pass in which
+        `visible` can be asked.
+
+        Raises CacheFull if there is no room; what was evicted before stays so, and no
+        pass is open. reserve: memory is only to be reserved, and nothing changes; the
+        pass shows nothing of meaning.
+        """
+        batch.check(self.sequences, self.batch)
+        self.close()
+        if not reserve:
+            self.evict(batch)
+            self.refuse(batch)
+            self.add(batch, tags)
+
+    def close(self) -> None:
+        """Ends the pass: nothing more is seen in it."""
+        self.current = None
+
+    def evict(self, batch: Batch) -> None:
+        """Every sequence lets go of what lies more than `memory` before its next token,
+        whether or not it is in the batch."""
+        for sequence in range(self.sequences):
+            own = batch.get_positions(sequence)
+            low = min(own) if own else self.get_end(sequence)
+            self.drop(sequence, 0, low - self.memory)
+
+    def refuse(self, batch: Batch) -> None:
+        """Raises CacheFull if there is no room for the batch."""
+        free = self.room - len(self.tokens)
+        if free < len(batch):
+            raise CacheFull(f"{len(batch)} tokens, and room for {free}")
+
+    def add(self, batch: Batch, tags: Sequence[int]) -> None:
+        rows = zip(tags, batch.positions, batch.sequences, strict=True)
+        for tag, position, sequence in rows:
+            self.tokens.append(SharedToken(tag, position, frozenset({sequence})))
+        self.current = batch
+
+    def visible(self, row: int) -> list[SharedToken]:
+        """What a row of the open pass may attend to."""
+        return [token for token in self.tokens if self.is_visible(row, token)]
+
+    def is_visible(self, row: int, token: SharedToken) -> bool:
+        """The rule of visibility."""
+        assert self.current is not None, "no pass is open"
+        query = self.current.positions[row]
+        return (
+            self.current.sequences[row] in token.sequences
+            and (token.position <= query or row in self.current.exceptions)
+            and token.position >= query - self.window
+            and (self.chunk == inf or token.position >= query - query % self.chunk)
+        )
+
+    # --- between passes -----------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """`target` leaves all its tokens and joins those of `source` before `length`."""
+        check_copy(source, target, length, self.sequences)
+        self.close()
+        self.drop(target, 0, inf)
+        self.tokens = [
+            token._replace(sequences=token.sequences | {target})
+            if source in token.sequences and token.position < length
+            else token
+            for token in self.tokens
+        ]
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """The sequence leaves its tokens in [begin, end); what follows moves up to close
+        the gap. end: None for all from `begin` on.
+
+        Raises Shared or NotSupported, and changes nothing, if what follows cannot move;
+        nor may it where the gap is empty.
+        """
+        check_range(sequence, begin, end, self.sequences)
+        following = [
+            token
+            for token in self.get_tokens(sequence)
+            if end is not None and token.position >= end
+        ]
+        if any(len(token.sequences) > 1 for token in following):
+            raise Shared(f"sequence {sequence} shares tokens that would have to move")
+        if following and not self.shift:
+            raise NotSupported("keys cannot be turned to another position here")
+        self.close()
+        self.drop(sequence, begin, inf if end is None else end)
+        moved = set(following)
+        self.tokens = [
+            token._replace(position=token.position + begin - end)
+            if end is not None and token in moved
+            else token
+            for token in self.tokens
+        ]
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether a pass from `position` on would see all that it should."""
+        check_position(sequence, position, self.sequences)
+        if self.memory == inf:
+            return True
+        stored = [token.position for token in self.get_tokens(sequence)]
+        if not stored:
+            return False
+        window_begin = max(0, position - self.window)
+        return window_begin >= min(stored) and position <= max(stored) + 1
+
+    def save(self) -> list[SharedToken]:
+        """All that is held, to be loaded again later."""
+        return list(self.tokens)
+
+    def load(self, saved: Sequence[SharedToken]) -> None:
+        """Holds what was saved, and nothing else."""
+        self.close()
+        self.tokens = list(saved)
+
+    # --- what a sequence holds ----------------------------------------------------------
+
+    def get_tokens(self, sequence: int) -> list[SharedToken]:
+        return [token for token in self.tokens if sequence in token.sequences]
+
+    def get_end(self, sequence: int) -> int:
+        """The position after the last one stored; 0 if nothing is."""
+        return (
+            max((token.position for token in self.get_tokens(sequence)), default=-1) + 1
+        )
+
+    def drop(self, sequence: int, begin: float, end: float) -> None:
+        """The sequence leaves its tokens in [begin, end). A token of no sequence is
+        gone."""
+        left = [
+            token._replace(sequences=token.sequences - {sequence})
+            if begin <= token.position < end
+            else token
+            for token in self.tokens
+        ]
+        self.tokens = [token for token in left if token.sequences]

@@ -1,0 +1,135 @@
+"""A causal cache whose sequences also have a recurrent state, which cannot be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from reference.batch import Batch, check_range
+from reference.causal import CausalCache
+from reference.errors import CacheFull, NotSupported
+from reference.token import Token
+
+
+class Slot:
+    """A state: the tokens that it has read, in their order, and checkpoints of it: what
+    it had read when it stood at a position. Several sequences may share one."""
+
+    def __init__(
+        self, read: Sequence[Token] = (), checkpoints: Sequence[Sequence[Token]] = ()
+    ) -> None:
+        self.read = list(read)
+        self.checkpoints = [list(checkpoint) for checkpoint in checkpoints]
+
+    def copy(self) -> Slot:
+        return Slot(self.read, self.checkpoints)
+
+
+class RecurrentCache(CausalCache):
+    """The causal cache of `reference.causal`, without limits, and beside it one state per
+    sequence. A copied prefix shares the state until one of the two goes on.
+
+    slots: how many states there is room for. interval: after a pass a state is put aside
+    as a checkpoint if its position lies at least so far behind the last one's; 0 or None
+    for never. checkpoints: how many are kept of each state, the latest.
+    """
+
+    def __init__(
+        self,
+        sequences: int,
+        capacity: int,
+        batch: int,
+        slots: int | None = None,
+        interval: int | None = None,
+        checkpoints: int = 1,
+        padding: int = 1,
+        shift: bool = True,
+    ) -> None:
+        super().__init__(sequences, capacity, batch, padding=padding, shift=shift)
+        self.slot_count = slots or sequences
+        self.interval, self.checkpoint_count = interval, checkpoints
+        self.slots: dict[int, Slot] = {}
+
+    def refuse(self, batch: Batch) -> None:
+        """Raises NotSupported if the sequences of the batch differ in their number of
+        rows, CacheFull if there is no room for the tokens or for the states."""
+        own = set(batch.sequences)
+        lengths = {len(batch.get_positions(sequence)) for sequence in own}
+        if len(lengths) > 1:
+            raise NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
+        super().refuse(batch)
+        others = {slot for sequence, slot in self.slots.items() if sequence not in own}
+        if len(own) + len(others) > self.slot_count:
+            raise CacheFull(f"{len(own)} states, and {len(others)} others are kept")
+
+    def add(self, batch: Batch, tags: Sequence[int]) -> None:
+        super().add(batch, tags)
+        for sequence in self.list_sequences(batch):
+            slot = self.slots.get(sequence, Slot())
+            if self.is_shared(sequence):
+                slot = slot.copy()
+            self.slots[sequence] = slot
+            rows = zip(tags, batch.positions, batch.sequences, strict=True)
+            slot.read += [Token(tag, at) for tag, at, owner in rows if owner == sequence]
+            self.put_checkpoint(slot)
+
+    def put_checkpoint(self, slot: Slot) -> None:
+        """Puts the state aside if it is far enough behind the last checkpoint."""
+        if not self.interval:
+            return
+        position = slot.read[-1].position
+        last = slot.checkpoints[-1][-1].position if slot.checkpoints else -self.interval
+        if position - last >= self.interval:
+            slot.checkpoints.append(list(slot.read))
+            slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
+
+    def list_sequences(self, batch: Batch) -> list[int]:
+        """The sequences of a batch, in the order in which they first come."""
+        return list(dict.fromkeys(batch.sequences))
+
+    def is_shared(self, sequence: int) -> bool:
+        slot = self.slots.get(sequence)
+        others = [other for owner, other in self.slots.items() if owner != sequence]
+        return slot is not None and slot in others
+
+    def get_read(self, sequence: int) -> list[Token]:
+        """What the state of a sequence has read; nothing at first."""
+        return self.slots.get(sequence, Slot()).read
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """As in a causal cache; the state is shared whole, however long the prefix."""
+        super().copy_prefix(source, target, length)
+        self.slots.pop(target, None)
+        if source in self.slots:
+            self.slots[target] = self.slots[source]
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Only the end of a sequence can go, and only if the state was put aside as it
+        was just before, or if nothing is left; else NotSupported, and nothing changes."""
+        check_range(sequence, begin, end, self.sequences)
+        stop = inf if end is None else end
+        read = [token.position for token in self.get_read(sequence)]
+        if any(position >= stop for position in read):
+            raise NotSupported("a state cannot forget what came before its end")
+        cut = any(position >= begin for position in read)
+        kept = [
+            checkpoint
+            for checkpoint in self.slots.get(sequence, Slot()).checkpoints
+            if checkpoint[-1].position < begin
+        ]
+        stands = bool(kept) and kept[-1][-1].position == begin - 1
+        if cut and begin > 0 and not stands:
+            raise NotSupported(f"there is no checkpoint at position {begin - 1}")
+        super().remove(sequence, begin, end)
+        if begin == 0:
+            self.slots.pop(sequence, None)
+        elif cut:
+            self.slots[sequence] = Slot(kept[-1], kept)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether the state stands, or was put aside, just before `position`."""
+        if not super().can_resume(sequence, position):
+            return False
+        slot = self.slots.get(sequence, Slot())
+        stands = [state[-1].position for state in (slot.read, *slot.checkpoints) if state]
+        return position == 0 or position - 1 in stands
