@@ -15,8 +15,9 @@ from harness.payload import F32, Table, get_table, snap
 from harness.text import say_error
 from reference.token import Token
 
-Column = int | str
-"""What stands in one column of K and V: a tag, or words for what cannot be one."""
+Column = int | str | tuple[int, int]
+"""What stands in one column of K and V: a tag, (position, tag) where positions are the
+caller's, or words for what is neither."""
 
 
 class Reader:

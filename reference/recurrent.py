@@ -105,7 +105,8 @@ class RecurrentCache(CausalCache):
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Only the end of a sequence can go, and only if the state was put aside as it
-        was just before, or if nothing is left; else NotSupported, and nothing changes."""
+        was just before, or if nothing is left; else NotSupported, and nothing changes. A
+        state that was shared is its own from then on: CacheFull if there is no room."""
         check_range(sequence, begin, end, self.sequences)
         stop = inf if end is None else end
         read = [token.position for token in self.get_read(sequence)]
@@ -120,6 +121,9 @@ class RecurrentCache(CausalCache):
         stands = bool(kept) and kept[-1][-1].position == begin - 1
         if cut and begin > 0 and not stands:
             raise NotSupported(f"there is no checkpoint at position {begin - 1}")
+        full = len(set(self.slots.values())) >= self.slot_count
+        if cut and begin > 0 and full and self.is_shared(sequence):
+            raise CacheFull("the state is shared, and there is no room for another")
         super().remove(sequence, begin, end)
         if begin == 0:
             self.slots.pop(sequence, None)

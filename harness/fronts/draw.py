@@ -22,7 +22,8 @@ TRIES = 4
 class Drawer:
     """Draws programs for one kind of one backend.
 
-    avoid: known divergences, whose operations are left out.
+    avoid: known divergences, whose operations are left out. misuse: break rules of usage
+    too.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Drawer:
         declared: Kind,
         dtypes: Sequence[str],
         avoid: Sequence[Entry] = (),
+        misuse: bool = False,
     ) -> None:
         self.rules: Contract = CONTRACTS[contract]
         self.kind = kind
@@ -41,6 +43,7 @@ class Drawer:
             name for name in self.rules.operations if name in declared.operations
         ]
         self.avoid = avoid
+        self.misuse = misuse
 
     def draw(self, source: Source) -> Program:
         """A program of legal operations that the kind, as declared, supports."""
@@ -54,16 +57,25 @@ class Drawer:
         for _ in range(TRIES * length):
             if len(ops) == length:
                 break
-            op = rules.draw_operation(source, model, self.names)
+            op = self.draw_operation(source, model)
             if op is None or self.is_known(op, model):
                 continue
             operation = rules.operations[op["op"]]
             if model.tag + operation.tokens(op) > most:
                 continue
-            ops.append({**operation.get_defaults(), **op})
-            operation.expect(ops[-1], model)
+            ops.append(op)
+            operation.expect(op, model)
             model.tag += operation.tokens(op)
         return Program(rules.name, config, ops)
+
+    def draw_operation(self, source: Source, model: Any) -> Op | None:
+        """One that is legal now, every field set; where usage is to be broken, one in
+        three that is not allowed."""
+        rules, op = self.rules, None
+        if self.misuse and source.below(3) == 0:
+            op = rules.draw_misuse(source, model, self.names)
+        op = op or rules.draw_operation(source, model, self.names)
+        return op and {**rules.operations[op["op"]].get_defaults(), **op}
 
     def is_known(self, op: Op, model: Any) -> bool:
         return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)

@@ -9,17 +9,28 @@ from typing import Any
 import torch
 
 from harness.backend import Backend, Kind
+from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
+from impl.shared.slots import Slots
 from impl.torch.arrays import DTYPES, TorchArrays
+from impl.torch.causal import CausalCache
+from impl.torch.encoder import EncoderCache
 from impl.torch.kv import KVCache
+from impl.torch.recurrent import RecurrentCache
 from impl.torch.rotating import RotatingCache
 from impl.torch.state import StateCache
 
+UNIFIED = {
+    kind: Kind(operations, unified.CONFIG)
+    for kind, operations in unified.OPERATIONS.items()
+}
 LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
 
 
 def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
-    """The cache for a config of the layer contract."""
+    """The cache for a config, of either contract."""
+    if config["kind"] in UNIFIED:
+        return open_unified(config, device)
     dtype = DTYPES[config["dtype"]]
     fill = math.nan if config["poison"] else None
     additive = config["mask_form"] == "additive"
@@ -34,12 +45,35 @@ def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
     return KVCache(config["step"], fill, mask)
 
 
+def open_unified(config: Mapping[str, Any], device: torch.device) -> Any:
+    if config["kind"] == "wrapper":
+        return unified.make_wrapper(config, lambda part: open_unified(part, device))
+    if config["kind"] == "encoder":
+        return EncoderCache(config["sequences"], config["batch"])
+    options = {
+        "rope": config["rope_bases"] if config["shift"] else None,
+        "like": torch.empty(0, dtype=DTYPES[config["dtype"]], device=device),
+        "mask": torch.empty(0, dtype=DTYPES[config["mask_dtype"]], device=device),
+        "fill": math.nan if config["poison"] else 0.0,
+        "permuted": config["permuted_values"],
+    }
+    sizes, layers = unified.get_sizes(config), config["layers"]
+    if config["kind"] != "recurrent":
+        return CausalCache(sizes, layers, **options)
+    count = config["slots"] or config["sequences"]
+    slots = Slots(count, config["interval"], config["checkpoints"])
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1, heads * key_dim)
+    delta = (heads, key_dim, config["value_dim"])
+    return RecurrentCache(sizes, slots, conv, delta, layers, **options)
+
+
 def declare(name: str, device: str) -> Backend:
     arrays = TorchArrays(device)
     return Backend(
         name=name,
         device=device,
-        contracts={"layer": LAYER},
+        contracts={"layer": LAYER, "unified": UNIFIED},
         arrays=arrays,
         open=lambda config: open_cache(config, arrays.device),
         dtypes=("float32", "float16", "bfloat16"),
@@ -47,6 +81,7 @@ def declare(name: str, device: str) -> Backend:
         causal="upper-left",
         poison=True,
         overwrite=lambda array: array.fill_(math.nan),
+        errors=unified.ERRORS,
         versions={"torch": torch.__version__},
     )
 

@@ -90,7 +90,9 @@ class UnifiedContract(Contract):
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
         """Fields that a backend does not name take any value of CHOICES, or their
         default if they are not in it."""
-        config = {name: schema.get("default") for name, schema in self.config.items()}
+        config: dict[str, Any] = {
+            name: schema.get("default") for name, schema in self.config.items()
+        }
         config["kind"] = kind
         for name in self.config:
             if not belongs(name, config):
@@ -100,7 +102,7 @@ class UnifiedContract(Contract):
             if options:
                 config[name] = source.pick(list(options))
             if name == "memory" and name not in declared.config:
-                config[name] += config["window"]
+                config[name] = config["window"] + config["memory"]
         if kind == "wrapper":
             config["caches"] = self.draw_caches(source, config, declared)
         return config

@@ -169,7 +169,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
 
 def draw_size(source: Source, model: UnifiedModel) -> int:
     """How many rows: one, a few, all that are allowed, or just what fits, or one more."""
-    batch = model.config["batch"]
+    batch: int = model.config["batch"]
     room = model.get_room()
     sizes = [
         1,

@@ -1,4 +1,4 @@
-"""Keys at positions: what goes into a unified cache, and which token stands in a column."""
+"""Keys at positions: what goes into a unified cache, and what stands in a column."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def get_angles(positions: int, dim: int, base: int) -> F64:
 @cache
 def compute_angles(positions: int, dim: int, base: int) -> F64:
     rates = [compute_angle(1, pair, dim, base) for pair in range(dim // 2)]
-    return np.arange(positions)[:, None] * np.array(rates)
+    angles: F64 = np.arange(positions)[:, None] * np.array(rates)
+    return angles
 
 
 def round_to(array: F32, dtype: str) -> F32:

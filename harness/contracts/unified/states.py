@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -80,7 +81,8 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
 
 def get_owner(op: Op) -> int | None:
     """The sequence that an operation between passes is about."""
-    return op.get("sequence", op.get("source"))
+    owner: int | None = op.get("sequence", op.get("source"))
+    return owner
 
 
 def get_held_states(
@@ -105,7 +107,7 @@ def get_held_states(
             if token.sequences & other.sequences
         ):
             found.add("shared-in-part")
-    if tags and any(later - tag > 1 for tag, later in zip(tags, tags[1:], strict=False)):
+    if tags and any(later - tag > 1 for tag, later in pairwise(tags)):
         found.add("fragmented")
     if model.written > part.room:
         found.add("wrapped")
@@ -173,7 +175,7 @@ def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
         found.add("reserve")
     if len(set(sequences)) > 1:
         found.add("several-sequences")
-        changes = sum(a != b for a, b in zip(sequences, sequences[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(sequences))
         if changes >= len(set(sequences)):
             found.add("interleaved")
     if len(rows) == 1:

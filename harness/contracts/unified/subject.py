@@ -67,10 +67,13 @@ class UnifiedSubject:
     def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
         if (which, layer) not in self.readers:
             bases = self.config["rope_bases"]
-            turns = self.config["shift"] and kind != "encoder"
+            image = kind == "encoder"
+            turns = self.config["shift"] and not image
             base = bases[layer % len(bases)] if turns else None
             number = which * self.config["layers"] + layer
-            reader = PositionReader(self.backend, self.config, self.limit, number, base)
+            # An image comes back as it was put.
+            form = {**self.config, "permuted_values": False} if image else self.config
+            reader = PositionReader(self.backend, form, self.limit, number, base)
             self.readers[which, layer] = reader
         return self.readers[which, layer]
 
@@ -187,7 +190,7 @@ class UnifiedSubject:
         self.check_padding(which, seen, len(batch), width)
         positions = {**self.fed, **get_positions(model, which)}
         columns = reader.read(
-            (keys, values), positions, model.turns[which], "get", seen.any(axis=0)
+            (keys, values), positions, model.turns[which], "get", np.any(seen, axis=0)
         )
         order = sorted(range(width), key=lambda column: sort_key(columns[column]))
         columns = [columns[column] for column in order]

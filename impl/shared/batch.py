@@ -1,0 +1,86 @@
+"""The rows of one forward pass as arrays, and the rules that calls must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class Batch:
+    """One row for each token: where it stands and whose it is.
+
+    positions, sequences: [rows]. free: the rows that may look ahead. images: the rows
+    that stand for an image. owners: the sequences, each once, in order of appearance.
+
+    Raises ValueError for what is no batch of at most `most` rows of `count` sequences.
+    """
+
+    def __init__(
+        self,
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        exceptions: Sequence[int],
+        multimodal: Sequence[int],
+        count: int,
+        most: int,
+    ) -> None:
+        rows = len(positions)
+        if len(sequences) != rows:
+            raise ValueError(f"{rows} positions, but {len(sequences)} sequences")
+        if rows == 0:
+            raise ValueError("the batch is empty; it needs at least one row")
+        if rows > most:
+            raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
+        self.positions = np.asarray(positions, np.int64)
+        self.sequences = np.asarray(sequences, np.int64)
+        if (lowest := self.positions.min()) < 0:
+            raise ValueError(f"position {lowest} is negative")
+        self.owners = list(dict.fromkeys(self.sequences.tolist()))
+        for owner in self.owners:
+            check_sequence(owner, count)
+        for row in (*exceptions, *multimodal):
+            if not 0 <= row < rows:
+                raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
+        self.free = np.asarray(exceptions, np.int64)
+        self.images = np.asarray(multimodal, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def get_rows(self, owner: int) -> Ints | slice:
+        """The rows of one sequence, in order."""
+        if len(self.owners) == 1:
+            return slice(None)
+        return np.flatnonzero(self.sequences == owner)
+
+
+def check_sequence(sequence: int, count: int) -> None:
+    if not 0 <= sequence < count:
+        raise ValueError(f"sequence {sequence} is none of 0 … {count - 1}")
+
+
+def check_copy(source: int, target: int, length: int, count: int) -> None:
+    check_sequence(source, count)
+    check_sequence(target, count)
+    if source == target:
+        raise ValueError(f"sequence {source} cannot be copied onto itself")
+    if length < 0:
+        raise ValueError(f"length {length} is negative")
+
+
+def check_range(sequence: int, begin: int, end: int | None, count: int) -> None:
+    check_sequence(sequence, count)
+    if begin < 0:
+        raise ValueError(f"begin {begin} is negative")
+    if end is not None and begin > end:
+        raise ValueError(f"begin {begin} lies behind end {end}")
+
+
+def check_position(sequence: int, position: int, count: int) -> None:
+    check_sequence(sequence, count)
+    if position < 0:
+        raise ValueError(f"position {position} is negative")

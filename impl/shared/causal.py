@@ -1,0 +1,249 @@
+"""The causal family without its arrays: windows, passes, what is refused."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from impl.shared.batch import (
+    Batch,
+    Ints,
+    check_copy,
+    check_position,
+    check_range,
+)
+from impl.shared.cells import Cells
+from impl.shared.errors import NotSupportedError, SharedError
+
+FAR = 1 << 62
+"""Behind every position."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a cache of the causal family is made for. None or 0: no limit.
+
+    sequences: numbered from 0. capacity: tokens for each. batch: the most rows of a pass.
+    window: how many tokens before itself a query sees. memory: how far back tokens are
+    kept. chunk: a query sees its own chunk of positions only. cache_padding,
+    mask_padding: columns and rows of masks come in multiples of these.
+    """
+
+    sequences: int
+    capacity: int
+    batch: int
+    window: int | None = None
+    memory: int | None = None
+    chunk: int | None = None
+    cache_padding: int = 1
+    mask_padding: int = 1
+
+    def get_memory(self) -> int | None:
+        """How far back tokens really are kept; None: all are. Raises ValueError if that
+        is less than the window."""
+        window, memory = self.window or inf, self.memory or inf
+        if memory < inf and self.sequences > 1:
+            memory = max(memory, window + 1)  # room for a stop token
+        if memory >= self.capacity:
+            return None
+        if memory < window:
+            raise ValueError(f"memory {memory} is smaller than the window of {window}")
+        return int(memory)
+
+    def count_cells(self) -> int:
+        memory = self.get_memory()
+        cells = self.sequences * self.capacity
+        if memory is not None:
+            cells = self.sequences * memory + self.batch
+        return round_up(cells, self.cache_padding)
+
+
+def round_up(number: int, padding: int) -> int:
+    return -(-number // padding) * padding
+
+
+@dataclass(frozen=True)
+class Pass:
+    """An open pass. cells: of each row; None if nothing is stored (it only reserves).
+    [begin, end): the columns, as cells."""
+
+    batch: Batch
+    cells: Ints | None
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """All content of a cache: the table of its used cells, and their keys and values."""
+
+    table: Ints
+    arrays: Any
+
+
+class CausalCacheBase(ABC):
+    """Keys and values of many sequences in one pool of cells; see `Sizes`.
+
+    can_shift: keys can be turned to another position.
+    """
+
+    def __init__(self, sizes: Sizes, can_shift: bool) -> None:
+        self.sizes, self.can_shift = sizes, can_shift
+        self.window, self.chunk = sizes.window or None, sizes.chunk or None
+        self.memory = sizes.get_memory()
+        self.cells = Cells(sizes.count_cells(), sizes.sequences)
+        self.current: Pass | None = None
+        self.mask: Any = None
+
+    # --- a pass -------------------------------------------------------------------------
+
+    def forward(
+        self,
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        exceptions: Sequence[int] = (),
+        multimodal: Sequence[int] = (),
+        reserve: bool = False,
+    ) -> None:
+        """Announces a pass: one token for each row. Then every layer is put and got.
+
+        Raises CacheFullError if there are not enough free cells; no pass is open then.
+        """
+        batch = self.make_batch(positions, sequences, exceptions, multimodal)
+        self.close()
+        if reserve:
+            self.reserve(batch)
+            return
+        self.evict(batch)
+        self.refuse(batch)
+        self.add(batch)
+
+    def make_batch(self, *rows: Sequence[int]) -> Batch:
+        positions, sequences, exceptions, multimodal = rows
+        count, most = self.sizes.sequences, self.sizes.batch
+        return Batch(positions, sequences, exceptions, multimodal, count, most)
+
+    def close(self) -> None:
+        """Ends the pass."""
+        self.current = self.mask = None
+
+    def reserve(self, batch: Batch) -> None:
+        """A pass of the largest form that stores nothing."""
+        self.current = Pass(batch, None, 0, self.cells.count)
+
+    def evict(self, batch: Batch) -> None:
+        if self.memory is not None:
+            self.cells.evict(batch, self.memory)
+
+    def refuse(self, batch: Batch) -> None:
+        self.cells.check(len(batch))
+
+    def add(self, batch: Batch) -> None:
+        cells = self.cells.add(batch)
+        self.current = Pass(batch, cells, *self.compute_columns(batch))
+
+    def compute_columns(self, batch: Batch) -> tuple[int, int]:
+        """The smallest range of cells that has all that some row may see."""
+        first, last = self.cells.count, 0
+        for owner in batch.owners:
+            own = batch.positions[batch.get_rows(owner)]
+            track = self.cells.tracks[owner]
+            ahead = len(batch.free) > 0
+            begin = track.find(int(self.compute_low(own).min()))
+            end = len(track) if ahead else track.find(int(own.max()) + 1)
+            seen = track.cells[begin:end]
+            first, last = min(first, int(seen.min())), max(last, int(seen.max()))
+        padding = self.sizes.cache_padding
+        return first // padding * padding, round_up(last + 1, padding)
+
+    def compute_low(self, positions: Ints) -> Ints:
+        """The first position that a query at each position may see."""
+        low = np.zeros_like(positions)
+        if self.window is not None:
+            low = np.maximum(low, positions - self.window)
+        if self.chunk is not None:
+            low = np.maximum(low, positions - positions % self.chunk)
+        return low
+
+    def compute_limits(self, batch: Batch) -> Ints:
+        """[3, rows]: the bit of each row's sequence, and the first and the last position
+        that it may see."""
+        high = batch.positions.copy()
+        high[batch.free] = FAR
+        bits = np.left_shift(1, batch.sequences)
+        return np.stack((bits, self.compute_low(batch.positions), high))
+
+    def get_pass(self) -> Pass:
+        if self.current is None:
+            raise ValueError("no pass is open; forward opens one")
+        return self.current
+
+    # --- between passes -----------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """`target` leaves its cells and joins those of `source` before `length`."""
+        check_copy(source, target, length, self.sizes.sequences)
+        self.close()
+        self.cells.copy_prefix(source, target, length)
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Removes [begin, end) and moves what follows up, its keys turned by as much.
+
+        Raises SharedError or NotSupportedError, and changes nothing, if that cannot move.
+        """
+        check_range(sequence, begin, end, self.sizes.sequences)
+        track = self.cells.tracks[sequence]
+        if end is not None:
+            following = track.cells[track.find(end) :]
+            if self.cells.is_shared(sequence, following):
+                raise SharedError(
+                    f"what follows position {end} of sequence {sequence} is shared"
+                )
+            if len(following) and not self.can_shift:
+                raise NotSupportedError("keys cannot be turned to another position here")
+        self.close()
+        if end is None:
+            self.cells.drop(sequence, begin, None)
+            return
+        moved = self.cells.close_gap(sequence, begin, end)
+        if len(moved) and begin < end:
+            self.turn(moved, begin - end)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether a pass from `position` on would see all that it should."""
+        check_position(sequence, position, self.sizes.sequences)
+        if self.memory is None:
+            return True
+        track = self.cells.tracks[sequence]
+        if not len(track):
+            return False
+        begin = max(0, position - self.window) if self.window is not None else 0
+        return begin >= track.first and position <= track.last + 1
+
+    def save(self) -> Saved:
+        """All content, independent of the cache from now on."""
+        used = self.cells.list_used()
+        return Saved(self.cells.table[:, used], self.copy_cells(used))
+
+    def load(self, saved: Saved) -> None:
+        """Holds what was saved, and nothing else."""
+        self.close()
+        self.cells.load(saved.table)
+        self.paste_cells(saved.arrays)
+
+    @abstractmethod
+    def turn(self, cells: Ints, distance: int) -> None:
+        """Turns the keys of some cells, in all layers, by `distance` positions."""
+
+    @abstractmethod
+    def copy_cells(self, cells: Ints) -> Any:
+        """The keys and values of some cells, in all layers."""
+
+    @abstractmethod
+    def paste_cells(self, arrays: Any) -> None:
+        """Puts what `copy_cells` returned into the first cells."""

@@ -1,0 +1,128 @@
+"""The cells of a cache: which are free, and who holds the others. No keys, no values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from impl.shared.batch import Batch, Ints
+from impl.shared.errors import CacheFullError
+from impl.shared.track import Track
+
+MAX_SEQUENCES = 63
+"""One bit of a signed integer for each."""
+
+
+class Cells:
+    """Metadata of a pool of cells, as arrays over all cells.
+
+    table: [2, count]: the position of each cell, and a set of sequences as bits; a cell
+    without a bit is free. tracks: the same seen from each sequence, so that no question
+    about a few tokens looks at all cells.
+
+    A batch goes to the lowest free cells, wherever they are: fragments cost nothing, and
+    what is held stays close together.
+    """
+
+    def __init__(self, count: int, sequences: int) -> None:
+        if not 0 < sequences <= MAX_SEQUENCES:
+            raise ValueError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
+        self.count = count
+        self.table = np.zeros((2, count), np.int64)
+        self.positions, self.bits = self.table
+        self.tracks = [Track() for _ in range(sequences)]
+        self.free = count
+        self.lowest = 0  # no cell below is free
+
+    def add(self, batch: Batch) -> Ints:
+        """Stores the rows; the cell of each. Raises CacheFullError before it changes
+        anything."""
+        self.check(len(batch))
+        cells = self.find_free(len(batch))
+        self.positions[cells] = batch.positions
+        self.bits[cells] = np.left_shift(1, batch.sequences)
+        self.free -= len(batch)
+        self.lowest = int(cells[-1]) + 1
+        for owner in batch.owners:
+            rows = batch.get_rows(owner)
+            self.tracks[owner].add(batch.positions[rows], cells[rows])
+        return cells
+
+    def check(self, rows: int) -> None:
+        if rows > self.free:
+            raise CacheFullError(
+                f"{rows} tokens, and {self.free} of {self.count} cells are free"
+            )
+
+    def find_free(self, count: int) -> Ints:
+        """The lowest `count` free cells, ascending; there must be so many."""
+        size = max(64, 4 * count)
+        while True:
+            window = self.bits[self.lowest : self.lowest + size]
+            found: Ints = np.flatnonzero(window == 0)[:count]
+            if len(found) == count:
+                return found + self.lowest
+            size *= 4
+
+    def release(self, owner: int, cells: Ints) -> None:
+        """The sequence leaves these cells; its track has done so already."""
+        if not len(cells):
+            return
+        left = self.bits[cells] & ~(1 << owner)
+        self.bits[cells] = left
+        freed = cells[left == 0]
+        if len(freed):
+            self.free += len(freed)
+            self.lowest = min(self.lowest, int(freed.min()))
+
+    def drop(self, owner: int, begin: int, end: int | None) -> None:
+        """The sequence leaves its tokens in [begin, end)."""
+        track = self.tracks[owner]
+        last = len(track) if end is None else track.find(end)
+        self.release(owner, track.cut(track.find(begin), last))
+
+    def evict(self, batch: Batch, memory: int) -> None:
+        """Every sequence lets go of what lies over `memory` before its next token."""
+        for owner, track in enumerate(self.tracks):
+            if not len(track):
+                continue
+            if owner in batch.owners:
+                low = int(batch.positions[batch.get_rows(owner)].min())
+            else:
+                low = track.last + 1
+            if track.first < low - memory:
+                self.drop(owner, 0, low - memory)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        self.drop(target, 0, None)
+        track = self.tracks[source]
+        self.tracks[target] = copied = track.copy(track.find(length))
+        self.bits[copied.cells] |= 1 << target
+
+    def is_shared(self, owner: int, cells: Ints) -> bool:
+        """Whether another sequence holds one of the cells."""
+        return bool((self.bits[cells] != 1 << owner).any())
+
+    def close_gap(self, owner: int, begin: int, end: int) -> Ints:
+        """Removes [begin, end) and moves what follows up; the cells that moved."""
+        self.drop(owner, begin, end)
+        track = self.tracks[owner]
+        first = track.find(end)
+        track.positions[first:] += begin - end
+        moved = track.cells[first:]
+        self.positions[moved] += begin - end
+        return moved
+
+    def list_used(self) -> Ints:
+        return np.flatnonzero(self.bits)
+
+    def load(self, table: Ints) -> None:
+        """The first cells hold what `table` says, the others are free."""
+        used = table.shape[1]
+        self.bits[used:] = 0
+        self.table[:, :used] = table
+        self.free, self.lowest = self.count - used, used
+        positions, bits = table
+        for owner in range(len(self.tracks)):
+            cells = np.flatnonzero(bits & (1 << owner))
+            self.tracks[owner] = Track()
+            self.tracks[owner].add(positions[cells], cells)

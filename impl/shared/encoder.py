@@ -1,0 +1,89 @@
+"""The cache of an encoded image without its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impl.shared.batch import Batch, check_copy, check_position, check_range
+from impl.shared.errors import NotSupportedError
+
+
+class EncoderCacheBase:
+    """One place in each layer for what an encoder made of an image.
+
+    sequences: numbered from 0. batch: the most rows of a pass.
+    """
+
+    def __init__(self, sequences: int, batch: int) -> None:
+        self.sequences, self.batch = sequences, batch
+        self.cached = False
+        self.position = 0
+        self.image: int | None = None
+        self.is_open = self.is_reserving = False
+
+    def forward(
+        self,
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        exceptions: Sequence[int] = (),
+        multimodal: Sequence[int] = (),
+        reserve: bool = False,
+    ) -> None:
+        """Announces a pass, in which an image may be put if a row stands for one."""
+        batch = self.make_batch(positions, sequences, exceptions, multimodal)
+        self.close()
+        if reserve:
+            self.reserve(batch)
+        else:
+            self.add(batch)
+
+    def make_batch(self, *rows: Sequence[int]) -> Batch:
+        positions, sequences, exceptions, multimodal = rows
+        count, most = self.sequences, self.batch
+        return Batch(positions, sequences, exceptions, multimodal, count, most)
+
+    def close(self) -> None:
+        self.image, self.is_open, self.is_reserving = None, False, False
+
+    def reserve(self, batch: Batch) -> None:
+        self.is_open = self.is_reserving = True
+
+    def evict(self, batch: Batch) -> None:
+        """Nothing leaves on its own."""
+
+    def refuse(self, batch: Batch) -> None:
+        """There is always room."""
+
+    def add(self, batch: Batch) -> None:
+        self.is_open = True
+        if len(batch.images):
+            self.image = int(batch.positions[batch.images.max()])
+
+    def accept(self) -> bool:
+        """Whether a put in this pass stores something; notes where the image stands.
+        Raises ValueError if nothing may be put."""
+        if self.is_reserving:
+            return False
+        if self.image is None:
+            raise ValueError("no row of the open pass stands for an image")
+        self.position, self.cached = self.image, True
+        return True
+
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise ValueError("no pass is open: announce one with forward")
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        check_copy(source, target, length, self.sequences)
+        raise NotSupportedError("an encoded image belongs to one sequence")
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """What stands in [begin, end) is no longer cached."""
+        check_range(sequence, begin, end, self.sequences)
+        self.close()
+        if begin <= self.position and (end is None or self.position < end):
+            self.cached = False
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        check_position(sequence, position, self.sequences)
+        return True

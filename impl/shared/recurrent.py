@@ -1,0 +1,105 @@
+"""The recurrent states beside a causal cache, without their arrays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from impl.shared.batch import Batch, check_range
+from impl.shared.causal import CausalCacheBase
+from impl.shared.errors import NotSupportedError
+from impl.shared.slots import Checkpoint, Slots
+
+
+class RecurrentCacheBase(CausalCacheBase):
+    """A causal cache whose sequences have a state in each layer; see `impl.shared.slots`.
+
+    It comes before the causal cache of its framework in the order of bases.
+    """
+
+    slots: Slots
+    pending: Sequence[Checkpoint | None] = ()
+
+    def refuse(self, batch: Batch) -> None:
+        lengths = {
+            int(np.count_nonzero(batch.sequences == owner)) for owner in batch.owners
+        }
+        if len(lengths) > 1:
+            raise NotSupportedError(
+                f"the sequences of the batch have {sorted(lengths)} rows; recurrent"
+                " layers take the same number of each"
+            )
+        super().refuse(batch)
+        self.slots.check(batch.owners)
+
+    def add(self, batch: Batch) -> None:
+        super().add(batch)
+        fresh, copies = self.slots.own(batch.owners)
+        if fresh:
+            self.clear_slots(fresh)
+        if copies:
+            self.copy_slots(*zip(*copies, strict=True))
+        self.pending = [
+            self.slots.advance(owner, batch.positions[batch.get_rows(owner)])
+            for owner in batch.owners
+        ]
+
+    def list_slots(self) -> list[int]:
+        """The slots of the open pass, one for each sequence. A pass that only reserves
+        has those that come first."""
+        current = self.get_pass()
+        if current.cells is None:
+            return [
+                place % self.slots.count for place in range(len(current.batch.owners))
+            ]
+        return [self.slots.of[owner].index for owner in current.batch.owners]
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """As in a causal cache; the state is shared whole, however long the prefix."""
+        super().copy_prefix(source, target, length)
+        self.slots.share(source, target)
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Only the end of a sequence, and only back to a checkpoint or to nothing; else
+        raises NotSupportedError and changes nothing."""
+        check_range(sequence, begin, end, self.sizes.sequences)
+        slot = self.slots.of.get(sequence)
+        highest = slot.highest if slot else -1
+        if end is not None and highest >= end:
+            raise NotSupportedError("a state cannot forget what came before its end")
+        if begin == 0 or highest < begin:
+            super().remove(sequence, begin, end)
+            if begin == 0:
+                self.slots.drop(sequence)
+            return
+        checkpoint = self.slots.find(sequence, begin - 1)
+        if checkpoint is None:
+            raise NotSupportedError(f"there is no checkpoint at position {begin - 1}")
+        index = self.slots.rewind(sequence, checkpoint)
+        super().remove(sequence, begin, end)
+        self.restore_slot(index, checkpoint.arrays)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether the state stands, or was put aside, just before `position`."""
+        if not super().can_resume(sequence, position):
+            return False
+        slot = self.slots.of.get(sequence)
+        if position == 0 or slot is None:
+            return position == 0
+        found = self.slots.find(sequence, position - 1)
+        return slot.position == position - 1 or found is not None
+
+    @abstractmethod
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        """Zeros in all layers."""
+
+    @abstractmethod
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """In all layers."""
+
+    @abstractmethod
+    def restore_slot(self, slot: int, arrays: dict[int, Any]) -> None:
+        """Puts a checkpoint back, layer by layer."""

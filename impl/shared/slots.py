@@ -1,0 +1,127 @@
+"""Which state belongs to which sequence: slots, shared until one of their owners goes on,
+and checkpoints of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from impl.shared.batch import Ints
+from impl.shared.errors import CacheFullError
+
+
+@dataclass
+class Checkpoint:
+    """The states of all layers, as they were after the token at `position`; the highest
+    position read by then. arrays: by layer, filled in as the layers are written."""
+
+    position: int
+    highest: int
+    arrays: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Slot:
+    """A state, in place `index` of the buffers of every layer.
+
+    position: of the last token that it has read; highest: of all. owners: how many
+    sequences have it. checkpoints: of what it was earlier, ascending.
+    """
+
+    index: int
+    position: int = -1
+    highest: int = -1
+    owners: int = 1
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+class Slots:
+    """The slots of all sequences.
+
+    count: how many there are. interval: how far apart checkpoints are, None for none.
+    kept: how many of a state are kept.
+    """
+
+    def __init__(self, count: int, interval: int | None, kept: int) -> None:
+        self.count, self.interval, self.kept = count, interval or None, kept
+        self.free = list(range(count))[::-1]
+        self.of: dict[int, Slot] = {}
+
+    def check(self, owners: Sequence[int]) -> None:
+        """Raises CacheFullError if each of the sequences cannot have its own slot."""
+        others = {slot.index for own, slot in self.of.items() if own not in owners}
+        if len(owners) + len(others) > self.count:
+            raise CacheFullError(
+                f"{len(owners)} states, and {self.count - len(others)} of {self.count}"
+                " slots are left"
+            )
+
+    def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Gives each sequence a slot to itself: the slots that are new and must be
+        cleared, and the (source, target) of those that must be copied."""
+        fresh, copies = [], []
+        for owner in owners:
+            slot = self.of.get(owner)
+            if slot is None:
+                self.of[owner] = Slot(self.free.pop())
+                fresh.append(self.of[owner].index)
+            elif slot.owners > 1:
+                slot.owners -= 1
+                own = replace(slot, index=self.free.pop(), owners=1)
+                self.of[owner] = own
+                copies.append((slot.index, own.index))
+        return fresh, copies
+
+    def advance(self, owner: int, positions: Ints) -> Checkpoint | None:
+        """The slot reads tokens at `positions`; the checkpoint to fill, if one is due."""
+        slot = self.of[owner]
+        slot.position = position = int(positions[-1])
+        slot.highest = max(slot.highest, int(positions.max()))
+        if self.interval is None:
+            return None
+        last = slot.checkpoints[-1].position if slot.checkpoints else -self.interval
+        if position - last < self.interval:
+            return None
+        checkpoint = Checkpoint(position, slot.highest)
+        slot.checkpoints = [*slot.checkpoints, checkpoint][-self.kept :]
+        return checkpoint
+
+    def find(self, owner: int, position: int) -> Checkpoint | None:
+        """The checkpoint of a sequence's state at exactly `position`."""
+        slot = self.of.get(owner)
+        found = (
+            [each for each in slot.checkpoints if each.position == position]
+            if slot
+            else []
+        )
+        return found[0] if found else None
+
+    def rewind(self, owner: int, checkpoint: Checkpoint) -> int:
+        """The sequence goes back to a checkpoint of its slot: the slot to fill with it,
+        now its own, and the checkpoints after it forgotten. Raises CacheFullError, and
+        changes nothing, if the slot is shared and no other is left."""
+        old = self.of[owner]
+        if old.owners > 1 and not self.free:
+            raise CacheFullError(
+                f"the state is shared, and all {self.count} slots are in use"
+            )
+        kept = [each for each in old.checkpoints if each.position <= checkpoint.position]
+        self.drop(owner)
+        slot = Slot(self.free.pop(), checkpoint.position, checkpoint.highest)
+        slot.checkpoints = kept
+        self.of[owner] = slot
+        return slot.index
+
+    def share(self, source: int, target: int) -> None:
+        self.drop(target)
+        if source in self.of:
+            self.of[target] = self.of[source]
+            self.of[target].owners += 1
+
+    def drop(self, owner: int) -> None:
+        slot = self.of.pop(owner, None)
+        if slot is not None:
+            slot.owners -= 1
+            if slot.owners == 0:
+                self.free.append(slot.index)

@@ -1,0 +1,62 @@
+"""The operations and settings of the unified contract that our caches have, and how they
+are made from a config; whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from impl.shared.causal import Sizes
+from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from impl.shared.wrapper import WrapperCache
+
+ERRORS: Mapping[str, type[Exception]] = {
+    "cache-full": CacheFullError,
+    "not-supported": NotSupportedError,
+    "shared": SharedError,
+}
+
+ALWAYS = {"forward", "copy_prefix", "remove", "can_resume", "get"}
+POOL = {*ALWAYS, "put", "save", "load"}
+
+OPERATIONS: Mapping[str, frozenset[str]] = {
+    "causal": frozenset(POOL),
+    "swa": frozenset(POOL),
+    "swa-memory": frozenset({*POOL, "open"}),
+    "chunked": frozenset(POOL),
+    "encoder": frozenset(ALWAYS),
+    "wrapper": frozenset({*ALWAYS, "put"}),
+    "recurrent": frozenset({*ALWAYS, "put"}),
+}
+
+CONFIG: Mapping[str, tuple[Any, ...]] = {
+    "layers": (1, 2, 1, 3),
+    "cache_padding": (1, 2, 1, 4, 32),
+    "mask_padding": (1, 2, 1, 4, 32),
+    "mask_dtype": ("float32", "float16", "bfloat16"),
+    "permuted_values": (False, True),
+}
+
+Make = Callable[[Mapping[str, Any]], Any]
+
+
+def get_sizes(config: Mapping[str, Any]) -> Sizes:
+    """The sizes of a cache of the causal family."""
+    memory = config["window"] if config["kind"] == "swa" else config["memory"]
+    return Sizes(
+        config["sequences"],
+        config["capacity"],
+        config["batch"],
+        config["window"],
+        memory,
+        config["chunk"],
+        config["cache_padding"],
+        config["mask_padding"],
+    )
+
+
+def make_wrapper(config: Mapping[str, Any], make: Make) -> WrapperCache:
+    """A wrapper of what `make` makes of the config of each cache in it."""
+    plain = {**config, "caches": (), "window": None, "memory": None, "chunk": None}
+    caches = [make({**plain, **cache}) for cache in config["caches"]]
+    return WrapperCache(caches, config["sequences"])

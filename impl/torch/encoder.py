@@ -1,0 +1,43 @@
+"""The cache of an encoded image on torch."""
+
+from __future__ import annotations
+
+import torch
+
+from impl.shared.encoder import EncoderCacheBase
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class EncoderCache(EncoderCacheBase):
+    """K and V of one image in each layer, for cross attention without a mask.
+
+    `get` returns the stored tensors: they hold until the next put into the layer.
+    """
+
+    def __init__(self, sequences: int, batch: int) -> None:
+        super().__init__(sequences, batch)
+        self.stored: dict[int, Pair] = {}
+
+    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """What the encoder made of the image of this pass, as it is. The first put into
+        a layer fixes the shapes."""
+        self.check_open()
+        old = self.stored.get(layer)
+        if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
+            raise ValueError(
+                f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
+                f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
+            )
+        if not self.accept():
+            return
+        if old is None:
+            self.stored[layer] = keys.clone(), values.clone()
+            return
+        old[0].copy_(keys)
+        old[1].copy_(values)
+
+    def get(self, layer: int) -> Pair | None:
+        """K and V as they were put; None if nothing is cached."""
+        self.check_open()
+        return self.stored.get(layer) if self.cached else None

@@ -1,0 +1,80 @@
+"""A causal cache with recurrent states, on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from impl.shared.causal import Sizes
+from impl.shared.recurrent import RecurrentCacheBase
+from impl.shared.slots import Slots
+from impl.torch.causal import CausalCache
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class RecurrentCache(RecurrentCacheBase, CausalCache):
+    """The states of all sequences in two buffers, one row for each slot.
+
+    conv: shape of a conv state, [conv_width - 1, channels], in the dtype of `like`;
+    delta: of a delta state, [heads, key_dim, value_dim], float32. `slots`: see
+    `impl.shared.slots`. The rest as in `CausalCache`.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        slots: Slots,
+        conv: Sequence[int],
+        delta: Sequence[int],
+        layers: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(sizes, layers, **options)
+        self.slots = slots
+        room = (layers, slots.count)
+        self.conv = self.like.new_zeros((*room, *conv))
+        self.delta = self.like.new_zeros((*room, *delta), dtype=torch.float32)
+
+    def read_states(self, layer: int) -> Pair:
+        """conv and delta of the sequences of the open pass, in order of appearance."""
+        index = self.make_slot_index(self.list_slots())
+        return self.conv[layer][index], self.delta[layer][index]
+
+    def write_states(self, layer: int, conv: torch.Tensor, delta: torch.Tensor) -> None:
+        """The same after the pass; checkpoints that are due are taken."""
+        slots = self.list_slots()
+        for array, buffer in ((conv, self.conv), (delta, self.delta)):
+            wanted = (len(slots), *buffer.shape[2:])
+            if tuple(array.shape) != wanted:
+                raise ValueError(
+                    f"states of shape {list(array.shape)}, not {list(wanted)}"
+                )
+        if self.get_pass().cells is None:
+            return
+        index = self.make_slot_index(slots)
+        self.conv[layer][index] = conv.to(self.conv.dtype)
+        self.delta[layer][index] = delta.to(self.delta.dtype)
+        for row, checkpoint in enumerate(self.pending):
+            if checkpoint is not None:
+                checkpoint.arrays[layer] = conv[row].clone(), delta[row].clone()
+
+    def make_slot_index(self, slots: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(slots, device=self.like.device)
+
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        index = self.make_slot_index(slots)
+        self.conv[:, index] = 0
+        self.delta[:, index] = 0
+
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        old, new = self.make_slot_index(sources), self.make_slot_index(targets)
+        self.conv[:, new] = self.conv[:, old]
+        self.delta[:, new] = self.delta[:, old]
+
+    def restore_slot(self, slot: int, arrays: dict[int, Pair]) -> None:
+        for layer, (conv, delta) in arrays.items():
+            self.conv[layer, slot] = conv
+            self.delta[layer, slot] = delta
