@@ -96,6 +96,7 @@ class Campaign:
                         "contract": pair.contract,
                         "kind": pair.kind,
                         "front": settings.front,
+                        "misuse": settings.misuse,
                         "seed": settings.seed,
                         "shard": shard,
                         "programs": programs,

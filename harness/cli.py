@@ -150,7 +150,7 @@ step_option = click.option(
     show_default=True,
     help="Programs for each pair: "
     + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items())
-    + ".",
+    + "; usage also breaks the rules of usage, and wants to be refused.",
 )
 @click.option("--programs", type=click.IntRange(1), help="Another number of programs.")
 @click.option(
@@ -192,6 +192,7 @@ def check(
         kinds=kinds,
         programs=programs or PROFILES[profile].programs,
         front=front or PROFILES[profile].front,
+        misuse=PROFILES[profile].misuse,
         seed=seed,
         seconds=seconds,
         jobs=jobs or count_cores(),

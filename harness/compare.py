@@ -55,8 +55,8 @@ def find_difference(
         elif name == ROWS:
             columns = observed.get(COLUMNS)
             difference = compare_rows(wanted, got or [], columns, describe)
-        elif name in (TAGS, STORED) and wanted is not None and got is not None:
-            difference = compare_tags(wanted, got)
+        elif name == TAGS or (name == STORED and None not in (wanted, got)):
+            difference = compare_tags(wanted, got or [])
         elif name == STATES:
             difference = compare_states(wanted, got or [])
         else:

@@ -37,15 +37,22 @@ def get_cell(pair: Pair) -> Text:
     return Text(f"✓ {programs}", "green")
 
 
-def make_matrix(outcome: Outcome) -> Table:
-    """Backends × kinds."""
-    kinds = list(dict.fromkeys(pair.kind for pair in outcome.pairs))
+def make_matrices(outcome: Outcome) -> Group:
+    """One for each contract: all kinds side by side would be too wide."""
+    contracts = dict.fromkeys(pair.contract for pair in outcome.pairs)
+    return Group(*(make_matrix(outcome, contract) for contract in contracts))
+
+
+def make_matrix(outcome: Outcome, contract: str) -> Table:
+    """Backends × kinds of one contract."""
+    pairs = [pair for pair in outcome.pairs if pair.contract == contract]
+    kinds = list(dict.fromkeys(pair.kind for pair in pairs))
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("programs that agree", overflow="fold")
+    table.add_column(f"{contract}: programs that agree", overflow="fold")
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True)
-    for backend in dict.fromkeys(pair.backend for pair in outcome.pairs):
-        own = {pair.kind: pair for pair in outcome.pairs if pair.backend == backend}
+    for backend in dict.fromkeys(pair.backend for pair in pairs):
+        own = {pair.kind: pair for pair in pairs if pair.backend == backend}
         cells = [
             get_cell(own[kind]) if kind in own else Text("–", "dim") for kind in kinds
         ]
@@ -103,7 +110,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         print_failure(console, failure)
     if outcome.pairs:
         console.print(make_details(outcome))
-        console.print(make_matrix(outcome))
+        console.print(make_matrices(outcome))
     for note in list_notes(outcome):
         console.print(note)
     console.print(get_summary(outcome))
@@ -158,7 +165,7 @@ class Progress:
             self.console.print(get_status(outcome))
 
     def draw(self, outcome: Outcome) -> RenderableType:
-        return Group(make_matrix(outcome), get_status(outcome))
+        return Group(make_matrices(outcome), get_status(outcome))
 
 
 def get_status(outcome: Outcome) -> Text:

@@ -20,16 +20,19 @@ SHARD = 125
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is run. programs: for each backend and kind."""
+    """How much is run. programs: for each backend and kind. misuse: operations that
+    break a rule of usage are drawn too."""
 
     programs: int
     front: str = "hypothesis"
+    misuse: bool = False
 
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(100),
-    "ci": Profile(1000),
+    "ci": Profile(2000),
     "nightly": Profile(25_000),
+    "usage": Profile(500, misuse=True),
 }
 
 
@@ -109,6 +112,7 @@ class Settings:
     kinds: Sequence[str] = ()
     programs: int = PROFILES["ci"].programs
     front: str = "hypothesis"
+    misuse: bool = False
     seed: int = 0
     seconds: float | None = None
     jobs: int = 1

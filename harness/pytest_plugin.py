@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--profile",
-        choices=["quick", "ci", "nightly"],
+        choices=["quick", "ci", "nightly", "usage"],
         default="quick",
         help="how many programs each pair runs (default: quick)",
     )
@@ -101,7 +101,8 @@ def lockstep_check(
     from harness.registry import get_target
 
     options = request.config.option
-    programs = PROFILES[options.profile].programs
+    profile = PROFILES[options.profile]
+    programs = profile.programs
 
     def check(case: Case) -> Any:
         get_target(case.backend)
@@ -109,6 +110,7 @@ def lockstep_check(
             backends=(case.backend,),
             kinds=(case.kind,),
             programs=programs,
+            misuse=profile.misuse,
             seed=options.seed,
             failures=Path(options.failures),
             shard=-(-programs // PARTS) if programs < 1000 else 125,

@@ -46,6 +46,7 @@ class Shard:
             kinds[task["kind"]],
             self.backend.dtypes,
             avoid,
+            task["misuse"],
         )
         FRONTS[task["front"]](task["programs"], get_seed(task), drawer.draw, self.consume)
         return self.get_counts() | {

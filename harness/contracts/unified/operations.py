@@ -193,7 +193,12 @@ class Get(UnifiedOperation):
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         count = len(model.parts)
-        return None if op["type"] < count else f"there are {count} layer types"
+        if op["type"] >= count:
+            return f"there are {count} layer types"
+        is_encoder = model.kinds[op["type"]] == "encoder"
+        if is_encoder and op["layer"] >= model.config["layers"]:
+            return "an encoder cache does not know how many layers there are"
+        return None
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:

@@ -1,0 +1,120 @@
+"""What is drawn for the unified family: every abstract state is reached often, usage is
+broken only where that is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from random import Random
+
+import pytest
+
+from harness.backend import Kind
+from harness.contracts.unified import UNIFIED
+from harness.contracts.unified.states import PASS
+from harness.fronts.draw import Drawer
+from harness.fronts.plain import RandomSource
+from harness.program import Program, parse_program
+from harness.run import trace
+
+KINDS = UNIFIED.kinds
+PROGRAMS, LEAST, LEAST_OF_EACH = 400, 10, 3
+OPT_IN = dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4))
+
+
+def declare(kind: str) -> Kind:
+    return Kind(frozenset(UNIFIED.list_operations(kind)), OPT_IN)
+
+
+@cache
+def draw(kind: str, misuse: bool = False) -> list[Program]:
+    drawer = Drawer("unified", kind, declare(kind), ("float32",), misuse=misuse)
+    source = RandomSource(5)
+    return [drawer.draw(source) for _ in range(PROGRAMS)]
+
+
+@cache
+def count_states(kind: str) -> Counter[tuple[str, str]]:
+    """(abstract state, operation) → how often."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for program in draw(kind):
+        model = UNIFIED.open_model(program.config, rows=False)
+        for op in program.ops:
+            operation = UNIFIED.operations[op["op"]]
+            for state in UNIFIED.get_states(op, model):
+                counted[state, op["op"]] += 1
+            operation.expect(op, model)
+            model.tag += operation.tokens(op)
+    return counted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_state_is_reached_often(kind: str) -> None:
+    reached: Counter[str] = Counter()
+    for (state, _), times in count_states(kind).items():
+        reached[state] += times
+    wanted = UNIFIED.list_states(kind, declare(kind))
+    assert {state: reached[state] for state in wanted if reached[state] < LEAST} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_runs_in_every_state(kind: str) -> None:
+    """States of the operation itself aside. `get` asks of an open pass, so it never comes
+    after what ends one; encoders and single sequences cannot be copied from."""
+    counted = count_states(kind)
+    operations = {"forward", "remove", "copy_prefix", "can_resume"}
+    states = set(UNIFIED.list_states(kind, declare(kind))) - {
+        *PASS,
+        *("image-in-batch", "several-images", "uneven-batch"),
+    }
+    rare = {
+        (state, operation): counted[state, operation]
+        for state in states
+        for operation in operations
+        if counted[state, operation] < LEAST_OF_EACH
+    }
+    assert rare == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_vary_in_what_matters(kind: str) -> None:
+    programs = draw(kind)
+    for name, least in (("sequences", 4), ("capacity", 5), ("batch", 4), ("dtype", 1)):
+        assert len({program.config[name] for program in programs}) >= least, name
+    assert {1, 2, 4} == {program.config["layers"] for program in programs}
+    lengths = [len(program.ops) for program in programs]
+    assert 20 < sum(lengths) / len(lengths) < 36
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_programs_break_no_rule_of_usage(kind: str) -> None:
+    for program in draw(kind)[:100]:
+        assert {"error": "usage"} not in trace(program)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
+    refused: Counter[str] = Counter()
+    steps = 0
+    for program in draw(kind, misuse=True)[:100]:
+        steps += len(program.ops)
+        for op, answer in zip(program.ops, trace(program), strict=True):
+            refused[op["op"]] += answer == {"error": "usage"}
+    assert 0.15 < refused.total() / steps < 0.4
+    wanted = {"forward", "remove", "copy_prefix", "can_resume"}
+    wanted |= {"get", "put"} if kind != "encoder" else set()
+    wanted |= {"open"} if kind == "swa-memory" else set()
+    assert {name for name, times in refused.items() if times > 5} >= wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_are_total(kind: str) -> None:
+    """Whatever is left out, the rest can be traced, and is the same after a detour
+    through JSON."""
+    random = Random(3)
+    for program in draw(kind, misuse=True)[:40]:
+        document = program.to_json()
+        document["ops"] = [op for op in document["ops"] if random.random() < 0.5]
+        left = parse_program(document, "here")
+        assert len(trace(left)) == len(left.ops)
+        assert parse_program(left.to_json(), "here") == left

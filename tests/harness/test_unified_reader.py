@@ -1,0 +1,145 @@
+"""Keys at positions: what goes in is what the reference says, and what comes out is told
+apart, exactly where nothing was turned and within tolerance where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from misbehaving import NumpyArrays
+
+from harness.backend import Backend
+from harness.contracts.base import Broken
+from harness.contracts.unified.model import CONFIG, Turns
+from harness.contracts.unified.reader import PositionReader, round_to
+from harness.tolerance import UNIT, get_key_tolerance
+from reference.rope import rotate
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+class Arrays(NumpyArrays):
+    """numpy arrays that say they have the dtype of the test."""
+
+    def __init__(self, dtype: str) -> None:
+        self.name = dtype
+
+    def from_numpy(self, array: Any, dtype: str) -> Any:
+        return np.array(array, np.float32)
+
+    def dtype(self, array: Any) -> str:
+        return self.name
+
+
+def make_reader(dtype: str = "float32", base: int | None = 10_000, **fields: Any) -> Any:
+    config = {name: schema.get("default") for name, schema in CONFIG.items()}
+    config |= {"dtype": dtype, "heads": 2, "key_dim": 6, "value_dim": 4, **fields}
+    backend = Backend("test", "cpu", {}, Arrays(dtype), lambda config: None)
+    return PositionReader(backend, config, 64, 0, base)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_are_those_of_the_reference(dtype: str) -> None:
+    reader = make_reader(dtype)
+    tags, positions = [3, 7, 3], [0, 5, 1000]
+    keys, values = reader.feed(tags, positions)
+    for row, (tag, position) in enumerate(zip(tags, positions, strict=True)):
+        for head in range(2):
+            plain = reader.keys.vectors[0, head, tag].astype(float).tolist()
+            wanted = np.array(rotate(plain, position, 10_000))
+            assert np.abs(keys[0, head, row] - wanted).max() <= 1.5 * UNIT[dtype]
+            assert (values[0, head, row] == reader.values.vectors[0, head, tag]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_is_to_the_nearest_even(dtype: str) -> None:
+    unit = UNIT[dtype]
+    numbers = np.array([1 + unit, 1 + 3 * unit, 1 + unit * 1.01, -1 - unit, 0, 0.3])
+    wanted = [1, 1 + 4 * unit, 1 + 2 * unit, -1, 0]
+    rounded = round_to(numbers.astype(np.float32), dtype)
+    assert rounded[:5].tolist() == wanted
+    assert abs(rounded[5] - 0.3) <= unit * 0.3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("base", [10_000, None])
+def test_what_was_fed_is_read_back(dtype: str, base: int | None) -> None:
+    reader = make_reader(dtype, base)
+    pair = reader.feed([4, 9], [2, 30])
+    assert reader.read(pair, {4: 2, 9: 30}, {}, "get") == [(2, 4), (30, 9)]
+
+
+def test_a_key_at_another_position_is_found_there() -> None:
+    reader = make_reader()
+    pair = reader.feed([4], [17])
+    assert reader.read(pair, {4: 2}, {}, "get") == [(17, 4)]
+
+
+def test_what_is_no_token_is_said_in_words() -> None:
+    reader = make_reader()
+    keys, values = reader.feed([4, 5, 6, 7], [0, 1, 2, 3])
+    keys[0, 0, 0, 0] += 0.01
+    values[0, 1, 1, 2] += 0.01
+    keys[0, :, 2], values[0, :, 2] = np.nan, np.nan
+    values[0, :, 3] = reader.values.vectors[0, :, 9]
+    positions = {tag: tag - 4 for tag in range(4, 8)}
+    columns = reader.read((keys, values), positions, {}, "get")
+    assert columns == [
+        "the value of 4 with the key of no token at no position",
+        "a value that is 5 but not in head 1",
+        "NaN",
+        "the value of 9 with the key of no token at no position",
+    ]
+    unseen = reader.read((keys, values), positions, {}, "get", np.zeros(4, np.bool_))
+    assert unseen == ["what no row sees"] * 4
+
+
+def test_permuted_values_are_read() -> None:
+    reader = make_reader(permuted_values=True)
+    keys, values = reader.feed([4, 9], [2, 3])
+    pair = keys, values.swapaxes(2, 3)
+    assert reader.read(pair, {4: 2, 9: 3}, {}, "get") == [(2, 4), (3, 9)]
+    with pytest.raises(Broken, match=r"not \[1, 2, 4, columns\]"):
+        reader.read((keys, values), {}, {}, "get")
+
+
+def turn(keys: Any, distance: int, dtype: str) -> Any:
+    """As an implementation does it: in float32, rounded to the dtype."""
+    half = keys.shape[-1] // 2
+    rates = np.array([10_000.0 ** (-2 * pair / (2 * half)) for pair in range(half)])
+    angles = (rates * distance).astype(np.float32)
+    x, y = keys[..., :half], keys[..., half:]
+    cos, sin = np.cos(angles), np.sin(angles)
+    return round_to(np.concatenate([x * cos - y * sin, x * sin + y * cos], -1), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_a_turned_key_is_within_tolerance_but_not_without_a_turn(
+    dtype: str, times: int
+) -> None:
+    reader = make_reader(dtype)
+    tags = list(range(40))
+    keys, values = reader.feed(tags, [50] * 40)
+    for _ in range(times):
+        keys = turn(keys, -3, dtype)
+    now = 50 - 3 * times
+    positions = dict.fromkeys(tags, now)
+    turns = dict.fromkeys(tags, Turns(times, 3 * times))
+    read = reader.read((keys, values), positions, turns, "get")
+    assert read == [(now, tag) for tag in tags]
+    assert 0.01 < reader.margin < 1
+    read = reader.read((keys, values), positions, {}, "get")
+    assert read != [(now, tag) for tag in tags]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_tolerance_hides_a_step(dtype: str) -> None:
+    """A key one position off is told apart, in the coarsest dtype, after six turns."""
+    reader = make_reader(dtype)
+    tags = np.arange(64)
+    right = reader.compute_keys(tags, np.full(64, 20))
+    wrong = reader.compute_keys(tags, np.full(64, 21))
+    off = np.abs(right - wrong).max((0, 1, 3))
+    assert off.min() > get_key_tolerance(dtype, 6, 60)
