@@ -44,11 +44,11 @@ def make_matrices(outcome: Outcome) -> Group:
 
 
 def make_matrix(outcome: Outcome, contract: str) -> Table:
-    """Backends × kinds of one contract."""
+    """Backends × kinds of one contract: programs that agree."""
     pairs = [pair for pair in outcome.pairs if pair.contract == contract]
     kinds = list(dict.fromkeys(pair.kind for pair in pairs))
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column(f"{contract}: programs that agree", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(contract, overflow="fold", min_width=16)
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True)
     for backend in dict.fromkeys(pair.backend for pair in pairs):

@@ -1,4 +1,4 @@
-"""Our backends agree with every recorded program of a real unified cache, step by step. That the
+"""Our backends agree with every recorded program of a real unified cache. That the
 reference says what was recorded is shown in tests/reference/test_traces.py."""
 
 from __future__ import annotations

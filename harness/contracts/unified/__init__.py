@@ -47,6 +47,9 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 """What is drawn for a field of the config, the simplest first. "memory" is drawn as what
 it exceeds the window by."""
 
+LONG, FAR = 32, {"capacity": 120, "batch": 48}
+"""One program in so many is large: past the sizes at which arrays of metadata grow."""
+
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 2}),
     ({"kind": "causal"}, {"kind": "causal", "capacity": 4}),
@@ -103,6 +106,8 @@ class UnifiedContract(Contract):
                 config[name] = source.pick(list(options))
             if name == "memory" and name not in declared.config:
                 config[name] = config["window"] + config["memory"]
+        if source.below(LONG) == LONG - 1:
+            config |= {name: FAR[name] for name in FAR if name not in declared.config}
         if kind == "wrapper":
             config["caches"] = self.draw_caches(source, config, declared)
         return config
@@ -158,7 +163,7 @@ class UnifiedContract(Contract):
         return {"room": model.get_room(), "rows": len(op.get("positions", ()))}
 
     def list_live(self, model: UnifiedModel) -> Mapping[int, int]:
-        return {token.tag: token.position for token in model.list_tokens()}
+        return model.list_live()
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_unified_states(kind, declared)

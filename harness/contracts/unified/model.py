@@ -206,9 +206,15 @@ class UnifiedModel:
     def causal(self) -> list[CausalCache]:
         return [part for part in self.parts if isinstance(part, CausalCache)]
 
-    def list_tokens(self) -> Iterator[SharedToken]:
-        for part in self.causal:
-            yield from part.tokens
+    def list_live(self) -> Mapping[int, int]:
+        """tag → position of all that some part stores."""
+        live: dict[int, int] = {}
+        for part in self.parts:
+            if isinstance(part, EncoderCache):
+                live |= dict.fromkeys(part.get() or (), part.position)
+            else:
+                live |= {token.tag: token.position for token in part.tokens}
+        return live
 
     def get_end(self, sequence: int) -> int:
         """The position after the last one that some part stores."""

@@ -62,7 +62,7 @@ class PositionReader:
         if self.base is None:
             return vectors
         half = self.keys.dim // 2
-        angles = get_angles(int(positions.max()) + 1, self.keys.dim, self.base)[positions]
+        angles = positions[:, None] * get_rates(self.keys.dim, self.base)
         x, y = vectors[..., :half], vectors[..., half:]
         cos, sin = np.cos(angles), np.sin(angles)  # [tokens, half]
         return np.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
@@ -179,16 +179,9 @@ SEARCHED = 256
 
 
 @cache
-def get_angles(positions: int, dim: int, base: int) -> F64:
-    """[positions, dim / 2], from the reference; the number of positions rounded up."""
-    return compute_angles(1 << (positions - 1).bit_length(), dim, base)
-
-
-@cache
-def compute_angles(positions: int, dim: int, base: int) -> F64:
-    rates = [compute_angle(1, pair, dim, base) for pair in range(dim // 2)]
-    angles: F64 = np.arange(positions)[:, None] * np.array(rates)
-    return angles
+def get_rates(dim: int, base: int) -> F64:
+    """[dim / 2]: the angle of each pair at position 1, from the reference."""
+    return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
 
 
 def round_to(array: F32, dtype: str) -> F32:

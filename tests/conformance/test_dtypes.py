@@ -1,0 +1,31 @@
+"""Every kind of the unified family in every dtype: no tag is misread, and what a
+tolerance allows is not used up."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.contracts.unified import UNIFIED
+from harness.fronts.draw import Drawer
+from harness.fronts.plain import RandomSource
+from harness.registry import load
+from harness.run import run
+
+PROGRAMS = 12
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", UNIFIED.kinds)
+@pytest.mark.parametrize("name", ["torch-cpu", "mlx-cpu"])
+def test_no_tag_is_misread(name: str, kind: str, dtype: str) -> None:
+    backend = load(name)
+    drawer = Drawer("unified", kind, backend.contracts["unified"][kind], (dtype,))
+    source = RandomSource(7)
+    margin, steps = 0.0, 0
+    for _ in range(PROGRAMS):
+        program = drawer.draw(source)
+        result = run(program, backend)
+        assert result.divergence is None, program.to_json()
+        margin, steps = max(margin, result.margin), steps + result.steps
+    assert steps > 10 * PROGRAMS
+    assert 0 < margin < 0.8 or kind == "encoder"
