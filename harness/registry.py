@@ -111,12 +111,24 @@ def check_declaration(backend: Backend) -> None:
     for contract_name, kinds in backend.contracts.items():
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
+        check_errors(backend, contract)
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
             check_kind(kind, declared, contract)
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
             check_operations(backend, contract_name, kind, declared)
+
+
+def check_errors(backend: Backend, contract: Contract) -> None:
+    """There is an exception for everything that the contract lets a cache refuse."""
+    for name in contract.errors:
+        error = backend.errors.get(name)
+        if not (isinstance(error, type) and issubclass(error, Exception)):
+            raise Unavailable(
+                f"declares {contract.name} kinds, but its errors name no exception class"
+                f' for "{name}"'
+            )
 
 
 def check_kind(kind: str, declared: Any, contract: Contract) -> None:

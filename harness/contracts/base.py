@@ -121,6 +121,9 @@ class Contract(ABC):
     """All abstract states, by name."""
     opt_in: ClassVar[frozenset[str]]
     """The fields of a config that a backend must name, or they stay at their default."""
+    errors: ClassVar[Sequence[str]] = ()
+    """What a backend may refuse, beside mistakes of usage: it names an exception for
+    each."""
     facts: ClassVar[Sequence[str]]
     """The names that `get_facts` gives numbers for."""
 

@@ -325,6 +325,10 @@ def unknown_contract() -> Backend:
     return declare_kinds({"layers": {"kv": Kind(OPERATIONS)}})
 
 
+def no_errors() -> Backend:
+    return declare_kinds({"unified": {"causal": Kind(frozenset({"forward"}))}})
+
+
 def unknown_kind() -> Backend:
     return declare_kinds({"layer": {"rotation": Kind(OPERATIONS)}})
 

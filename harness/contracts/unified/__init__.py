@@ -73,6 +73,7 @@ class UnifiedContract(Contract):
     opt_in = frozenset(
         {"layers", "cache_padding", "mask_padding", "mask_dtype", "permuted_values"}
     )
+    errors = ("cache-full", "not-supported", "shared")
     facts = ("room", "rows")
 
     def why_not(self, config: Mapping[str, Any]) -> str | None:

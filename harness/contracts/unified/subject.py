@@ -118,8 +118,8 @@ class UnifiedSubject:
             )
         )
         self.last = []
-        if answer or model.batch is None:
-            return answer
+        if answer or model.batch is None or model.first_tag != model.tag:
+            return answer  # the reference refused, if the backend did not
         batch, tag = model.batch, model.tag
         self.fed.update(zip(range(tag, tag + len(batch)), batch.positions, strict=True))
         answers = [self.pass_part(which, op, model) for which in range(len(model.parts))]
