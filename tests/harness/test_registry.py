@@ -83,7 +83,7 @@ def test_what_is_not_there(find: Find, name: str, words: str) -> None:
         ("factory_returns_five", "its factory returned int, not harness.backend.Backend"),
         ("lacks_a_method", "has no method size"),
         ("cannot_open", "opening a kv cache raised OSError: no device"),
-        ("no_errors", 'unified kinds, but its errors name no exception class for "cache-'),
+        ("no_errors", 'unified kinds, but its errors name no exception class for "ca'),
         ("unknown_contract", '"layers", which is no contract; did you mean layer?'),
         ("unknown_kind", '"rotation", which is no kind of layer; did you mean rotating'),
         ("unknown_operation", '"trimm", which is no operation of layer; did you mean tr'),
