@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import sys
 import time
@@ -26,14 +25,21 @@ from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.failures import RUNNING, iterate_saved, save
 from harness.fronts import FRONTS
+from harness.options import (
+    BACKEND_HELP,
+    KINDS,
+    Seconds,
+    backends_option,
+    failures_option,
+    get_kinds,
+    step_option,
+)
 from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
-from harness.program import Program, load_programs, parse_program, suggest
+from harness.program import Program, load_programs, parse_program
 from harness.registry import get_target, list_names
 from harness.report import to_json
 from harness.run import Divergence, trace
-
-KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
@@ -58,8 +64,6 @@ Example:
   lockstep trace two.json
 """
 
-BACKEND_HELP = "A name from `lockstep backends`, or package.module:factory."
-
 
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="lockstep")
@@ -68,16 +72,6 @@ def main() -> None:
 
     Exit status: 0 all agree, 1 a divergence, 2 could not run.
     """
-
-
-class Seconds(click.FloatRange):
-    """A number of seconds; "nan" is a float, but no number."""
-
-    def convert(self, value: Any, param: Any, context: Any) -> float:
-        seconds = float(super().convert(value, param, context))
-        if math.isnan(seconds):
-            self.fail(f"{value} is not a number of seconds", param, context)
-        return seconds
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:
@@ -103,34 +97,6 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
         sys.exit(status)
 
     return run
-
-
-def get_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Sequence[str]:
-    for kind in kinds:
-        if kind not in KINDS:
-            near = suggest(kind, dict.fromkeys(KINDS))
-            raise click.BadParameter(f"there is no kind {kind}{near}")
-    return kinds
-
-
-failures_option = click.option(
-    "--failures",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("failures"),
-    show_default=True,
-    help="Where failures are written.",
-)
-backends_option = click.option(
-    "--backend", "backends", multiple=True, metavar="NAME", help=BACKEND_HELP
-)
-step_option = click.option(
-    "--step-time",
-    type=Seconds(0.1, 3600),
-    default=20.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds after which a step counts as hanging.",
-)
 
 
 @main.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")

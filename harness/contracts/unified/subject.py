@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,10 @@ import numpy.typing as npt
 from harness.backend import Array, Backend
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.recurrence import Recurrence
+from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import PositionReader
-from harness.payload import F32
 from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
-from harness.tolerance import get_attention_tolerance, get_key_tolerance
-from reference.attention import compute_attention
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
 from reference.recurrent import RecurrentCache
@@ -30,9 +28,6 @@ WRITES = frozenset({"forward", "remove", "load", "put"})
 
 SAMPLE = 16
 """One pass in so many keeps its arrays under watch and is put through attention."""
-
-Positions = Mapping[int, int]
-"""tag → position"""
 
 
 class UnifiedSubject:
@@ -55,14 +50,16 @@ class UnifiedSubject:
         self.fed: dict[int, int] = {}
         self.saved: dict[str, Any] = {}
         self.reserved: dict[int, int] = {}
-        self.last: list[tuple[int, int, Array, Array, Any, Positions]] = []
+        self.attention = Attention(backend.arrays, config)
+        self.last: list[View] = []
         self.cache = backend.open(self.config)
 
     @property
     def margin(self) -> float:
         """The largest error of a turned key or of attention, as a share of what is
         allowed."""
-        return max([reader.margin for reader in self.readers.values()], default=0.0)
+        margins = [reader.margin for reader in self.readers.values()]
+        return max([self.attention.margin, *margins])
 
     def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
         if (which, layer) not in self.readers:
@@ -197,7 +194,7 @@ class UnifiedSubject:
         sorted_seen = seen[: len(batch), order].tolist()
         if self.is_sampled(model.first_tag):
             self.promises.keep("the cache", "get", (keys, values, mask))
-            self.last.append((which, layer, keys, values, mask, positions))
+            self.last.append(View(which, reader, keys, values, mask, positions))
         return {
             "visible": [list(compress(columns, row)) for row in sorted_seen],
             "columns": columns,
@@ -329,75 +326,14 @@ class UnifiedSubject:
         self.promises.check()
 
     def verify_attention(self, model: UnifiedModel) -> None:
-        """Puts the pass through the framework's attention, layer by layer, and compares
-        with the reference in double precision, for two rows."""
+        """Puts the pass through the framework's attention, layer by layer."""
         assert model.batch is not None
-        length, arrays = len(model.batch), self.arrays
-        for which, layer, keys, values, mask, positions in self.last:
-            part = model.parts[which]
+        tags = range(model.first_tag, model.first_tag + len(model.batch))
+        for view in self.last:
+            part = model.parts[view.which]
             assert isinstance(part, CausalCache)
-            reader = self.get_reader(model.kinds[which], which, layer)
-            tags = list(range(model.first_tag, model.first_tag + length))
-            queries = reader.queries.get_vectors(tags)
-            content = to_numpy(arrays, mask, "the mask")
-            content = content.reshape(-1, content.shape[-1])[:length]
-            pair = self.get_seen_only(keys, values, (content == 0).any(axis=0))
-            # Frameworks want a mask in the dtype of the queries.
-            inputs = [
-                arrays.from_numpy(np.ascontiguousarray(array), self.config["dtype"])
-                for array in (queries, *pair, content.astype(np.float32))
-            ]
-            got = arrays.to_numpy(arrays.attend(*inputs))
-            for row in {0, length - 1}:
-                seen = [token.tag for token in part.visible(row)]
-                places = [positions[tag] for tag in seen]
-                self.judge(
-                    reader, model, which, queries[0, :, row], seen, places, got, row
-                )
+            self.attention.verify(view, part, model.turns[view.which], tags)
         self.last = []
-
-    def get_seen_only(
-        self, keys: Array, values: Array, seen: npt.NDArray[np.bool_]
-    ) -> tuple[F32, F32]:
-        """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
-        there, an additive mask would let a NaN through."""
-        where = seen[:, None]
-        k, v = (to_numpy(self.arrays, array, "get") for array in (keys, values))
-        if self.config["permuted_values"]:
-            v = v.swapaxes(2, 3)
-        return np.where(where, k, 0), np.where(where, v, 0)
-
-    def judge(
-        self,
-        reader: PositionReader,
-        model: UnifiedModel,
-        which: int,
-        queries: Any,
-        seen: Sequence[int],
-        places: Sequence[int],
-        got: Any,
-        row: int,
-    ) -> None:
-        keys = reader.compute_keys(np.asarray(seen), np.asarray(places))[0].tolist()
-        values = reader.values.get_vectors(list(seen))[0].tolist()
-        heads = zip(queries.tolist(), keys, values, strict=True)
-        wanted = np.array([compute_attention(q, k, v) for q, k, v in heads])
-        turns = [model.turns[which][tag] for tag in seen if tag in model.turns[which]]
-        count = max((turn.count for turn in turns), default=0)
-        distance = max((turn.distance for turn in turns), default=0)
-        dtype = self.config["dtype"]
-        off_keys = get_key_tolerance(dtype, count, distance)
-        tolerance = get_attention_tolerance(
-            dtype, self.config["key_dim"], len(seen), off_keys
-        )
-        error = float(np.abs(got[0, :, row] - wanted).max())
-        if not error <= tolerance:
-            raise Broken(
-                "attention",
-                f"attention over what get returned is off by {error:.2g} in row {row}"
-                f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
-            )
-        reader.margin = max(reader.margin, error / tolerance)
 
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:

@@ -1,0 +1,109 @@
+"""Attention over what a pass returned, against the reference in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.backend import Array, Arrays
+from harness.contracts.base import Broken
+from harness.contracts.unified.model import Turns
+from harness.contracts.unified.reader import PositionReader
+from harness.payload import F32
+from harness.reading import to_numpy
+from harness.tolerance import get_attention_tolerance, get_key_tolerance
+from reference.attention import compute_attention
+from reference.causal import CausalCache
+
+Positions = Mapping[int, int]
+"""tag → position"""
+
+
+@dataclass(frozen=True)
+class View:
+    """What one layer of a pass returned, of the part number `which`."""
+
+    which: int
+    reader: PositionReader
+    keys: Array
+    values: Array
+    mask: Array
+    positions: Positions
+
+
+class Attention:
+    """Compares two rows of a pass. margin: the largest error so far, as a share of what
+    is allowed."""
+
+    def __init__(self, arrays: Arrays, config: Mapping[str, Any]) -> None:
+        self.arrays, self.config = arrays, config
+        self.margin = 0.0
+
+    def verify(
+        self,
+        view: View,
+        part: CausalCache,
+        turns: Mapping[int, Turns],
+        tags: Sequence[int],
+    ) -> None:
+        """Raises Broken("attention"). tags: of the rows, whose queries are theirs too."""
+        queries = view.reader.queries.get_vectors(list(tags))
+        got = self.attend(view, queries)
+        for row in {0, len(tags) - 1}:
+            seen = [token.tag for token in part.visible(row)]
+            wanted = self.compute(view, queries[0, :, row], seen)
+            error = float(np.abs(got[0, :, row] - wanted).max())
+            self.judge(error, self.get_tolerance(seen, turns), row)
+
+    def attend(self, view: View, queries: F32) -> npt.NDArray[Any]:
+        """[1, heads, rows, value_dim], by the backend's framework."""
+        arrays, dtype = self.arrays, self.config["dtype"]
+        mask = to_numpy(arrays, view.mask, "the mask")
+        mask = mask.reshape(-1, mask.shape[-1])[: queries.shape[2]]
+        keys, values = self.get_seen_only(view, (mask == 0).any(axis=0))
+        # Frameworks want a mask in the dtype of the queries.
+        inputs = [
+            arrays.from_numpy(np.ascontiguousarray(array, np.float32), dtype)
+            for array in (queries, keys, values, mask)
+        ]
+        return to_numpy(arrays, arrays.attend(*inputs), "attention")
+
+    def get_seen_only(self, view: View, seen: npt.NDArray[np.bool_]) -> tuple[F32, F32]:
+        """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
+        there, an additive mask would let a NaN through."""
+        where = seen[:, None]
+        keys = to_numpy(self.arrays, view.keys, "K of get")
+        values = to_numpy(self.arrays, view.values, "V of get")
+        if self.config["permuted_values"]:
+            values = values.swapaxes(2, 3)
+        return np.where(where, keys, 0), np.where(where, values, 0)
+
+    def compute(self, view: View, queries: F32, seen: Sequence[int]) -> F32:
+        """[heads, value_dim] of one row that sees the tags `seen`, by the reference."""
+        places = np.array([view.positions[tag] for tag in seen])
+        keys = view.reader.compute_keys(np.asarray(seen), places)[0].tolist()
+        values = view.reader.values.get_vectors(list(seen))[0].tolist()
+        heads = zip(queries.tolist(), keys, values, strict=True)
+        return np.array([compute_attention(q, k, v) for q, k, v in heads])
+
+    def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
+        """That of attention, with keys that are off as far as they may be."""
+        own = [turns[tag] for tag in seen if tag in turns]
+        count = max((turn.count for turn in own), default=0)
+        distance = max((turn.distance for turn in own), default=0)
+        dtype, dim = self.config["dtype"], self.config["key_dim"]
+        keys = get_key_tolerance(dtype, count, distance)
+        return get_attention_tolerance(dtype, dim, len(seen), keys)
+
+    def judge(self, error: float, tolerance: float, row: int) -> None:
+        if not error <= tolerance:
+            raise Broken(
+                "attention",
+                f"attention over what get returned is off by {error:.2g} in row {row}"
+                f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
+            )
+        self.margin = max(self.margin, error / tolerance)
