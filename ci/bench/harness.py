@@ -35,7 +35,10 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from harness.backend import Backend  # noqa: E402
+from harness.contracts import CONTRACTS  # noqa: E402
 from harness.contracts.layer.subject import LayerSubject  # noqa: E402
+from harness.contracts.unified.model import IMAGE, UnifiedModel  # noqa: E402
+from harness.contracts.unified.subject import UnifiedSubject  # noqa: E402
 from harness.fronts import FRONTS  # noqa: E402
 from harness.fronts.draw import Drawer  # noqa: E402
 from harness.ledger import load_ledger  # noqa: E402
@@ -43,8 +46,11 @@ from harness.program import Program  # noqa: E402
 from harness.record import Record  # noqa: E402
 from harness.registry import load  # noqa: E402
 from harness.run import Coverage, run  # noqa: E402
+from reference.encoder import EncoderCache  # noqa: E402
+from reference.recurrent import RecurrentCache  # noqa: E402
 
 PROGRAMS, ROUNDS = 150, 5
+KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 
 
 class Bench:
@@ -52,9 +58,11 @@ class Bench:
 
     def __init__(self, backend: Backend, kind: str, record: Record) -> None:
         self.backend, self.kind, self.record = backend, kind, record
-        declared = backend.contracts["layer"][kind]
+        (contract,) = [name for name, rules in CONTRACTS.items() if kind in rules.kinds]
+        declared = backend.contracts[contract][kind]
         avoid = load_ledger(backend.ledger, backend.name)
-        self.drawer = Drawer("layer", kind, declared, backend.dtypes, avoid)
+        self.drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
+        self.bare = BARE[contract]
         self.coverage: Coverage = Counter()
         self.programs: list[Program] = []
         FRONTS["plain"](PROGRAMS, 0, self.drawer.draw, self.programs.append)
@@ -80,7 +88,7 @@ class Bench:
         for program in self.programs:
             rules = program.rules
             model = rules.open_model(program.config)
-            subject = BareSubject(
+            subject = self.bare(
                 self.backend, program.config, program.count_tokens(), False
             )
             for op in program.ops:
@@ -110,7 +118,7 @@ class Bench:
         return {name: median(values) for name, values in times.items()}
 
 
-class BareSubject(LayerSubject):
+class BareLayer(LayerSubject):
     """Calls the backend as the harness does, waits for the arrays, and looks away."""
 
     def update(
@@ -140,6 +148,40 @@ class BareSubject(LayerSubject):
             self.backend.arrays.to_numpy(array)
 
 
+class BareUnified(UnifiedSubject):
+    """The same for a cache of many sequences: put and get in every layer."""
+
+    def pass_layer(
+        self, which: int, layer: int, op: Any, model: UnifiedModel
+    ) -> dict[str, Any]:
+        part, batch = self.get_part(which), model.batch
+        assert batch is not None
+        reader = self.get_reader(model.kinds[which], which, layer)
+        tags = range(model.tag, model.tag + len(batch))
+        if isinstance(model.parts[which], EncoderCache):
+            if op["multimodal"]:
+                image = range(tags.stop, tags.stop + IMAGE)
+                part.put(layer, *reader.feed(image, [0] * IMAGE))
+            self.wait(*(part.get(layer) or ()))
+            return {}
+        part.put(layer, *reader.feed(tags, batch.positions))
+        self.wait(*part.get(layer))
+        if isinstance(model.parts[which], RecurrentCache) and not op["reserve"]:
+            self.advance(which, layer, batch, model.tag)
+        return {}
+
+    def get(self, which: int, layer: int, model: UnifiedModel) -> dict[str, Any]:
+        self.wait(*(self.get_part(which).get(layer) or ()))
+        return {}
+
+    def wait(self, *arrays: Any) -> None:
+        for array in arrays:
+            self.backend.arrays.to_numpy(array)
+
+
+BARE: dict[str, Any] = {"layer": BareLayer, "unified": BareUnified}
+
+
 def get_memory() -> int:
     """The largest resident size of this process so far, in MB."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -148,7 +190,7 @@ def get_memory() -> int:
 
 @click.command()
 @click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
-@click.option("--kind", "kinds", multiple=True, default=["kv", "rotating", "state"])
+@click.option("--kind", "kinds", multiple=True, default=KINDS)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write them there.")
 def main(names: Sequence[str], kinds: Sequence[str], path: Path | None) -> None:
     """Measures checked steps per second on one core."""
