@@ -12,11 +12,20 @@ import mlx.core as mx
 
 from harness.backend import Backend, Kind
 from impl.mlx.arrays import DTYPES, MLXArrays
+from impl.mlx.causal import CausalCache
+from impl.mlx.encoder import EncoderCache
 from impl.mlx.kv import KVCache
+from impl.mlx.recurrent import RecurrentCache
 from impl.mlx.rotating import RotatingCache
 from impl.mlx.state import StateCache
+from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
+from impl.shared.slots import Slots
 
+UNIFIED = {
+    kind: Kind(operations, unified.CONFIG)
+    for kind, operations in unified.OPERATIONS.items()
+}
 LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
 
 
@@ -31,6 +40,9 @@ class OnDevice:
         with mx.stream(self.device):
             return OnDevice(self.cache.clone(), self.device)
 
+    def of(self, layer_type: int) -> OnDevice:
+        return OnDevice(self.cache.of(layer_type), self.device)
+
     def __getattr__(self, name: str) -> Any:
         member = getattr(self.cache, name)
         return partial(self.compute, member) if callable(member) else member
@@ -44,12 +56,14 @@ class OnDevice:
 
 
 def open_cache(config: Mapping[str, Any], device: mx.Device) -> OnDevice:
-    """The cache for a config of the layer contract."""
+    """The cache for a config, of either contract."""
     with mx.stream(device):
         return OnDevice(make_cache(config), device)
 
 
-def make_cache(config: Mapping[str, Any]) -> KVCache | RotatingCache | StateCache:
+def make_cache(config: Mapping[str, Any]) -> Any:
+    if config["kind"] in UNIFIED:
+        return make_unified(config)
     dtype = DTYPES[config["dtype"]]
     fill = math.nan if config["poison"] else 0.0
     mask = dtype if config["mask_form"] == "additive" else mx.bool_
@@ -63,17 +77,41 @@ def make_cache(config: Mapping[str, Any]) -> KVCache | RotatingCache | StateCach
     return KVCache(config["step"], fill, mask)
 
 
+def make_unified(config: Mapping[str, Any]) -> Any:
+    if config["kind"] == "wrapper":
+        return unified.make_wrapper(config, make_unified)
+    if config["kind"] == "encoder":
+        return EncoderCache(config["sequences"], config["batch"])
+    options = {
+        "rope": config["rope_bases"] if config["shift"] else None,
+        "dtype": DTYPES[config["dtype"]],
+        "mask": DTYPES[config["mask_dtype"]],
+        "fill": math.nan if config["poison"] else 0.0,
+        "permuted": config["permuted_values"],
+    }
+    sizes, layers = unified.get_sizes(config), config["layers"]
+    if config["kind"] != "recurrent":
+        return CausalCache(sizes, layers, **options)
+    count = config["slots"] or config["sequences"]
+    slots = Slots(count, config["interval"], config["checkpoints"])
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1, heads * key_dim)
+    delta = (heads, key_dim, config["value_dim"])
+    return RecurrentCache(sizes, slots, conv, delta, layers, **options)
+
+
 def declare(name: str, device: mx.Device) -> Backend:
     return Backend(
         name=name,
         device=name.removeprefix("mlx-"),
-        contracts={"layer": LAYER},
+        contracts={"layer": LAYER, "unified": UNIFIED},
         arrays=MLXArrays(device),
         open=lambda config: open_cache(config, device),
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="forever",
         causal="lower-right",
         poison=True,
+        errors=unified.ERRORS,
         versions={"mlx": version("mlx")},
     )
 

@@ -1,0 +1,39 @@
+"""The cache of an encoded image on MLX: the arrays themselves, for they are values."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from impl.mlx.memory import Pair, make_compact
+from impl.shared.encoder import EncoderCacheBase
+
+
+class EncoderCache(EncoderCacheBase):
+    """K and V of one image in each layer, for cross attention without a mask.
+
+    `get` returns values: they hold forever.
+    """
+
+    def __init__(self, sequences: int, batch: int) -> None:
+        super().__init__(sequences, batch)
+        self.stored: dict[int, Pair] = {}
+
+    def put(self, layer: int, keys: mx.array, values: mx.array) -> None:
+        """What the encoder made of the image of this pass, as it is. The first put into
+        a layer fixes the shapes."""
+        self.check_open()
+        old = self.stored.get(layer)
+        if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
+            raise ValueError(
+                f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
+                f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
+            )
+        if self.accept():
+            self.stored[layer] = make_compact((keys, values))
+
+    def get(self, layer: int) -> Pair | None:
+        """K and V as they were put; None if nothing is cached."""
+        self.check_open()
+        pair = self.stored.get(layer) if self.cached else None
+        # New objects for the same values: assigning to a slice of them stays outside.
+        return pair and (pair[0][...], pair[1][...])

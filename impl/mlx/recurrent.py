@@ -1,0 +1,88 @@
+"""A causal cache with recurrent states, on MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from impl.mlx.causal import CausalCache
+from impl.mlx.memory import Pair, make_compact
+from impl.shared.causal import Sizes
+from impl.shared.recurrent import RecurrentCacheBase
+from impl.shared.slots import Slots
+
+
+class RecurrentCache(RecurrentCacheBase, CausalCache):
+    """The states of all sequences in two buffers for each layer, one row for each slot.
+
+    conv: shape of a conv state, [conv_width - 1, channels], in the dtype of keys; delta:
+    of a delta state, [heads, key_dim, value_dim], float32. `slots`: see
+    `impl.shared.slots`. The rest as in `CausalCache`.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        slots: Slots,
+        conv: Sequence[int],
+        delta: Sequence[int],
+        layers: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(sizes, layers, **options)
+        self.slots = slots
+        count, dtype = slots.count, self.dtype
+        self.conv = [mx.zeros((count, *conv), dtype) for _ in range(layers)]
+        self.delta = [mx.zeros((count, *delta), mx.float32) for _ in range(layers)]
+
+    def read_states(self, layer: int) -> Pair:
+        """conv and delta of the sequences of the open pass, in order of appearance."""
+        index = mx.array(self.list_slots())
+        return mx.take(self.conv[layer], index, 0), mx.take(self.delta[layer], index, 0)
+
+    def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
+        """The same after the pass; checkpoints that are due are taken."""
+        slots = self.list_slots()
+        for array, buffer in ((conv, self.conv[layer]), (delta, self.delta[layer])):
+            wanted = (len(slots), *buffer.shape[1:])
+            if array.shape != wanted:
+                raise ValueError(
+                    f"states of shape {list(array.shape)}, not {list(wanted)}"
+                )
+        if self.get_pass().cells is None:
+            return
+        self.write_slots(layer, slots, conv, delta)
+        for row, checkpoint in enumerate(self.pending):
+            if checkpoint is not None:
+                copied = make_compact((conv[row], delta[row]))
+                checkpoint.arrays[layer] = copied
+                # Computed with the next read: who never goes back to the checkpoint
+                # would keep the states of the whole batch alive.
+                self.conv[layer] = mx.depends(self.conv[layer], copied)
+
+    def write_slots(
+        self, layer: int, slots: Sequence[int], conv: Any, delta: Any
+    ) -> None:
+        """conv, delta: a row for each of the slots, or a number for all of them."""
+        first, last = slots[0], slots[-1]
+        index: Any = slice(first, last + 1)
+        if list(slots) != list(range(first, last + 1)):
+            index = mx.array(list(slots))
+        self.conv[layer][index] = conv
+        self.delta[layer][index] = delta
+
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        for layer in range(self.layers):
+            self.write_slots(layer, slots, 0, 0)
+
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        index = mx.array(list(sources))
+        for layer, (conv, delta) in enumerate(zip(self.conv, self.delta, strict=True)):
+            rows = mx.take(conv, index, 0), mx.take(delta, index, 0)
+            self.write_slots(layer, targets, *rows)
+
+    def restore_slot(self, slot: int, arrays: dict[int, Pair]) -> None:
+        for layer, (conv, delta) in arrays.items():
+            self.write_slots(layer, [slot], conv, delta)

@@ -1,0 +1,34 @@
+"""Rotary position embedding on MLX, for keys that move to another position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+
+
+class Rope:
+    """Turns keys by a number of positions; the layers take the bases in turn.
+
+    A key's pairs are (x[i], x[i + dim / 2]); pair i turns by position · base^(-2i / dim).
+    """
+
+    def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
+        if dim % 2:
+            raise ValueError(f"a key of {dim} numbers has no pairs to turn")
+        exponents = np.arange(0, dim, 2) / -dim
+        rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
+        self.rates = np.stack(rows)[:, None, None, None]  # [layers, 1, 1, 1, dim / 2]
+
+    def turn(self, keys: mx.array, distance: int) -> mx.array:
+        """keys: [layers, 1, heads, tokens, dim]; computed in float32, in their dtype.
+
+        The angles come from numpy: MLX has float64 on the CPU only.
+        """
+        angles = self.rates * distance
+        cos = mx.array(np.cos(angles).astype(np.float32))
+        sin = mx.array(np.sin(angles).astype(np.float32))
+        x, y = mx.split(keys.astype(mx.float32), 2, axis=-1)
+        turned = mx.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
+        return turned.astype(keys.dtype)

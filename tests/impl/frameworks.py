@@ -1,0 +1,147 @@
+"""Our unified caches of either framework, filled and read through numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from impl.shared.causal import Sizes
+from impl.shared.slots import Slots
+
+Floats = npt.NDArray[np.float32]
+
+INSTALLED = [name for name in ("torch", "mlx") if find_spec(name)]
+HEADS, KEY_DIM, VALUE_DIM = 2, 4, 3
+CONV, DELTA = (2, 5), (2, 4, 3)
+SEQUENCES, CAPACITY, BATCH = 3, 16, 8
+
+
+class Framework:
+    """name: "torch" or "mlx". Arrays go in and out as float32."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.module = {
+            part: import_module(f"impl.{name}.{part}")
+            for part in ("backend", "arrays", "causal", "encoder", "recurrent", "rope")
+        }
+        self.backend = self.module["backend"].cpu()
+
+    def array(self, content: Any, dtype: str = "float32") -> Any:
+        return self.backend.arrays.from_numpy(np.asarray(content, np.float32), dtype)
+
+    def numpy(self, array: Any) -> Floats:
+        return np.array(self.backend.arrays.to_numpy(array))
+
+    def dtype(self, array: Any) -> str:
+        return str(self.backend.arrays.dtype(array))
+
+    def options(self, dtype: str, mask: str, options: dict[str, Any]) -> dict[str, Any]:
+        dtypes = self.module["arrays"].DTYPES
+        if self.name == "mlx":
+            return {"dtype": dtypes[dtype], "mask": dtypes[mask], **options}
+        empty = import_module("torch").empty
+        pair = empty(0, dtype=dtypes[dtype]), empty(0, dtype=dtypes[mask])
+        return {"like": pair[0], "mask": pair[1], **options}
+
+    def causal(
+        self, *, dtype: str = "float32", mask: str = "float32", **options: Any
+    ) -> Any:
+        """A causal cache; what `Sizes` knows of the options goes there."""
+        sizes = take_sizes(options)
+        make = self.module["causal"].CausalCache
+        return make(sizes, **self.options(dtype, mask, options))
+
+    def recurrent(
+        self,
+        *,
+        slots: int = SEQUENCES,
+        interval: int | None = None,
+        kept: int = 2,
+        **options: Any,
+    ) -> Any:
+        sizes = take_sizes(options)
+        options = self.options("float32", "float32", {"rope": None, **options})
+        make = self.module["recurrent"].RecurrentCache
+        return make(sizes, Slots(slots, interval, kept), CONV, DELTA, **options)
+
+    def encoder(self) -> Any:
+        return self.module["encoder"].EncoderCache(SEQUENCES, BATCH)
+
+    # --- tokens -------------------------------------------------------------------------
+
+    def feed(
+        self,
+        numbers: Sequence[float],
+        heads: int = HEADS,
+        key_dim: int = KEY_DIM,
+        value_dim: int = VALUE_DIM,
+    ) -> tuple[Any, Any]:
+        """K [1, heads, rows, key_dim], full of the token's number, and V, of minus it."""
+        tokens = np.asarray(numbers, np.float32)[None, None, :, None]
+        keys = np.broadcast_to(tokens, (1, heads, len(numbers), key_dim))
+        values = -np.broadcast_to(tokens, (1, heads, len(numbers), value_dim))
+        return self.array(keys), self.array(values)
+
+    def step(
+        self,
+        cache: Any,
+        positions: Sequence[int],
+        sequence: int | Sequence[int] = 0,
+        numbers: Sequence[float] | None = None,
+        **options: Any,
+    ) -> list[list[int]]:
+        """A whole pass. numbers: of the tokens, their positions if not said; layer l has
+        1000 · l more. What the rows see in layer 0, and no other number in the others."""
+        owners = [sequence] * len(positions) if isinstance(sequence, int) else sequence
+        numbers = positions if numbers is None else numbers
+        cache.forward(list(positions), owners, **options)
+        for layer in range(cache.layers):
+            cache.put(layer, *self.feed([number + 1000 * layer for number in numbers]))
+        rows = self.see(cache)
+        for layer in range(1, cache.layers):
+            further = self.see(cache, layer)
+            assert further == [[n + 1000 * layer for n in row] for row in rows]
+        return rows
+
+    def see(self, cache: Any, layer: int = 0) -> list[list[int]]:
+        """The numbers that each row of the pass sees, ascending, after K and V were
+        looked at as a whole: for caches that have turned no keys and permute nothing."""
+        keys, values, mask = (self.numpy(array) for array in cache.get(layer))
+        assert keys.shape[1:3] == values.shape[1:3] == (HEADS, mask.shape[1])
+        seen = mask == 0
+        some = seen.any(axis=0)
+        numbers = keys[0, 0, :, 0]
+        assert (keys[..., some, :] == numbers[some, None]).all()
+        assert (values[..., some, :] == -numbers[some, None]).all()
+        return [sorted(numbers[row].astype(int).tolist()) for row in seen]
+
+    def states(self, *numbers: float) -> tuple[Any, Any]:
+        """conv and delta of some sequences, full of one number each."""
+        conv, delta = (
+            np.stack([np.full(form, number) for number in numbers])
+            for form in (CONV, DELTA)
+        )
+        return self.array(conv), self.array(delta)
+
+    def read(self, cache: Any, layer: int = 0) -> list[float]:
+        """The numbers that the states of the pass are full of."""
+        conv, delta = (self.numpy(array) for array in cache.read_states(layer))
+        assert (conv == conv[:, :1, :1]).all()
+        assert (delta == conv[:, :1, :1, None]).all()
+        return list(conv[:, 0, 0].tolist())
+
+
+def take_sizes(options: dict[str, Any]) -> Sizes:
+    names = ("window", "memory", "chunk", "cache_padding", "mask_padding")
+    return Sizes(
+        options.pop("sequences", SEQUENCES),
+        options.pop("capacity", CAPACITY),
+        options.pop("batch", BATCH),
+        **{name: options.pop(name) for name in names if name in options},
+    )

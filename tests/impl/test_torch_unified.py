@@ -1,0 +1,119 @@
+"""The unified caches on torch: one pool, handed out as views, of copied input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from frameworks import Framework
+
+
+@pytest.fixture(scope="module")
+def on() -> Framework:
+    return Framework("torch")
+
+
+def get_places(cache: Any) -> tuple[int, int]:
+    return cache.keys.data_ptr(), cache.values.data_ptr()
+
+
+def make_holes(on: Framework, **options: Any) -> Any:
+    """Every second of the first six cells is free."""
+    cache = on.causal(**options)
+    on.step(cache, [0, 0, 1, 1, 2, 2], [0, 1] * 3, [0, 50, 1, 51, 2, 52])
+    cache.remove(1, 0, None)
+    return cache
+
+
+def test_get_returns_views_of_a_pool_that_never_moves(on: Framework) -> None:
+    cache = make_holes(on, layers=2)
+    places = get_places(cache)
+    for position in range(3, 12):
+        on.step(cache, [position])
+        keys, values, _ = cache.get(0)
+        assert (keys.data_ptr(), values.data_ptr()) == places
+        assert cache.get(1)[0].data_ptr() == cache.keys[1].data_ptr()
+    cache.remove(0, 2, 4)
+    cache.load(cache.save())
+    assert get_places(cache) == places
+
+
+def test_columns_start_where_the_window_does(on: Framework) -> None:
+    cache = on.causal(window=1)
+    for position in range(5):
+        on.step(cache, [position])
+    keys, _, mask = cache.get(0)
+    assert mask.shape == (1, 2)
+    assert keys.data_ptr() == cache.keys[0][:, :, 3].data_ptr()
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("holes", [False, True])
+def test_what_was_put_may_be_used_again(
+    on: Framework, holes: bool, permuted: bool
+) -> None:
+    cache = make_holes(on) if holes else on.causal()
+    keys, values = on.feed([20, 21])
+    cache.forward([0, 1], [2, 2])
+    cache.put(0, keys, values)
+    keys.fill_(torch.nan)
+    values.fill_(torch.nan)
+    assert on.see(cache) == [[20], [20, 21]]
+
+
+def test_an_image_may_be_used_again_and_stays_in_place(on: Framework) -> None:
+    cache, pointers = on.encoder(), set()
+    for position in range(2):
+        cache.forward([position], [0], multimodal=[0])
+        keys, values = on.feed([5 + position])
+        cache.put(0, keys, values)
+        keys.fill_(torch.nan)
+        stored = cache.get(0)
+        assert (stored[0] == 5 + position).all()
+        pointers.add(stored[0].data_ptr())
+    assert len(pointers) == 1
+
+
+def test_states_may_be_used_again(on: Framework) -> None:
+    """By the state and by the checkpoint."""
+    cache = on.recurrent(interval=1)
+    for position in range(2):
+        on.step(cache, [position])
+        pair = on.states(5 + position)
+        cache.write_states(0, *pair)
+        for array in pair:
+            array.fill_(torch.nan)
+        assert on.read(cache) == [5 + position]
+    cache.remove(0, 1, None)
+    on.step(cache, [1])
+    assert on.read(cache) == [5]
+
+
+def test_a_checkpoint_is_compact(on: Framework) -> None:
+    """Not a view of the states of the whole batch."""
+    cache = on.recurrent(interval=1)
+    on.step(cache, [0, 0, 0], [0, 1, 2])
+    conv, delta = on.states(5, 6, 7)
+    cache.write_states(0, conv, delta)
+    stored = cache.pending[1].arrays[0]
+    for array, whole in zip(stored, (conv, delta), strict=True):
+        assert (array == 6).all()
+        assert array.untyped_storage().nbytes() == whole.nbytes // 3
+
+
+def test_one_mask_serves_all_layers(on: Framework) -> None:
+    cache = on.causal(layers=2)
+    on.step(cache, [0, 1])
+    assert cache.get(0)[2] is cache.get(1)[2]
+    mask = cache.get(0)[2]
+    on.step(cache, [2])
+    assert cache.get(0)[2] is not mask
+
+
+def test_unused_memory_holds_what_was_asked_for(on: Framework) -> None:
+    cache = on.causal(fill=torch.nan, cache_padding=8)
+    on.step(cache, [0, 1])
+    keys, values, _ = cache.get(0)
+    assert keys[:, :, 2:].isnan().all()
+    assert values[:, :, 2:].isnan().all()
