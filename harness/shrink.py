@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from harness.contracts.base import Op, Schema
+from harness.contracts.fields import JOINT
 from harness.program import Program
 
 Fails = Callable[[Program], bool]
@@ -44,10 +45,10 @@ class Shrinker:
         """Repeats all passes until none helps."""
         passes = (
             self.leave_out_runs,
-            self.leave_out_pairs,
-            self.take_candidates(get_merged),
-            self.take_candidates(get_domain_steps),
             self.take_candidates(get_simpler_configs),
+            self.take_candidates(get_merged),
+            self.leave_out_pairs,
+            self.take_candidates(get_domain_steps),
             self.take_candidates(get_simpler_fields),
         )
         before = None
@@ -127,7 +128,9 @@ def get_merged(program: Program) -> Iterator[Program]:
     for place in range(len(ops) - 1):
         merged = program.rules.merge_operations(ops[place], ops[place + 1])
         if merged is not None:
-            yield replace(program, ops=[*ops[:place], merged, *ops[place + 2 :]])
+            config = program.rules.fit_config(program.config, merged)
+            merged_ops = [*ops[:place], merged, *ops[place + 2 :]]
+            yield replace(program, config=config, ops=merged_ops)
 
 
 def get_domain_steps(program: Program) -> Iterator[Program]:
@@ -160,7 +163,7 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
     """Values for a field that a person would rather read, best first: the default, or
     where there is none, nothing at all, or something lower."""
     default = schema.get("default")
-    if value is None or value == default:
+    if value is None or value == default or JOINT in schema:
         return []
     simpler: list[Any] = [default] if "default" in schema else []
     if isinstance(schema.get("type"), list):

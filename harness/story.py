@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness.program import Program, drop_defaults
 from harness.run import Divergence
@@ -38,9 +39,25 @@ def tell(program: Program, divergence: Divergence) -> Iterator[str]:
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    return (
-        ", ".join(f"{name} {value}" for name, value in fields.items()) or "default config"
-    )
+    words = [f"{name} {say_value(value)}" for name, value in fields.items()]
+    return ", ".join(words) or "default config"
+
+
+def say_value(value: Any) -> str:
+    """A field of a config in words."""
+    if isinstance(value, Mapping):
+        return " ".join(str(part) for part in flatten(value))
+    if isinstance(value, list):
+        return " + ".join(map(say_value, value))
+    return str(value)
+
+
+def flatten(part: Mapping[str, Any]) -> Iterator[Any]:
+    """kind, then name and value of every other field."""
+    yield part["kind"]
+    for name, value in part.items():
+        if name != "kind":
+            yield from (name, value)
 
 
 def describe_token(tag: int, life: Life | None) -> str:

@@ -208,6 +208,10 @@ class Contract(ABC):
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         """One operation in the place of two neighbours, or None. For shrinking."""
 
+    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+        """The config with as much more room as `op`, which was merged, may need."""
+        return config
+
     @abstractmethod
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """Programs that a person would rather read, by steps that change several

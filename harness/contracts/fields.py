@@ -29,5 +29,9 @@ POSITION: Schema = integer(0, MAX_POSITION)
 INTEGER: Schema = integer(-MAX_POSITION, MAX_POSITION)
 WINDOW: Schema = integer(1, MAX_POSITION)
 DIMENSION: Schema = integer(1, 1024)
+JOINT = "joint"
+"""A key in the schema of a field that means nothing without another: only the contract
+makes it simpler."""
+
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}

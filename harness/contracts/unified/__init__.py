@@ -176,6 +176,10 @@ class UnifiedContract(Contract):
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         return simpler.merge_passes(first, second)
 
+    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+        rows = len(op["positions"])
+        return {**config, "batch": max(config["batch"], rows)}
+
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simpler.simplify(ops)
 

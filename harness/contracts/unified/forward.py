@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Operation, Schema, Source
-from harness.contracts.fields import MAX_LENGTH, MAX_POSITION, integer
+from harness.contracts.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
 from harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
 from harness.contracts.unified.subject import UnifiedSubject
 from reference.batch import Batch
@@ -29,8 +29,8 @@ def make_batch(op: Op) -> Batch:
 class Forward(Operation):
     name = "forward"
     fields: ClassVar[Mapping[str, Schema]] = {
-        "positions": list_of(ANY),
-        "sequences": list_of(ANY),
+        "positions": {**list_of(ANY), JOINT: True},
+        "sequences": {**list_of(ANY), JOINT: True},
         "except": {**list_of(ANY), "default": []},
         "multimodal": {**list_of(ANY), "default": []},
         "reserve": {"type": "boolean", "default": False},
