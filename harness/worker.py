@@ -87,7 +87,8 @@ class Worker:
             same = found and found.get_signature(candidate) == signature
             return found if same else None
 
-        every = find(program, every=True) is not None
+        # The costly checks only where the others do not show it.
+        every = find(program, every=False) is None
 
         def fails(candidate: Program) -> bool:
             return find(candidate, every) is not None

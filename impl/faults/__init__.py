@@ -4,7 +4,9 @@ Each fault is a mistake that a real cache had. It is planted in a correct cache 
 replacing a method or two, on torch and on MLX alike.
 """
 
+from impl.faults import layer, unified
 from impl.faults.fault import Fault, plant
-from impl.faults.layer import FAULTS
+
+FAULTS = {**layer.FAULTS, **unified.FAULTS}
 
 __all__ = ["FAULTS", "Fault", "plant"]

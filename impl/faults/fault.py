@@ -17,7 +17,7 @@ class Fault:
     """One mistake.
 
     source: where a real cache made it. shortest: operations of the shortest program known
-    to show it. change: makes the mistake in a correct cache.
+    to show it. change: makes the mistake in a correct cache. contract: of the kind.
     """
 
     id: str
@@ -26,23 +26,26 @@ class Fault:
     mistake: str
     shortest: int
     change: Callable[[Any, MakeBand], None]
+    contract: str = "layer"
 
 
 def plant(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
     """The cache with the mistake, which its clones have too."""
     fault.change(cache, make_band)
-    clone = cache.clone
-    cache.clone = lambda: plant(fault, clone(), make_band)
+    if fault.contract == "layer":  # the others have no clones
+        clone = cache.clone
+        cache.clone = lambda: plant(fault, clone(), make_band)
     return cache
 
 
 def declare(
     fault: Fault, backend: Backend, open_cache: Callable[[Mapping[str, Any]], Any]
 ) -> Backend:
-    """The backend with the mistake in all caches of the fault's kind."""
+    """The backend with the mistake in all caches of the fault's kind, and no others."""
+    kind = backend.contracts[fault.contract][fault.kind]
     return replace(
         backend,
         name=f"{backend.name}+{fault.id}",
-        contracts={"layer": {fault.kind: backend.contracts["layer"][fault.kind]}},
+        contracts={fault.contract: {fault.kind: kind}},
         open=open_cache,
     )

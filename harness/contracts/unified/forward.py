@@ -123,7 +123,7 @@ def answer_pass(model: UnifiedModel, batch: Batch) -> Answer:
 
 
 def note_pass(op: Op, model: UnifiedModel) -> None:
-    model.past = set()
+    model.past, model.moved = set(), None
     if op["except"]:
         model.past.add("after-exception")
     if op["reserve"]:

@@ -181,7 +181,8 @@ class UnifiedModel:
     """The reference cache of one program.
 
     parts: the caches that have layers. turns: for each part and tag, what happened to the
-    key. past: what happened since the last pass, for the abstract states.
+    key. past: what happened since the last pass, for the abstract states; ever: what did
+    at all; moved: the sequence that was cut in its middle since.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
@@ -199,6 +200,7 @@ class UnifiedModel:
         self.past: set[str] = set()
         self.ever: set[str] = set()
         self.written = 0
+        self.moved: int | None = None
 
     # --- what is held -------------------------------------------------------------------
 
@@ -241,8 +243,8 @@ class UnifiedModel:
         return {} if result is None else {"result": result}
 
     @contextmanager
-    def watch_turns(self) -> Iterator[None]:
-        """Notes which keys an operation turns."""
+    def watch_turns(self, sequence: int) -> Iterator[None]:
+        """Notes which keys a removal from the sequence turns."""
         before = [
             {token.tag: token.position for token in get_tokens(part)}
             for part in self.parts
@@ -254,6 +256,7 @@ class UnifiedModel:
                 if distance:
                     turn = turns.get(token.tag, NEVER)
                     turns[token.tag] = Turns(turn.count + 1, turn.distance + distance)
+                    self.moved = sequence
                     self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
 
     def close(self) -> None:

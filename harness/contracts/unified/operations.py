@@ -77,6 +77,8 @@ class Remove(UnifiedOperation):
         sequence = source.below(model.config["sequences"])
         if model.past & {"remove-failed", "forward-failed"} and source.below(4):
             return {"op": self.name, "sequence": sequence, "begin": 0, "end": None}
+        if model.moved is not None and source.below(2):
+            return self.draw_again(source, model, model.moved)
         end = model.get_end(sequence)
         begin = source.between(0, end)
         begin = source.pick([begin, max(0, end - 1), begin, 0, end, max(0, end - 2)])
@@ -85,9 +87,14 @@ class Remove(UnifiedOperation):
         stop = source.pick(stops)
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
+    def draw_again(self, source: Source, model: UnifiedModel, sequence: int) -> Op:
+        """One more token out of the middle, before the next pass."""
+        begin = source.below(max(1, model.get_end(sequence) - 1))
+        return {"op": self.name, "sequence": sequence, "begin": begin, "end": begin + 1}
+
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         fields = op["sequence"], op["begin"], op["end"]
-        with model.watch_turns():
+        with model.watch_turns(op["sequence"]):
             answer = model.ask(lambda: model.cache.remove(*fields), self.name)
         return self.close(model, answer)
 
