@@ -134,6 +134,8 @@ def get_merged(program: Program) -> Iterator[Program]:
 
 
 def get_domain_steps(program: Program) -> Iterator[Program]:
+    for config, changed in program.rules.simplify_config(program.config, program.ops):
+        yield replace(program, config=config, ops=changed)
     for ops in program.rules.simplify(program.ops):
         yield replace(program, ops=ops)
 

@@ -217,6 +217,13 @@ class Contract(ABC):
         """Programs that a person would rather read, by steps that change several
         operations at once. For shrinking."""
 
+    def simplify_config(
+        self, config: Mapping[str, Any], ops: Sequence[Op]
+    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
+        """The same by steps that change several fields of the config, or the config and
+        the operations."""
+        yield from ()
+
     @abstractmethod
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         """The same operations, names in the order of appearance. For shrinking."""

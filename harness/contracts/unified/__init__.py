@@ -183,6 +183,13 @@ class UnifiedContract(Contract):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simpler.simplify(ops)
 
+    def simplify_config(
+        self, config: Mapping[str, Any], ops: Sequence[Op]
+    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
+        for simpler_config, simpler_ops in simpler.simplify_config(config, ops):
+            if self.why_not(simpler_config) is None:
+                yield simpler_config, simpler_ops
+
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         return simpler.rename(ops)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from harness.contracts.base import Op
 
@@ -42,6 +43,38 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
             yield [rename_owner(op, {owner: 0, 0: owner}) for op in ops]
             yield [rename_owner(op, {owner: 0}) for op in ops]
         yield [lower(op, owner, 0) for op in ops]
+
+
+Changed = tuple[Mapping[str, Any], Sequence[Op]]
+
+
+def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
+    """The same room from fewer numbers: capacity for padding, capacity for sequences;
+    and less room, with as many rows fewer to fill it."""
+    count, capacity = config["sequences"], config["capacity"]
+    room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
+    if config["cache_padding"] > 1:
+        for share in (room // count, -(-room // count)):
+            yield {**config, "cache_padding": 1, "capacity": share}, ops
+    used = max(list_owners(ops), default=0) + 1
+    if used < count:
+        yield {**config, "sequences": used, "capacity": -(-room // used)}, ops
+        yield {**config, "sequences": used, "capacity": room // used}, ops
+    if capacity == 1:
+        return
+    smaller = {**config, "capacity": capacity - 1}
+    for place, op in enumerate(ops):
+        if op["op"] != "forward" or len(op["positions"]) != len(op["sequences"]):
+            continue
+        rows = len(op["positions"])
+        for fewer in {rows - count, rows // 2}:
+            if 0 < fewer < rows:
+                shorter = op
+                for row in range(rows - 1, fewer - 1, -1):
+                    shorter = leave_out_row(shorter, row)
+                changed = [*ops[:place], shorter, *ops[place + 1 :]]
+                yield smaller, changed
+                yield config, changed
 
 
 def leave_out_row(op: Op, row: int) -> Op:
