@@ -165,7 +165,8 @@ class UnifiedCache(Protocol):
     def save(self) -> Any:
         """All content, independent of the cache from now on."""
 
-    def load(self, saved: Any) -> None: ...
+    def load(self, saved: Any) -> None:
+        """What was saved, in this cache or another one of the same config."""
 
     def of(self, layer_type: int) -> UnifiedCache:
         """Of a wrapper: the cache that has the layers of this type."""

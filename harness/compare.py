@@ -45,7 +45,8 @@ def find_difference(
     it tells a wrong mask from wrong contents. `layers` are more answers, which must be
     the same; `where` says in words what an answer is about."""
     if "error" in observed and "error" not in expected:
-        return Difference("error", f"it refused ({observed['error']} error)")
+        why = f": {observed['why']}" if "why" in observed else ""
+        return Difference("error", f"it refused ({observed['error']} error{why})")
     for name, wanted in expected.items():
         got = observed.get(name)
         if name == PARTS and got is not None:

@@ -142,7 +142,8 @@ def parse_json(text: str, where: str) -> Any:
             f" column {error.colno}{ends}"
         ) from None
     except ValueError as error:
-        raise UsageError(f"{where}: is not JSON: {error}") from None
+        why = "a number has too many digits" if "digits" in str(error) else error
+        raise UsageError(f"{where}: is not JSON: {why}") from None
     except RecursionError:
         raise UsageError(f"{where}: is nested too deeply to be a program") from None
 
@@ -171,7 +172,9 @@ def parse_program(document: Any, where: str) -> Program:
     ops = parse_operations(document.get("ops"), contract, where)
     meta = document.get("meta")
     program = Program(contract.name, config, ops, meta if isinstance(meta, dict) else {})
-    check_size(program, where)
+    too_large = why_too_large(program)
+    if too_large:
+        raise UsageError(f"{where}: {too_large}")
     return program
 
 
@@ -221,28 +224,35 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
     if error is not None:
         place = "".join(f"[{part}]" for part in error.absolute_path)
         message = shorten(error.message)
+        if error.validator == "maxItems":
+            message = f"has {len(error.instance)} items; at most {error.validator_value}"
         raise UsageError(f"{where}{place}: {message}")
+    return make_whole(value)
+
+
+def make_whole(value: Any) -> Any:
+    """The same with whole floats as ints, however deep."""
     if isinstance(value, float):
         return int(value)
     if isinstance(value, list):
-        return [int(item) if isinstance(item, float) else item for item in value]
+        return [make_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: make_whole(item) for name, item in value.items()}
     return value
 
 
-def check_size(program: Program, where: str) -> None:
-    """No file makes the process eat memory or time without limit."""
+def why_too_large(program: Program) -> str | None:
+    """What a program has too much of: to be told apart, to be held, or None. No file
+    makes the process eat memory or time without limit."""
     tokens, config = program.count_tokens(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
-        raise UsageError(
-            f"{where}: writes {tokens} tokens; with these dimensions at most {most}"
-        )
+        return f"writes {tokens} tokens; with these dimensions at most {most}"
     numbers = tokens * config["layers"] * config["heads"]
     numbers *= config["key_dim"] + config["value_dim"]
     if numbers > MAX_NUMBERS:
-        raise UsageError(
-            f"{where}: K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
-        )
+        return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
+    return None
 
 
 def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:

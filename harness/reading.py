@@ -253,8 +253,8 @@ class Promises:
                     if not np.array_equal(now, held, equal_nan=True):
                         raise Broken(
                             "alias",
-                            f"an array that {name} of cache {cache} returned has changed"
-                            " before it was allowed to",
+                            f"an array that {name} returned has changed before it was"
+                            f" allowed to{'' if cache == 'a' else f' (cache {cache})'}",
                             operation=name,
                         )
 

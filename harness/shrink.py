@@ -24,7 +24,8 @@ class Shrinker:
     """The smallest program found so far.
 
     fails: must hold for `program`. seconds: when to stop, at the latest. allows: which
-    programs may be tried at all.
+    programs may be tried at all. cut: of the program that has just failed, what is needed
+    for that: with another config it may fail earlier, and what follows is in the way.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Shrinker:
         fails: Fails,
         seconds: float,
         allows: Fails = lambda candidate: True,
+        cut: Callable[[Program], Program] = lambda failing: failing,
     ) -> None:
+        self.cut = cut
         self.allows = allows
         self.best = program
         self.fails = fails
@@ -75,7 +78,7 @@ class Shrinker:
         self.runs += 1
         if not self.fails(candidate):
             return False
-        self.best = candidate
+        self.best = self.cut(candidate)
         return True
 
     def while_time(

@@ -26,12 +26,12 @@ def get_key_tolerance(dtype: str, turns: int, distance: int) -> float:
     """How far one number of a key may be off that was turned to other positions.
 
     turns: how often; distance: by how many positions in all. No pair of a key is longer
-    than sqrt(2). Storing it once, and once more after each turn, rounds a number by at
-    most sqrt(2) · u of the dtype, and turning a rounded pair carries the errors of both
-    numbers along: a factor of sqrt(2). Turning itself is computed in float32: the angle
-    is off by 2 · u of `distance` at most (a product of two rounded numbers), sine, cosine
-    and the two products by a few u each turn.
+    than sqrt(2), so when it is stored one number is off by u of the dtype at most, and
+    the other by u / 2: together less than 1.12 · u, in any direction once it is turned.
+    That happens once for each turn, and u is added by the last store. Turning itself is
+    computed in float32: the angle is off by 2 · u of `distance` at most (a product of two
+    rounded numbers), sine, cosine and the two products by a few u each turn.
     """
-    stored = 2 * (turns + 1) * UNIT[dtype]
+    stored = (1.12 * turns + 1) * UNIT[dtype]
     computed = 2 * (2 * distance + 8 * turns) * UNIT["float32"]
     return stored + computed

@@ -22,7 +22,7 @@ from typing import Any
 from harness.backend import Backend
 from harness.errors import UsageError
 from harness.ledger import load_ledger
-from harness.program import Program, parse_program
+from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
 from harness.registry import Unavailable, load
 from harness.run import Divergence, Result, run
@@ -90,16 +90,25 @@ class Worker:
         # The costly checks only where the others do not show it.
         every = find(program, every=False) is None
 
+        latest = divergence
+
         def fails(candidate: Program) -> bool:
-            return find(candidate, every) is not None
+            nonlocal latest
+            found = find(candidate, every)
+            latest = found or latest
+            return found is not None
+
+        def cut(failing: Program) -> Program:
+            return replace(failing, ops=failing.ops[: latest.step + 1])
 
         if not fails(program):
             return program, divergence
 
         def is_declared(candidate: Program) -> bool:
-            return why_unsupported(candidate, backend) is None
+            too_large = why_too_large(candidate)
+            return not too_large and why_unsupported(candidate, backend) is None
 
-        best = Shrinker(program, fails, seconds, is_declared).shrink()
+        best = Shrinker(program, fails, seconds, is_declared, cut).shrink()
         return best, find(best, every) or divergence
 
 

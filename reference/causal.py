@@ -50,7 +50,9 @@ class CausalCache:
         if self.memory >= capacity:
             self.memory = inf
         if self.memory < self.window:
-            raise ValueError(f"memory {memory} is smaller than the window of {window}")
+            raise ValueError(
+                f"memory {memory} is smaller than the window of {window or 'all tokens'}"
+            )
         room = sequences * capacity
         if self.memory != inf:
             room = sequences * int(self.memory) + batch
@@ -147,13 +149,13 @@ class CausalCache:
             raise NotSupported("keys cannot be turned to another position here")
         self.close()
         self.drop(sequence, begin, inf if end is None else end)
-        moved = set(following)
-        self.tokens = [
-            token._replace(position=token.position + begin - end)
-            if end is not None and token in moved
-            else token
-            for token in self.tokens
-        ]
+        if end is not None:
+            self.tokens = [
+                token._replace(position=token.position + begin - end)
+                if sequence in token.sequences and token.position >= end
+                else token
+                for token in self.tokens
+            ]
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether a pass from `position` on would see all that it should."""

@@ -116,7 +116,7 @@ class RecurrentCache(CausalCache):
         kept = [
             checkpoint
             for checkpoint in self.slots.get(sequence, Slot()).checkpoints
-            if checkpoint[-1].position < begin
+            if all(token.position < begin for token in checkpoint)
         ]
         stands = bool(kept) and kept[-1][-1].position == begin - 1
         if cut and begin > 0 and not stands:
@@ -135,5 +135,9 @@ class RecurrentCache(CausalCache):
         if not super().can_resume(sequence, position):
             return False
         slot = self.slots.get(sequence, Slot())
-        stands = [state[-1].position for state in (slot.read, *slot.checkpoints) if state]
-        return position == 0 or position - 1 in stands
+        states = [state for state in (slot.read, *slot.checkpoints) if state]
+        return position == 0 or any(
+            state[-1].position == position - 1
+            and all(token.position < position for token in state)
+            for state in states
+        )

@@ -40,15 +40,13 @@ class CausalCache(CausalCacheBase):
         fill: float = 0.0,
         permuted: bool = False,
     ) -> None:
-        super().__init__(sizes, rope is not None)
-        self.layers, self.bases = layers, rope
+        super().__init__(sizes, layers, rope is not None)
+        self.bases = rope
         self.dtype, self.fill = dtype, fill
         self.seen, self.unseen = mx.array(0, mask), mx.array(-mx.inf, mask)
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]
         self.values: list[mx.array] = []
-        self.form: tuple[int, int, int] | None = None
-        self.written = [False] * layers
         self.places: Places | None = None
 
     # --- a pass -------------------------------------------------------------------------
@@ -62,9 +60,7 @@ class CausalCache(CausalCacheBase):
     def put(self, layer: int, keys: mx.array, values: mx.array) -> None:
         """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
         put fixes heads and dimensions."""
-        current = self.get_pass()
-        self.check_form(layer, keys, values, current)
-        self.written[layer] = True
+        current = self.check_put(layer, keys.shape, values.shape)
         if current.cells is None:
             return
         assert self.places is not None
@@ -81,9 +77,7 @@ class CausalCache(CausalCacheBase):
 
     def get(self, layer: int) -> tuple[mx.array, mx.array, mx.array]:
         """K, V and the mask [rows, columns] of the open pass."""
-        current = self.get_pass()
-        if not 0 <= layer < self.layers or not self.written[layer]:
-            raise ValueError(f"layer {layer} was never put")
+        current = self.check_get(layer)
         columns = slice(current.begin, current.end)
         keys, values = self.keys[layer][:, :, columns], self.values[layer]
         values = values[..., columns] if self.axis == COLUMNS else values[:, :, columns]
@@ -116,32 +110,6 @@ class CausalCache(CausalCacheBase):
             seen &= places >= mx.array(low)
         return mx.where(seen, self.seen, self.unseen)
 
-    def check_form(
-        self, layer: int, keys: mx.array, values: mx.array, current: Pass
-    ) -> None:
-        """Raises ValueError if this is not what a put of the pass must look like."""
-        if not 0 <= layer < self.layers:
-            raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
-        rows = len(current.batch)
-        shapes = keys.shape, values.shape
-        for shape, name in zip(shapes, "KV", strict=True):
-            if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
-                raise ValueError(
-                    f"{name} has shape {list(shape)}; the pass has {rows} rows, so"
-                    f" [1, heads, {rows}, dim]"
-                )
-        (_, heads, _, key_dim), (_, value_heads, _, value_dim) = shapes
-        form = heads, key_dim, value_dim
-        if self.form is None:
-            if heads != value_heads:
-                raise ValueError(f"K has {heads} heads, V has {value_heads}")
-            self.allocate(*form)
-        if form != self.form or value_heads != heads:
-            raise ValueError(
-                f"heads, key_dim and value_dim are {form} (V: {value_heads} heads);"
-                f" the first put had {self.form}"
-            )
-
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim)
@@ -150,7 +118,6 @@ class CausalCache(CausalCacheBase):
         for _ in range(self.layers):
             self.keys.append(mx.full((1, heads, cells, key_dim), self.fill, self.dtype))
             self.values.append(mx.full((1, heads, *end), self.fill, self.dtype))
-        self.form = heads, key_dim, value_dim
 
     # --- between passes -----------------------------------------------------------------
 
@@ -168,10 +135,8 @@ class CausalCache(CausalCacheBase):
         for layer, keys in enumerate(turned):
             self.write(layer, places, keys, None)
 
-    def copy_cells(self, cells: Ints) -> Pair | None:
+    def copy_cells(self, cells: Ints) -> Pair:
         """K and V with an axis of layers in front."""
-        if self.form is None:
-            return None
         index = mx.array(cells)
         keys = mx.stack([mx.take(keys, index, axis=ROWS) for keys in self.keys])
         values = [mx.take(values, index, axis=self.axis) for values in self.values]
@@ -179,8 +144,8 @@ class CausalCache(CausalCacheBase):
         mx.eval(copied)  # as in turn
         return copied
 
-    def paste_cells(self, arrays: Pair | None) -> None:
-        if arrays is None or not arrays[0].size:
+    def paste_cells(self, arrays: Pair) -> None:
+        if not arrays[0].size:
             return
         places = Places(np.arange(arrays[0].shape[1 + ROWS]))
         for layer, (keys, values) in enumerate(zip(*arrays, strict=True)):

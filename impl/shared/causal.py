@@ -20,6 +20,9 @@ from impl.shared.batch import (
 from impl.shared.cells import Cells
 from impl.shared.errors import NotSupportedError, SharedError
 
+Form = tuple[int, int, int]
+"""heads, key_dim, value_dim"""
+
 FAR = 1 << 62
 """Behind every position."""
 
@@ -52,7 +55,10 @@ class Sizes:
         if memory >= self.capacity:
             return None
         if memory < window:
-            raise ValueError(f"memory {memory} is smaller than the window of {window}")
+            raise ValueError(
+                f"memory {self.memory} is smaller than the window of"
+                f" {self.window or 'all tokens'}"
+            )
         return int(memory)
 
     def count_cells(self) -> int:
@@ -80,20 +86,26 @@ class Pass:
 
 @dataclass(frozen=True)
 class Saved:
-    """All content of a cache: the table of its used cells, and their keys and values."""
+    """All content of a cache: the table of its used cells, their keys and values, the
+    form of these, and which layers had any."""
 
     table: Ints
     arrays: Any
+    form: Form | None
+    written: Sequence[bool]
 
 
 class CausalCacheBase(ABC):
     """Keys and values of many sequences in one pool of cells; see `Sizes`.
 
-    can_shift: keys can be turned to another position.
+    layers: how many; all have the same heads and dimensions. can_shift: keys can be
+    turned to another position.
     """
 
-    def __init__(self, sizes: Sizes, can_shift: bool) -> None:
-        self.sizes, self.can_shift = sizes, can_shift
+    def __init__(self, sizes: Sizes, layers: int, can_shift: bool) -> None:
+        self.sizes, self.layers, self.can_shift = sizes, layers, can_shift
+        self.form: Form | None = None
+        self.written = [False] * layers
         self.window, self.chunk = sizes.window or None, sizes.chunk or None
         self.memory = sizes.get_memory()
         self.cells = Cells(sizes.count_cells(), sizes.sequences)
@@ -183,6 +195,42 @@ class CausalCacheBase(ABC):
             raise ValueError("no pass is open; forward opens one")
         return self.current
 
+    def check_put(self, layer: int, keys: Sequence[int], values: Sequence[int]) -> Pass:
+        """The open pass, if K and V of these shapes may be put into the layer; else
+        raises ValueError. The first put fixes heads and dimensions."""
+        current = self.get_pass()
+        if not 0 <= layer < self.layers:
+            raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
+        rows = len(current.batch)
+        for shape, name in ((keys, "K"), (values, "V")):
+            if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
+                raise ValueError(
+                    f"{name} has shape {list(shape)}; the pass has {rows} rows, so"
+                    f" [1, heads, {rows}, dim]"
+                )
+        if keys[1] != values[1]:
+            raise ValueError(f"K has {keys[1]} heads, V has {values[1]}")
+        self.fix_form((keys[1], keys[3], values[3]))
+        self.written[layer] = True
+        return current
+
+    def fix_form(self, form: Form) -> None:
+        """Allocates memory of this form, or raises ValueError if there is other."""
+        if self.form is None:
+            self.allocate(*form)
+            self.form = form
+        if self.form != form:
+            raise ValueError(
+                f"heads, key_dim and value_dim are {form}; the first put had {self.form}"
+            )
+
+    def check_get(self, layer: int) -> Pass:
+        """The open pass, if there is something to get from the layer."""
+        current = self.get_pass()
+        if not 0 <= layer < self.layers or not self.written[layer]:
+            raise ValueError(f"layer {layer} was never put")
+        return current
+
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -228,13 +276,29 @@ class CausalCacheBase(ABC):
     def save(self) -> Saved:
         """All content, independent of the cache from now on."""
         used = self.cells.list_used()
-        return Saved(self.cells.table[:, used], self.copy_cells(used))
+        arrays = None if self.form is None else self.copy_cells(used)
+        table = self.cells.table[:, used]
+        return Saved(table, arrays, self.form, tuple(self.written))
 
     def load(self, saved: Saved) -> None:
-        """Holds what was saved, and nothing else."""
+        """Holds what was saved, here or in another cache of the same sizes, and nothing
+        else."""
+        if saved.table.shape[1] > self.cells.count:
+            raise ValueError(
+                f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"
+            )
+        if saved.form is not None:
+            self.fix_form(saved.form)
         self.close()
         self.cells.load(saved.table)
-        self.paste_cells(saved.arrays)
+        if saved.arrays is not None:
+            self.paste_cells(saved.arrays)
+        either = zip(self.written, saved.written, strict=True)
+        self.written = [here or there for here, there in either]
+
+    @abstractmethod
+    def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
+        """Makes the memory for all layers."""
 
     @abstractmethod
     def turn(self, cells: Ints, distance: int) -> None:

@@ -90,7 +90,8 @@ class RecurrentCacheBase(CausalCacheBase):
         if position == 0 or slot is None:
             return position == 0
         found = self.slots.find(sequence, position - 1)
-        return slot.position == position - 1 or found is not None
+        stands = slot.position == slot.highest == position - 1
+        return stands or found is not None
 
     @abstractmethod
     def clear_slots(self, slots: Sequence[int]) -> None:

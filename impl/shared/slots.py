@@ -88,14 +88,13 @@ class Slots:
         return checkpoint
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
-        """The checkpoint of a sequence's state at exactly `position`."""
+        """The checkpoint of a sequence's state at exactly `position`, if it has read
+        nothing behind that."""
         slot = self.of.get(owner)
-        found = (
-            [each for each in slot.checkpoints if each.position == position]
-            if slot
-            else []
-        )
-        return found[0] if found else None
+        for checkpoint in slot.checkpoints if slot else ():
+            if checkpoint.position == checkpoint.highest == position:
+                return checkpoint
+        return None
 
     def rewind(self, owner: int, checkpoint: Checkpoint) -> int:
         """The sequence goes back to a checkpoint of its slot: the slot to fill with it,
@@ -106,7 +105,7 @@ class Slots:
             raise CacheFullError(
                 f"the state is shared, and all {self.count} slots are in use"
             )
-        kept = [each for each in old.checkpoints if each.position <= checkpoint.position]
+        kept = [each for each in old.checkpoints if each.highest <= checkpoint.position]
         self.drop(owner)
         slot = Slot(self.free.pop(), checkpoint.position, checkpoint.highest)
         slot.checkpoints = kept

@@ -24,7 +24,7 @@ OPERATIONS: Mapping[str, frozenset[str]] = {
     "swa": frozenset(POOL),
     "swa-memory": frozenset({*POOL, "open"}),
     "chunked": frozenset(POOL),
-    "encoder": frozenset(ALWAYS),
+    "encoder": frozenset({*ALWAYS, "put"}),
     "wrapper": frozenset({*ALWAYS, "put"}),
     "recurrent": frozenset({*ALWAYS, "put"}),
 }

@@ -36,13 +36,11 @@ class CausalCache(CausalCacheBase):
         fill: float = 0.0,
         permuted: bool = False,
     ) -> None:
-        super().__init__(sizes, rope is not None)
-        self.layers, self.bases = layers, rope
+        super().__init__(sizes, layers, rope is not None)
+        self.bases = rope
         self.like, self.mask_like = like, mask
         self.fill, self.permuted = fill, permuted
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
-        self.form: tuple[int, int, int] | None = None
-        self.written = [False] * layers
         self.index: slice | torch.Tensor = slice(0)
 
     # --- a pass -------------------------------------------------------------------------
@@ -50,9 +48,7 @@ class CausalCache(CausalCacheBase):
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
         put fixes heads and dimensions."""
-        current = self.get_pass()
-        self.check_form(layer, keys, values, current)
-        self.written[layer] = True
+        current = self.check_put(layer, keys.shape, values.shape)
         if current.cells is None:
             return
         index = self.index
@@ -72,9 +68,7 @@ class CausalCache(CausalCacheBase):
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """K, V and the mask [rows, columns] of the open pass."""
-        current = self.get_pass()
-        if not 0 <= layer < self.layers or not self.written[layer]:
-            raise ValueError(f"layer {layer} was never put")
+        current = self.check_get(layer)
         begin, end = current.begin, current.end
         keys, values = self.keys[layer][:, :, begin:end], self.values[layer]
         values = values[..., begin:end] if self.permuted else values[:, :, begin:end]
@@ -114,30 +108,6 @@ class CausalCache(CausalCacheBase):
         mask[:rows].masked_fill_(seen, 0)
         return mask
 
-    def check_form(
-        self, layer: int, keys: torch.Tensor, values: torch.Tensor, current: Pass
-    ) -> None:
-        """Raises ValueError if this is not what a put of the pass must look like."""
-        if not 0 <= layer < self.layers:
-            raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
-        rows = len(current.batch)
-        for array, name in ((keys, "K"), (values, "V")):
-            if array.dim() != 4 or array.shape[0] != 1 or array.shape[2] != rows:
-                raise ValueError(
-                    f"{name} has shape {list(array.shape)}; the pass has {rows} rows, so"
-                    f" [1, heads, {rows}, dim]"
-                )
-        form = (keys.shape[1], keys.shape[3], values.shape[3])
-        if self.form is None:
-            if keys.shape[1] != values.shape[1]:
-                raise ValueError(f"K has {form[0]} heads, V has {values.shape[1]}")
-            self.allocate(*form)
-        if form != self.form or values.shape[1] != form[0]:
-            raise ValueError(
-                f"heads, key_dim and value_dim are {form} (V: {values.shape[1]} heads);"
-                f" the first put had {self.form}"
-            )
-
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         pool = (self.layers, 1, heads, self.cells.count)
         shape = (*pool[:3], value_dim, pool[3]) if self.permuted else (*pool, value_dim)
@@ -145,7 +115,6 @@ class CausalCache(CausalCacheBase):
         self.values = self.like.new_full(shape, self.fill)
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim, self.like.device)
-        self.form = heads, key_dim, value_dim
 
     # --- between passes -----------------------------------------------------------------
 
@@ -157,16 +126,12 @@ class CausalCache(CausalCacheBase):
         turned = self.rope.turn(self.keys.index_select(3, index), distance)
         self.keys.index_copy_(3, index, turned)
 
-    def copy_cells(self, cells: Ints) -> Pair | None:
-        if self.form is None:
-            return None
+    def copy_cells(self, cells: Ints) -> Pair:
         index = torch.from_numpy(cells).to(self.like.device)
         axis = 4 if self.permuted else 3
         return self.keys.index_select(3, index), self.values.index_select(axis, index)
 
-    def paste_cells(self, arrays: Pair | None) -> None:
-        if arrays is None:
-            return
+    def paste_cells(self, arrays: Pair) -> None:
         keys, values = arrays
         count = keys.shape[3]
         self.keys[:, :, :, :count] = keys

@@ -28,4 +28,4 @@ def test_no_tag_is_misread(name: str, kind: str, dtype: str) -> None:
         assert result.divergence is None, program.to_json()
         margin, steps = max(margin, result.margin), steps + result.steps
     assert steps > 10 * PROGRAMS
-    assert 0 < margin < 0.8 or kind == "encoder"
+    assert 0 < margin <= 1 or kind == "encoder"

@@ -290,7 +290,7 @@ def test_a_key_of_odd_length_has_no_pairs(on: Framework) -> None:
         (lambda on, c: c.put(0, *on.feed([1, 2], value_dim=1)), r"\(2, 4, 1\)"),
         (
             lambda on, c: c.put(0, on.feed([1, 2])[0], on.feed([1, 2], heads=1)[1]),
-            "V: 1 heads",
+            "V has 1",
         ),
         (
             lambda on, c: c.put(0, on.feed([1, 2])[0][0], on.feed([1, 2])[1]),

@@ -22,10 +22,10 @@ WEIGHTS = {"forward": 16, "remove": 7, "copy_prefix": 3, "can_resume": 2}
 """How often an operation is drawn against the others, which have 1."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
-    "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16),
-    "memory": (0, 1, 2, 3, 5, 8, 40),
-    "chunk": (2, 1, 3, 4, 5, 8),
-    "sequences": (1, 2, 3, 4, 2, 3),
+    "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16, 0),
+    "memory": (0, 1, 2, 3, 5, 8, 40, None),
+    "chunk": (2, 1, 3, 4, 5, 8, 2, 3, 4, 0),
+    "sequences": (1, 2, 3, 4, 2, 3, 1, 2, 3, 4, 2, 3, 9),
     "capacity": (8, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40),
     "batch": (4, 1, 2, 3, 5, 8, 16),
     "slots": (None, 1, 2, 3),
@@ -45,10 +45,16 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "shift": (True, True, True, False),
 }
 """What is drawn for a field of the config, the simplest first. "memory" is drawn as what
-it exceeds the window by."""
+it exceeds the window by; None for no limit."""
 
-LONG, FAR = 32, {"capacity": 120, "batch": 48}
-"""One program in so many is large: past the sizes at which arrays of metadata grow."""
+LONG = 32
+FAR: Sequence[Mapping[str, int]] = (
+    {"sequences": 1, "capacity": 300, "batch": 24},
+    {"sequences": 32, "capacity": 5, "batch": 8},
+    {"sequences": 3, "capacity": 90, "batch": 32},
+)
+"""One program in so many is one of these: past the sizes at which arrays of metadata
+grow, or with many sequences."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 2}),
@@ -59,6 +65,8 @@ PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "swa-memory", "window": 1, "memory": 4}, {"kind": "chunked", "chunk": 3}),
     ({"kind": "encoder"}, {"kind": "swa", "window": 4}, {"kind": "causal"}),
     ({"kind": "recurrent"}, {"kind": "swa", "window": 2}),
+    ({"kind": "causal"}, {"kind": "swa", "window": 1}, {"kind": "chunked", "chunk": 2}),
+    ({"kind": "causal"}, {"kind": "encoder"}),
 )
 """The caches of a wrapper, as models combine them."""
 
@@ -81,7 +89,6 @@ class UnifiedContract(Contract):
 
     def list_operations(self, kind: str) -> Sequence[str]:
         absent = set() if kind in CAUSAL else {"save", "load"}
-        absent |= {"put"} if kind == "encoder" else set()
         absent |= set() if kind == "swa-memory" else {"open"}
         return [name for name in self.operations if name not in absent]
 
@@ -106,11 +113,13 @@ class UnifiedContract(Contract):
             if options:
                 config[name] = source.pick(list(options))
             if name == "memory" and name not in declared.config:
-                config[name] = config["window"] + config["memory"]
+                config[name] = add_limits(config["window"], config["memory"])
         if source.below(LONG) == LONG - 1:
-            config |= {name: FAR[name] for name in FAR if name not in declared.config}
+            far = source.pick(FAR)
+            config |= {name: far[name] for name in far if name not in declared.config}
         if kind == "wrapper":
             config["caches"] = self.draw_caches(source, config, declared)
+            config = drop_slots(config)
         return config
 
     def draw_caches(
@@ -121,7 +130,7 @@ class UnifiedContract(Contract):
         fitting = [
             caches
             for caches in options
-            if self.why_not({**config, "caches": caches}) is None
+            if self.why_not(drop_slots({**config, "caches": caches})) is None
         ]
         return list(source.pick(fitting or list(options)))
 
@@ -208,6 +217,18 @@ BELONGS = {
 
 def belongs(name: str, config: Mapping[str, Any]) -> bool:
     return name not in BELONGS or config["kind"] in BELONGS[name]
+
+
+def add_limits(window: int, more: int | None) -> int:
+    """A memory; 0 for no limit, as for the window."""
+    return 0 if more is None or window == 0 else window + more
+
+
+def drop_slots(config: dict[str, Any]) -> dict[str, Any]:
+    """What belongs to recurrent caches only stays if there is one."""
+    if any(cache["kind"] == "recurrent" for cache in config["caches"]):
+        return config
+    return {**config, "slots": None, "interval": None, "checkpoints": 1}
 
 
 @cache

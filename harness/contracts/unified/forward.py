@@ -57,9 +57,10 @@ class Forward(Operation):
             return {}
         if op["multimodal"]:
             image = range(tags.stop, tags.stop + IMAGE)
-            for part in model.parts:
+            for number, part in enumerate(model.parts):
                 if isinstance(part, EncoderCache):
                     part.put(image)
+                    model.fixed.add(number)
         model.written += len(batch)
         return answer_pass(model, batch) if model.rows else {}
 
@@ -138,6 +139,9 @@ def say_positions(positions: Sequence[int]) -> str:
     return f"{word} {', '.join(map(str, positions))}"
 
 
+FARTHEST = MAX_POSITION - 4096
+"""No position is drawn behind this, so that programs can go on from it."""
+
 Row = tuple[int, int]
 """(position, sequence)"""
 
@@ -157,6 +161,8 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
     lengths = [most // len(chosen)] * len(chosen)
     if not (has_states and source.below(8)):
         lengths[0] += most - sum(lengths)
+        if len(chosen) > 1 and lengths[1] > 1 and source.below(2):
+            lengths[0], lengths[1] = lengths[0] + 1, lengths[1] - 1
     rows = [
         (position, sequence)
         for sequence, length in zip(chosen, lengths, strict=True)
@@ -193,7 +199,8 @@ def draw_positions(
     again."""
     begin = model.get_end(sequence)
     if source.below(8) == 7:
-        begin = max(0, begin + source.pick([-1, 1, -2, 2, -3, 5, -begin]))
+        steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]
+        begin = min(max(0, begin + source.pick(steps)), FARTHEST)
     positions = list(range(begin, begin + length))
     if length > 1 and source.below(16) == 15:
         positions.reverse()
@@ -203,4 +210,7 @@ def draw_positions(
 def draw_some_rows(source: Source, rows: int) -> list[int]:
     """At least one row, mostly neighbours, in order."""
     begin = source.below(rows)
-    return list(range(begin, begin + 1 + source.below(min(4, rows - begin))))
+    chosen = list(range(begin, begin + 1 + source.below(min(4, rows - begin))))
+    if len(chosen) > 2 and source.below(2):
+        del chosen[1]
+    return chosen

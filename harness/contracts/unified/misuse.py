@@ -80,7 +80,7 @@ def draw_wrong_resume(source: Source, model: UnifiedModel) -> Op | None:
 def draw_wrong_get(source: Source, model: UnifiedModel) -> Op | None:
     """Of a layer that is never written; or of any, which is wrong if no pass is open."""
     layers = model.config["layers"]
-    layer = source.pick((0, layers, layers - 1, layers + 3))
+    layer = source.pick((0, layers, layers - 1, layers + 3, -1))
     return {"op": "get", "layer": layer, "type": source.below(len(model.parts))}
 
 
@@ -95,6 +95,7 @@ def draw_wrong_put(source: Source, model: UnifiedModel) -> Op | None:
         {"key_dim": config["key_dim"] + 2},
         {"value_dim": config["value_dim"] + 1},
         {"layer": config["layers"]},
+        {"layer": -1},
         {},
     )
     layer, which = source.below(config["layers"]), source.below(len(model.parts))

@@ -91,12 +91,23 @@ def why_not_config(config: Mapping[str, Any]) -> str | None:
         return "a wrapper needs caches, and only a wrapper has them"
     if config["kind"] == "wrapper" and any(config[name] for name in SIZES):
         return "the sizes of a wrapper stand in its caches"
-    for part in list_part_configs(config):
+    parts = list_part_configs(config)
+    for part in parts:
         why = why_not_part(part)
         if why:
             return why
+    if all(part["kind"] != "recurrent" for part in parts):
+        for name in RECURRENT:
+            if config[name] != CONFIG[name]["default"]:
+                return f"{name} does not belong to {config['kind']}"
+    numbers = sum(map(count_numbers, parts))
+    if numbers > MAX_STORED:
+        return f"has room for {numbers:,} numbers; at most {MAX_STORED:,}"
     return None
 
+
+RECURRENT = ("slots", "interval", "checkpoints")
+"""The fields of recurrent caches only."""
 
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
 
@@ -109,19 +120,22 @@ def why_not_part(config: Mapping[str, Any]) -> str | None:
             return f"{kind} needs a {name} (0 for no limit)"
         if name not in needs and config[name] is not None:
             return f"{name} does not belong to {kind}"
-    for name in ("slots", "interval"):
-        if kind != "recurrent" and config[name] is not None:
-            return f"{name} does not belong to {kind}"
     try:
-        cache = open_part(config)
+        open_part(config)
     except ValueError as error:
         return str(error)
-    room = cache.room if isinstance(cache, CausalCache) else IMAGE
-    numbers = room * config["layers"] * config["heads"]
-    numbers *= config["key_dim"] + config["value_dim"]
-    if numbers > MAX_STORED:
-        return f"has room for {numbers:,} numbers; at most {MAX_STORED:,}"
     return None
+
+
+def count_numbers(config: Mapping[str, Any]) -> int:
+    """The numbers that the cache of a part has room for."""
+    cache, key_dim, value_dim = open_part(config), config["key_dim"], config["value_dim"]
+    room = cache.room if isinstance(cache, CausalCache) else IMAGE
+    numbers = room * (key_dim + value_dim)
+    if isinstance(cache, RecurrentCache):
+        states = cache.slot_count * (1 + cache.checkpoint_count * bool(cache.interval))
+        numbers += states * key_dim * (value_dim + config["conv_width"])
+    return int(numbers * config["layers"] * config["heads"])
 
 
 def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -129,15 +143,7 @@ def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if config["kind"] != "wrapper":
         return [config]
     plain = {**config, **dict.fromkeys(SIZES), "caches": []}
-    recurrent = ("slots", "interval")
-    return [
-        {
-            **plain,
-            **({} if cache["kind"] == "recurrent" else dict.fromkeys(recurrent)),
-            **cache,
-        }
-        for cache in config["caches"]
-    ]
+    return [{**plain, **cache} for cache in config["caches"]]
 
 
 def open_part(config: Mapping[str, Any]) -> Part:
@@ -182,7 +188,8 @@ class UnifiedModel:
 
     parts: the caches that have layers. turns: for each part and tag, what happened to the
     key. past: what happened since the last pass, for the abstract states; ever: what did
-    at all; moved: the sequence that was cut in its middle since.
+    at all; moved: the sequence that was cut in its middle since. fixed: the encoder parts
+    that had a put, which fixes the form of an image.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
@@ -194,6 +201,7 @@ class UnifiedModel:
         self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
         self.turns: list[dict[int, Turns]] = [{} for _ in self.parts]
         self.saved: dict[str, Saved] = {}
+        self.fixed: set[int] = set()
         self.batch: Batch | None = None
         self.reserved = False
         self.first_tag = 0

@@ -9,14 +9,17 @@ from harness.contracts.base import Answer, Op, Operation, Schema, Source
 from harness.contracts.fields import NAME, integer, optional
 from harness.contracts.unified.forward import ANY, Forward, answer_pass
 from harness.contracts.unified.model import (
+    CAUSAL,
+    IMAGE,
     Saved,
     UnifiedModel,
     list_part_configs,
     open_part,
 )
 from harness.contracts.unified.subject import UnifiedSubject
+from reference.encoder import EncoderCache
 
-SMALL: Schema = integer(0, 2048)
+SMALL: Schema = integer(-4, 2048)
 
 
 class UnifiedOperation(Operation):
@@ -139,6 +142,8 @@ class Save(UnifiedOperation):
     fields: ClassVar[Mapping[str, Schema]] = {"into": NAME}
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        if model.config["kind"] not in CAUSAL:
+            return f"a {model.config['kind']} cache is not saved"
         if op["into"] not in model.saved and len(model.saved) >= 16:
             return "there are 16 saved contents already"
         return None
@@ -161,7 +166,10 @@ class Save(UnifiedOperation):
 
 class Load(UnifiedOperation):
     name = "load"
-    fields: ClassVar[Mapping[str, Schema]] = {"from": NAME}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "from": NAME,
+        "fresh": {"type": "boolean", "default": False},
+    }
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         known = op["from"] in model.saved
@@ -170,7 +178,12 @@ class Load(UnifiedOperation):
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if not model.saved:
             return None
-        return {"op": self.name, "from": source.pick(list(model.saved))}
+        fresh = source.below(3) == 2
+        return {
+            "op": self.name,
+            "from": source.pick(list(model.saved)),
+            "fresh": fresh,
+        }
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         (part,) = model.causal
@@ -182,10 +195,24 @@ class Load(UnifiedOperation):
         return {}
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
+        if op["fresh"]:
+            subject.reopen()
         return subject.ask(lambda: subject.cache.load(subject.saved[op["from"]]))
 
     def describe(self, op: Op) -> str:
-        return f"load what was saved as {op['from']}"
+        where = " into a fresh cache" if op["fresh"] else ""
+        return f"load what was saved as {op['from']}{where}"
+
+
+def why_not_layer(op: Op, model: UnifiedModel) -> str | None:
+    """Why there is nothing to ask of this layer, whatever the state."""
+    count = len(model.parts)
+    if op["type"] >= count:
+        return f"there are {count} layer types"
+    is_encoder = model.kinds[op["type"]] == "encoder"
+    if is_encoder and op["layer"] not in range(model.config["layers"]):
+        return "an encoder cache does not know how many layers there are"
+    return None
 
 
 class Get(UnifiedOperation):
@@ -199,13 +226,7 @@ class Get(UnifiedOperation):
     }
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        count = len(model.parts)
-        if op["type"] >= count:
-            return f"there are {count} layer types"
-        is_encoder = model.kinds[op["type"]] == "encoder"
-        if is_encoder and op["layer"] >= model.config["layers"]:
-            return "an encoder cache does not know how many layers there are"
-        return None
+        return why_not_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -214,7 +235,7 @@ class Get(UnifiedOperation):
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        if model.batch is None or op["layer"] >= model.config["layers"]:
+        if model.batch is None or op["layer"] not in range(model.config["layers"]):
             return {"error": "usage"}
         if model.reserved:
             return {}
@@ -243,20 +264,23 @@ class Put(UnifiedOperation):
     }
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        if op["type"] >= len(model.parts):
-            return f"there are {len(model.parts)} layer types"
-        is_encoder = model.kinds[op["type"]] == "encoder"
-        return "an image is put by its pass alone" if is_encoder else None
+        return why_not_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         return None
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        config = model.config
-        if model.batch is None or op["layer"] >= config["layers"]:
+        config, part = model.config, model.parts[op["type"]]
+        if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
         right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
         right["rows"] = len(model.batch)
+        if isinstance(part, EncoderCache):
+            right["rows"] = IMAGE
+            if model.reserved and op["type"] not in model.fixed:
+                return {}
+            if not model.reserved and part.image is None:
+                return {"error": "usage"}
         wrong = any(op[name] not in (None, value) for name, value in right.items())
         return {"error": "usage"} if wrong else {}
 

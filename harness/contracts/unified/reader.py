@@ -84,16 +84,8 @@ class PositionReader:
         positions: of each tag, as far as known. turns: of the keys that were turned.
         seen: the columns that matter; None for all. What no row sees may be anything.
         """
-        keys, values = split_pair(pair, name)
-        keys = self.get_floats(keys, self.keys, f"K of {name}")
-        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
-        width = keys.shape[2]
-        if values.shape[2] != width:
-            raise Broken(
-                "malformed",
-                f"{name} returned {width} columns of K and {values.shape[2]} of V",
-            )
-        if width == 0:
+        keys, values = self.check_forms(pair, name)
+        if keys.shape[2] == 0:
             return []
         tags = self.values.read_tags(values)
         listed: list[int] = tags.tolist()
@@ -110,6 +102,18 @@ class PositionReader:
                 keys[:, :, here], values[:, :, here], turns
             )
         return columns
+
+    def check_forms(self, pair: Any, name: str) -> tuple[F32, F32]:
+        """K and V [1, heads, columns, dim], of the right form and as many columns."""
+        keys, values = split_pair(pair, name)
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
+        widths = keys.shape[2], values.shape[2]
+        if widths[0] != widths[1]:
+            raise Broken(
+                "malformed", f"{name} returned {widths[0]} columns of K, {widths[1]} of V"
+            )
+        return keys, values
 
     def match_keys(
         self,

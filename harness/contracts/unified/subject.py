@@ -16,6 +16,7 @@ from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import PositionReader
 from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
+from harness.text import clean
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
 from reference.recurrent import RecurrentCache
@@ -74,6 +75,10 @@ class UnifiedSubject:
             self.readers[which, layer] = reader
         return self.readers[which, layer]
 
+    def reopen(self) -> None:
+        """A fresh cache in the place of the one there was."""
+        self.cache = self.backend.open(self.config)
+
     def get_part(self, which: int) -> Any:
         """The cache of one layer type."""
         is_wrapper = self.config["kind"] == "wrapper"
@@ -82,7 +87,8 @@ class UnifiedSubject:
     # --- what is asked ------------------------------------------------------------------
 
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"error": name} if the backend refuses; else what the call answers."""
+        """{"error": name, "why": in its words} if the backend refuses; else what the call
+        answers."""
         try:
             result = call()
         except ValueError as error:
@@ -99,7 +105,7 @@ class UnifiedSubject:
     def answer_error(self, name: str, error: Exception) -> Answer:
         if not str(error).strip():
             raise Broken("error", f"a {name} error came without a word")
-        return {"error": name}
+        return {"error": name, "why": clean(str(error))}
 
     # --- a pass -------------------------------------------------------------------------
 
@@ -127,13 +133,12 @@ class UnifiedSubject:
         return answers[0]
 
     def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
-        """Every layer of one part; the answer of the first layer has those of the others
-        in "layers"."""
-        answers = [
-            self.pass_layer(which, layer, op, model)
-            for layer in range(self.config["layers"])
-        ]
-        return {**answers[0], "layers": answers[1:]}
+        """Every layer of one part, now and then from the last to the first; the answer of
+        the first layer has those of the others in "layers"."""
+        layers = range(self.config["layers"])
+        order = layers[::-1] if model.tag % 3 == 0 else layers
+        answers = {layer: self.pass_layer(which, layer, op, model) for layer in order}
+        return {**answers[0], "layers": [answers[layer] for layer in layers[1:]]}
 
     def pass_layer(self, which: int, layer: int, op: Op, model: UnifiedModel) -> Answer:
         """Put, and get what the rows see."""
@@ -148,7 +153,9 @@ class UnifiedSubject:
             return {} if op["reserve"] else self.read_image(part, layer, reader)
         self.put(part, layer, reader.feed(tags, batch.positions))
         if op["reserve"]:
-            self.check_reserved(which, part.get(layer), batch)
+            self.check_reserved(which, part.get(layer), reader, batch)
+            if isinstance(model.parts[which], RecurrentCache):
+                self.advance(which, layer, batch, model.tag)
             return {}
         answer = self.read_rows(which, layer, reader, model)
         if isinstance(model.parts[which], RecurrentCache):
@@ -193,7 +200,7 @@ class UnifiedSubject:
         columns = [columns[column] for column in order]
         sorted_seen = seen[: len(batch), order].tolist()
         if self.is_sampled(model.first_tag):
-            self.promises.keep("the cache", "get", (keys, values, mask))
+            self.promises.keep("a", "get", (keys, values, mask))
             self.last.append(View(which, reader, keys, values, mask, positions))
         return {
             "visible": [list(compress(columns, row)) for row in sorted_seen],
@@ -227,15 +234,20 @@ class UnifiedSubject:
                 f"{width} columns, but a pass that reserved had {self.reserved[which]}",
             )
 
-    def check_reserved(self, which: int, result: Any, batch: Batch) -> None:
+    def check_reserved(
+        self, which: int, result: Any, reader: PositionReader, batch: Batch
+    ) -> None:
         """The arrays of a reserving pass have the form of any other; their content means
         nothing."""
-        keys, _, mask = split_triple(result)
-        width = self.count_columns(keys)
+        keys, values, mask = split_triple(result)
+        width = reader.check_forms((keys, values), "get")[0].shape[2]
         shape = to_numpy(self.arrays, mask, "the mask").shape
         wanted = (self.count_rows(batch), width)
         if shape[-2:] != wanted:
             raise Broken("mask", f"the mask has shape {list(shape)}, not {list(wanted)}")
+        dtype, asked = self.arrays.dtype(mask), self.config["mask_dtype"]
+        if dtype != asked:
+            raise Broken("mask", f"the mask has dtype {dtype}, asked for was {asked}")
         self.reserved[which] = width
 
     # --- recurrent states ---------------------------------------------------------------
@@ -264,7 +276,12 @@ class UnifiedSubject:
         )
         part.write_states(layer, *pair)
         self.inputs += pair
-        return recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        after = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        # What was written is right even where what was read before was not.
+        return [
+            [*(word for word in old if isinstance(word, str)), *new]
+            for old, new in zip(before, after, strict=True)
+        ]
 
     # --- once more ----------------------------------------------------------------------
 
@@ -273,7 +290,7 @@ class UnifiedSubject:
         answer = self.ask(lambda: part.get(layer) and None)
         if answer or model.batch is None or model.reserved:
             return answer
-        if layer >= self.config["layers"]:
+        if layer not in range(self.config["layers"]):
             return answer
         reader = self.get_reader(model.kinds[which], which, layer)
         if isinstance(model.parts[which], EncoderCache):
@@ -283,14 +300,16 @@ class UnifiedSubject:
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
         """The K and V of the open pass, or of the last one, in another form."""
         config = self.config
-        rows = len(model.batch) if model.batch else 1
+        kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
+        first = model.first_tag
+        if kind == "encoder":
+            first, rows = first + rows, IMAGE
         sizes = {**config, "rows": rows}
         sizes |= {name: op[name] for name in sizes if op.get(name) is not None}
-        layer = op["layer"] % config["layers"]
-        reader = self.get_reader(model.kinds[op["type"]], op["type"], layer)
+        reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
         if model.batch is not None and sizes == {**config, "rows": rows}:
-            tags = range(model.first_tag, model.first_tag + rows)
-            pair = reader.feed(tags, model.batch.positions)
+            positions = [0] * IMAGE if kind == "encoder" else model.batch.positions
+            pair = reader.feed(range(first, first + rows), positions)
         else:
             pair = tuple(
                 self.arrays.from_numpy(
@@ -315,7 +334,7 @@ class UnifiedSubject:
             self.promises.check()
         if self.backend.lifetime == "until-write" and op["op"] in WRITES:
             self.promises.check()
-            self.promises.drop("the cache")
+            self.promises.drop("a")
         if op["op"] in WRITES:
             for array in self.inputs:
                 if self.backend.overwrite:
