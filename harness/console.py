@@ -48,7 +48,7 @@ def make_matrix(outcome: Outcome, contract: str) -> Table:
     pairs = [pair for pair in outcome.pairs if pair.contract == contract]
     kinds = list(dict.fromkeys(pair.kind for pair in pairs))
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(contract, overflow="fold", min_width=16)
+    table.add_column(contract, overflow="fold", min_width=10)
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True)
     for backend in dict.fromkeys(pair.backend for pair in pairs):
