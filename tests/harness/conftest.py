@@ -66,11 +66,20 @@ def get_environment(**more: str) -> dict[str, str]:
     return {**inherited, "COLUMNS": "80", **more}
 
 
+# What runs in the background of a shell without job control, as on a CI machine, is
+# started with Ctrl-C ignored, and so are its children.
+START = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from harness.cli import main
+main()
+"""
+
+
 def start(arguments: Sequence[object], **more: str) -> subprocess.Popen[str]:
     """`lockstep` in the background."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from harness.cli import main; main()"]
-        + [str(argument) for argument in arguments],
+        [sys.executable, "-c", START] + [str(argument) for argument in arguments],
         cwd=ROOT,
         env=get_environment(**more),
         stdout=subprocess.PIPE,
