@@ -117,6 +117,8 @@ class Contract(ABC):
     operations: ClassVar[Mapping[str, Operation]]
     required: ClassVar[Sequence[str]]
     """The operations without which there is nothing to check."""
+    weights: ClassVar[Mapping[str, int]]
+    """How often an operation is drawn against the others, which have 1."""
     states: ClassVar[Sequence[str]]
     """All abstract states, by name."""
     opt_in: ClassVar[frozenset[str]]
@@ -154,11 +156,22 @@ class Contract(ABC):
     def draw_reach(self, source: Source, model: Any) -> None:
         """Decides how far a program goes: most stay small, a few do not."""
 
-    @abstractmethod
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
         """One of `operations` that is legal now, likely where bugs are."""
+        weighted = self.weigh(tuple(operations))
+        for _ in range(4):
+            operation = self.operations[source.pick(weighted)]
+            op = operation.draw(source, model)
+            if op is not None and operation.illegal(op, model) is None:
+                return op
+        return None
+
+    @cache  # noqa: B019 - one object for each contract, for as long as the process
+    def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
+        """Each name as often as its weight says."""
+        return [name for name in names for _ in range(self.weights.get(name, 1))]
 
     def draw_misuse(
         self, source: Source, model: Any, operations: Sequence[str]

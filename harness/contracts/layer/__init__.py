@@ -8,7 +8,6 @@ they make a contract, how programs are drawn, and what makes one simpler.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
@@ -52,6 +51,7 @@ class LayerContract(Contract):
     operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
 
     states = states.STATES
+    weights = WEIGHTS
     required = ("update",)
     opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form"})
     facts = ("offset",)
@@ -90,17 +90,6 @@ class LayerContract(Contract):
     def draw_reach(self, source: Source, model: LayerModel) -> None:
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
-
-    def draw_operation(
-        self, source: Source, model: LayerModel, names: Sequence[str]
-    ) -> Op | None:
-        weighted = weigh(tuple(names))
-        for _ in range(4):
-            operation = self.operations[source.pick(weighted)]
-            op = operation.draw(source, model)
-            if op is not None and operation.illegal(op, model) is None:
-                return op
-        return None
 
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> LayerModel:
         return LayerModel(config, rows)
@@ -218,12 +207,6 @@ def list_passed_on(op: Op) -> list[tuple[str, str]]:
         sources = [name for name in (op["parent"], op["child"]) if name]
         return [(source, op["into"]) for source in sources]
     return []
-
-
-@cache
-def weigh(names: tuple[str, ...]) -> list[str]:
-    """Each name as often as its weight says."""
-    return [name for name in names for _ in range(WEIGHTS.get(name, 1))]
 
 
 LAYER = LayerContract()

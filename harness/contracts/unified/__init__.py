@@ -9,7 +9,6 @@ program simpler. Here: how they make a contract, and how programs are drawn.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
@@ -76,6 +75,7 @@ class UnifiedContract(Contract):
     kinds = (*CAUSAL, "encoder", "wrapper", "recurrent")
     config: ClassVar[Mapping[str, Schema]] = model.CONFIG
     operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
+    weights = WEIGHTS
     required = ("forward",)
     states = states.STATES
     opt_in = frozenset(
@@ -136,17 +136,6 @@ class UnifiedContract(Contract):
 
     def draw_reach(self, source: Source, model: UnifiedModel) -> None:
         """How far a program goes is in its config: the capacity bounds it."""
-
-    def draw_operation(
-        self, source: Source, model: UnifiedModel, names: Sequence[str]
-    ) -> Op | None:
-        weighted = weigh(tuple(names))
-        for _ in range(4):
-            operation = self.operations[source.pick(weighted)]
-            op = operation.draw(source, model)
-            if op is not None and operation.illegal(op, model) is None:
-                return op
-        return None
 
     def draw_misuse(
         self, source: Source, model: UnifiedModel, names: Sequence[str]
@@ -229,12 +218,6 @@ def drop_slots(config: dict[str, Any]) -> dict[str, Any]:
     if any(cache["kind"] == "recurrent" for cache in config["caches"]):
         return config
     return {**config, "slots": None, "interval": None, "checkpoints": 1}
-
-
-@cache
-def weigh(names: tuple[str, ...]) -> list[str]:
-    """Each name as often as its weight says."""
-    return [name for name in names for _ in range(WEIGHTS.get(name, 1))]
 
 
 UNIFIED = UnifiedContract()
