@@ -20,7 +20,6 @@ from impl.mlx.rotating import RotatingCache
 from impl.mlx.state import StateCache
 from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
-from impl.shared.slots import Slots
 
 UNIFIED = {
     kind: Kind(operations, unified.CONFIG)
@@ -92,12 +91,8 @@ def make_unified(config: Mapping[str, Any]) -> Any:
     sizes, layers = unified.get_sizes(config), config["layers"]
     if config["kind"] != "recurrent":
         return CausalCache(sizes, layers, **options)
-    count = config["slots"] or config["sequences"]
-    slots = Slots(count, config["interval"], config["checkpoints"])
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = (config["conv_width"] - 1, heads * key_dim)
-    delta = (heads, key_dim, config["value_dim"])
-    return RecurrentCache(sizes, slots, conv, delta, layers, **options)
+    states = unified.get_states(config)
+    return RecurrentCache(sizes, *states, layers, **options)
 
 
 def declare(name: str, device: mx.Device) -> Backend:

@@ -8,6 +8,7 @@ from typing import Any
 
 from impl.shared.causal import Sizes
 from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from impl.shared.slots import Slots
 from impl.shared.wrapper import WrapperCache
 
 ERRORS: Mapping[str, type[Exception]] = {
@@ -37,6 +38,7 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
     "permuted_values": (False, True),
 }
 
+Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Any]], Any]
 
 
@@ -53,6 +55,15 @@ def get_sizes(config: Mapping[str, Any]) -> Sizes:
         config["cache_padding"],
         config["mask_padding"],
     )
+
+
+def get_states(config: Mapping[str, Any]) -> tuple[Slots, Shape, Shape]:
+    """The slots of a recurrent cache, and the shapes of a conv and of a delta state."""
+    count = config["slots"] or config["sequences"]
+    slots = Slots(count, config["interval"], config["checkpoints"])
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1, heads * key_dim)
+    return slots, conv, (heads, key_dim, config["value_dim"])
 
 
 def make_wrapper(config: Mapping[str, Any], make: Make) -> WrapperCache:

@@ -11,7 +11,6 @@ import torch
 from harness.backend import Backend, Kind
 from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
-from impl.shared.slots import Slots
 from impl.torch.arrays import DTYPES, TorchArrays
 from impl.torch.causal import CausalCache
 from impl.torch.encoder import EncoderCache
@@ -60,12 +59,8 @@ def open_unified(config: Mapping[str, Any], device: torch.device) -> Any:
     sizes, layers = unified.get_sizes(config), config["layers"]
     if config["kind"] != "recurrent":
         return CausalCache(sizes, layers, **options)
-    count = config["slots"] or config["sequences"]
-    slots = Slots(count, config["interval"], config["checkpoints"])
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = (config["conv_width"] - 1, heads * key_dim)
-    delta = (heads, key_dim, config["value_dim"])
-    return RecurrentCache(sizes, slots, conv, delta, layers, **options)
+    states = unified.get_states(config)
+    return RecurrentCache(sizes, *states, layers, **options)
 
 
 def declare(name: str, device: str) -> Backend:
