@@ -184,6 +184,80 @@ class UnifiedCache(Protocol):
         """The same after the pass."""
 
 
+class PrefixCache(Protocol):
+    """A session or a trie: conversations above the caches of a model's layers.
+
+    One request at a time: begin, then the layers compute what is left, in updates of any
+    length; extend by tokens that were generated; close. A mistake of the caller raises
+    ValueError, and changes nothing.
+    """
+
+    @property
+    def layers(self) -> Sequence[LayerCache | StateCache | None]:
+        """The caches that the open request is computed with; None for a layer without
+        one."""
+
+    def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> Sequence[int]:
+        """Opens a request, brings every layer to the same offset, and returns the tokens
+        behind it: what is left to compute, at least one.
+
+        checkpoints: (trie) numbers of tokens after which the layers are to be captured.
+        """
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens that were generated: they belong to the request from now on."""
+
+    def close(self) -> int:
+        """Ends the request, wherever it stands; the number of its tokens that are stored:
+        all that every layer has read."""
+
+    def cancel(self) -> int:
+        """The same for a request that was broken off."""
+
+    def free(self) -> None:
+        """Forgets everything, and closes all snapshots."""
+
+    def set_limit(self, limit: int | None) -> None:
+        """(trie) Another limit on the bytes that are stored, which is kept at once."""
+
+    def count_tokens(self) -> int:
+        """The tokens that are stored; what conversations share counts once."""
+
+    def count_bytes(self) -> int:
+        """(trie) The bytes of all snapshots, whether or not they were copied yet."""
+
+
+class SlotsCache(Protocol):
+    """Several users over one cache of many sequences. `slot` is a number, and that of a
+    sequence of the cache."""
+
+    @property
+    def cache(self) -> UnifiedCache: ...
+
+    def begin(self, tokens: Sequence[int]) -> int:
+        """Opens a request in a free slot; its number. Raises the exception that
+        `Backend.errors` names for "no-slot" if there is none."""
+
+    def get_tokens(self, slot: int) -> Sequence[int]:
+        """What the slot holds, computed."""
+
+    def get_remaining(self, slot: int) -> Sequence[int]:
+        """What is left to compute."""
+
+    def extend(self, slot: int, tokens: Sequence[int]) -> None: ...
+    def reserve(self, slot: int, count: int) -> Sequence[int]:
+        """The positions of the next `count` of the remaining tokens. Makes room for them;
+        after that there may be more remaining tokens, and others."""
+
+    def commit(self, slot: int, count: int) -> None:
+        """The next `count` tokens have been computed."""
+
+    def close(self, slot: int) -> int:
+        """The slot is free again; how many tokens it keeps."""
+
+    def cancel(self, slot: int) -> int: ...
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a backend promises for one kind of cache.
@@ -202,10 +276,12 @@ class Backend:
     """One implementation on one device, as it declares itself.
 
     open: makes one empty cache from a complete config (all fields set, defaults filled
-    in; see `harness.contracts.layer.model.CONFIG` and that of `unified`). Kinds of
-    different contracts have different names.
-    errors: of the unified contract, the exceptions for "cache-full", "not-supported" and
-    "shared"; a usage error is a ValueError.
+    in; see `harness.contracts.layer.model.CONFIG` and those of the other contracts).
+    Kinds of different contracts have different names. For the prefix contract
+    config["caches"] has the caches to build on, which the harness has opened and watches:
+    for session and trie one for each layer, for slots one unified cache.
+    errors: the exceptions for "cache-full", "not-supported" and "shared" (unified), and
+    "no-slot" (slots); a usage error is a ValueError.
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
     overwrite: fills an array that was handed to a cache with other numbers, in place, as
     a model does that reuses its buffers; a cache must not notice. None where arrays are

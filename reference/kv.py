@@ -77,21 +77,23 @@ class KVCache:
         tokens = tuple(token for token in self.tokens if token.position >= begin)
         return Snapshot(begin, self.offset, tokens)
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        if snapshot is None:
+            return 0 <= target <= self.offset
+        return 0 <= target <= snapshot.end and self.offset >= snapshot.begin
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Brings the cache to offset `target`, or refuses and changes nothing.
 
         Without a snapshot: back to an earlier offset. With one of [a, b): what is live
         below a stays, the snapshot supplies the rest.
         """
-        if snapshot is None:
-            if not 0 <= target <= self.offset:
-                return False
-            self.keep_below(target)
-            return True
-        if target < 0 or target > snapshot.end or self.offset < snapshot.begin:
+        if not self.can_restore(snapshot, target):
             return False
-        self.keep_below(snapshot.begin)
-        self.tokens += snapshot.tokens
+        if snapshot is not None:
+            self.keep_below(snapshot.begin)
+            self.tokens += snapshot.tokens
         self.keep_below(target)
         return True
 

@@ -96,6 +96,14 @@ class RotatingCache:
             return None
         return Snapshot(begin, self.offset, tuple(self.state()))
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        if snapshot is None:
+            rewinds = 0 <= target < self.offset and self.may_rewind()
+            return target == self.offset or rewinds
+        short = 0 <= target < snapshot.end <= self.window
+        return target == snapshot.end or short
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Brings the cache to offset `target`, or refuses and changes nothing.
 
@@ -103,18 +111,10 @@ class RotatingCache:
         one: the snapshot replaces everything; stopping short of its end needs a snapshot
         from which nothing had slid out.
         """
-        if snapshot is None:
-            if target == self.offset:
-                return True
-            if not 0 <= target < self.offset or not self.may_rewind():
-                return False
-            self.keep_below(target)
-            return True
-        if target < 0 or target > snapshot.end:
+        if not self.can_restore(snapshot, target):
             return False
-        if target < snapshot.end and snapshot.end > self.window:
-            return False
-        self.tokens = list(snapshot.tokens)
+        if snapshot is not None:
+            self.tokens = list(snapshot.tokens)
         self.keep_below(target)
         return True
 

@@ -68,14 +68,17 @@ class StateCache:
             return None
         return Snapshot(begin, self.offset, tuple(self.tokens))
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        return target == (self.offset if snapshot is None else snapshot.end)
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Brings the cache to offset `target`, or refuses and changes nothing. Only the
         live offset, or exactly the snapshot's end, can be reached."""
-        if snapshot is None:
-            return target == self.offset
-        if target != snapshot.end:
+        if not self.can_restore(snapshot, target):
             return False
-        self.tokens = list(snapshot.tokens)
+        if snapshot is not None:
+            self.tokens = list(snapshot.tokens)
         return True
 
     def split(

@@ -12,6 +12,7 @@ class KVCacheBase(LayerCache):
     """Every token stays until it is trimmed: position p at index p of the memory."""
 
     memory: Linear
+    can_split = True
 
     def update(self, keys: Any, values: Any) -> Arrays:
         """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
@@ -49,6 +50,12 @@ class KVCacheBase(LayerCache):
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         return Snapshot(self.memory, begin, begin, end)
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        if snapshot is None:
+            return 0 <= target <= self.offset
+        return 0 <= target <= snapshot.end and self.offset >= snapshot.begin
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Brings the cache to offset `target`; False, and nothing changed, if it cannot
         be reached.
@@ -56,12 +63,10 @@ class KVCacheBase(LayerCache):
         Without a snapshot: back. With one of [a, b): a ≤ offset and target ≤ b are
         needed; what is live below a stays.
         """
-        if snapshot is None:
-            if not 0 <= target <= self.offset:
-                return False
-        elif not 0 <= target <= snapshot.end or self.offset < snapshot.begin:
+        if not self.can_restore(snapshot, target):
             return False
-        elif target > snapshot.begin and not snapshot.is_in(self.memory):
+        needed = snapshot is not None and target > snapshot.begin
+        if snapshot is not None and needed and not snapshot.is_in(self.memory):
             self.write(snapshot.begin, snapshot.read())
         self.offset = target
         return True

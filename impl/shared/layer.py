@@ -12,10 +12,12 @@ from impl.shared.memory import Memory, Snapshot
 class LayerCache(ABC):
     """One sequence in one layer.
 
-    offset: tokens written, less those taken back.
+    offset: tokens written, less those taken back. can_split: a snapshot serves any offset
+    in it, not only its end.
     """
 
     memory: Memory
+    can_split = False
 
     def __init__(self) -> None:
         self.offset = 0

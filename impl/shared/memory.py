@@ -161,6 +161,12 @@ class Snapshot:
             raise ValueError(f"snapshot [{self.begin}, {self.end}) has been closed")
         return self.arrays
 
+    def get_size(self) -> int:
+        """The bytes that the content takes, whether or not it was copied yet."""
+        if self.memory is None:
+            return self.nbytes
+        return self.memory.get_bytes(self.read())
+
     def own(self) -> None:
         """Copies what is named, if it was not copied yet."""
         if self.memory is not None:

@@ -73,6 +73,11 @@ class RotatingCacheBase(WholeSnapshots):
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         return Snapshot(self.memory, self.get_first(end), begin, end)
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        end = self.offset if snapshot is None else snapshot.end
+        return target == end or 0 <= target < end <= self.window
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Brings the cache to offset `target`; False, and nothing changed, if it cannot
         be reached.
@@ -81,16 +86,9 @@ class RotatingCacheBase(WholeSnapshots):
         one, it replaces everything; to stop short of its end, nothing may have slid out
         of it.
         """
-        if snapshot is None:
-            rewinds = 0 <= target < self.offset <= self.window
-            if target != self.offset and not rewinds:
-                return False
-        else:
-            if not 0 <= target <= snapshot.end:
-                return False
-            if target < snapshot.end and snapshot.end > self.window:
-                return False
-            if not snapshot.is_in(self.memory):
-                self.write(snapshot.first, snapshot.read())
+        if not self.can_restore(snapshot, target):
+            return False
+        if snapshot is not None and not snapshot.is_in(self.memory):
+            self.write(snapshot.first, snapshot.read())
         self.offset = target
         return True

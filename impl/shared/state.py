@@ -68,13 +68,15 @@ class StateCacheBase(WholeSnapshots):
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         return Snapshot(self.memory, begin, begin, end)
 
+    def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Whether `restore` would do it, and not refuse."""
+        return target == (self.offset if snapshot is None else snapshot.end)
+
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Only the live offset, or exactly the end of the snapshot, can be reached."""
-        if snapshot is None:
-            return target == self.offset
-        if target != snapshot.end:
+        if not self.can_restore(snapshot, target):
             return False
-        if not snapshot.is_in(self.memory):
+        if snapshot is not None and not snapshot.is_in(self.memory):
             arrays = snapshot.read()
             self.memory.secure_all()
             self.store(*arrays)

@@ -1,0 +1,129 @@
+"""The layers of a model, which all read one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reference.kv import KVCache
+from reference.rotating import RotatingCache
+from reference.state import StateCache
+
+Tokens = Sequence[int]
+"""Tokens as a tokenizer numbers them."""
+
+GetTags = Callable[[Tokens], Sequence[int]]
+"""One tag for each token of a conversation, from its beginning on. What is computed for a
+token depends on all tokens before it and on nothing else: the same token behind the same
+tokens has the same tag, whoever computed it and when."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer with a cache.
+
+    token_bytes: what K and V of one token take. state_bytes: what a state takes, however
+    much it has read.
+    """
+
+    cache: KVCache | RotatingCache | StateCache
+    token_bytes: int = 0
+    state_bytes: int = 0
+
+    @property
+    def offset(self) -> int:
+        return self.cache.offset
+
+    @property
+    def can_be_cut(self) -> bool:
+        """What is stored of a conversation serves any shorter one too."""
+        return isinstance(self.cache, KVCache)
+
+    def hold(self, tags: Sequence[int]) -> None:
+        """Holds what computing these tokens from scratch gives."""
+        self.cache.free()
+        self.cache.update(tags)
+
+    def count_bytes(self, begin: int, end: int) -> int:
+        """What has to be stored for the tokens [begin, end) of a conversation: of a
+        window or a state, as it is at `end`, all of it."""
+        if isinstance(self.cache, StateCache):
+            return self.state_bytes
+        if isinstance(self.cache, RotatingCache):
+            return min(end, self.cache.window) * self.token_bytes
+        return (end - begin) * self.token_bytes
+
+
+def count_common(left: Tokens, right: Tokens) -> int:
+    """How many tokens two conversations have in common, from their beginning on."""
+    common = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        common += 1
+    return common
+
+
+class Model:
+    """The layers, and the request that they work on.
+
+    layers: None for a layer without a cache. get_tags: see `GetTags`. request: the tokens
+    of the open request, those that were generated included; None if none is open.
+    computed: how many of them have been handed to the layers.
+    """
+
+    def __init__(self, layers: Sequence[Layer | None], get_tags: GetTags) -> None:
+        self.layers = layers
+        self.get_tags = get_tags
+        self.request: list[int] | None = None
+        self.computed = 0
+
+    @property
+    def cached(self) -> list[Layer]:
+        """The layers that have a cache."""
+        return [layer for layer in self.layers if layer is not None]
+
+    def get_request(self) -> list[int]:
+        if self.request is None:
+            raise ValueError("no request is open; begin opens one")
+        return self.request
+
+    def check_begin(self, tokens: Tokens) -> None:
+        """Raises ValueError if no request can begin with these tokens."""
+        if self.request is not None:
+            raise ValueError("a request is open; close or cancel it first")
+        check_tokens(tokens)
+        if not tokens:
+            raise ValueError("the request is empty; there is nothing to compute")
+
+    def open(self, tokens: Tokens, reuse: int) -> list[int]:
+        """Opens a request whose first `reuse` tokens are there; the others."""
+        for layer in self.cached:
+            layer.hold(self.get_tags(tokens[:reuse]))
+        self.request, self.computed = list(tokens), reuse
+        return list(tokens[reuse:])
+
+    def extend(self, tokens: Tokens) -> None:
+        """Adds tokens that were generated to the request."""
+        check_tokens(tokens)
+        self.get_request().extend(tokens)
+
+    def feed(self, count: int, layers: int | None = None) -> None:
+        """Computes the next `count` tokens. layers: the pass breaks off after so many;
+        those behind do not get to see the tokens."""
+        end = self.computed + count
+        tags = self.get_tags(self.get_request()[:end])[self.computed :]
+        for layer in self.layers[:layers]:
+            if layer is not None:
+                layer.cache.update(tags)
+        self.computed = end
+
+    def get_reached(self) -> int:
+        """How many tokens every layer has read; 0 if no layer has a cache."""
+        return min((layer.offset for layer in self.cached), default=0)
+
+
+def check_tokens(tokens: Tokens) -> None:
+    for token in tokens:
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise ValueError(f"token {token!r} is not an integer")

@@ -1,0 +1,51 @@
+"""One conversation, kept between requests: the simplest prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from reference.layers import GetTags, Layer, Model, Tokens, count_common
+
+
+class Session(Model):
+    """The tokens of the last request, and the layers that have read them.
+
+    stored: those that every layer has read.
+    """
+
+    def __init__(self, layers: Sequence[Layer | None], get_tags: GetTags) -> None:
+        super().__init__(layers, get_tags)
+        self.stored: list[int] = []
+
+    def begin(self, tokens: Tokens, refusing: Collection[int] = ()) -> list[int]:
+        """Opens a request and returns the tokens that are left to compute, at least one.
+
+        What the request has in common with what is stored need not be computed again, if
+        every layer can go back to where they part; else nothing is reused. refusing: the
+        numbers of layers that refuse to move, although they should.
+        """
+        self.check_begin(tokens)
+        reuse = min(count_common(tokens, self.stored), len(tokens) - 1)
+        for number, layer in enumerate(self.layers):
+            if layer is not None and layer.offset != reuse:
+                able = layer.cache.can_restore(None, reuse) and number not in refusing
+                reuse = reuse if able else 0
+        self.stored = list(tokens[:reuse])
+        return self.open(tokens, reuse)
+
+    def close(self) -> int:
+        """Stores what every layer has read of the request, if that is anything; how many
+        tokens are stored then. Cancelling it is the same."""
+        request, reached = self.get_request(), self.get_reached()
+        if reached > 0:
+            self.stored = request[:reached]
+        self.request = None
+        return len(self.stored)
+
+    def free(self) -> None:
+        """Forgets everything."""
+        if self.request is not None:
+            raise ValueError("a request is open; close or cancel it first")
+        self.stored = []
+        for layer in self.cached:
+            layer.cache.free()
