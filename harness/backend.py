@@ -265,10 +265,13 @@ class Kind:
     operations: the operations of the contract that are implemented.
     config: for a config field, the values that are supported; a field that is not named
     takes any value that the contract draws.
+    builds_on: the caches below are opened, watched and handed over by the harness (prefix
+    contract).
     """
 
     operations: frozenset[str]
     config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    builds_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -277,9 +280,9 @@ class Backend:
 
     open: makes one empty cache from a complete config (all fields set, defaults filled
     in; see `harness.contracts.layer.model.CONFIG` and those of the other contracts).
-    Kinds of different contracts have different names. For the prefix contract
-    config["caches"] has the caches to build on, which the harness has opened and watches:
-    for session and trie one for each layer, for slots one unified cache.
+    Kinds of different contracts have different names. A kind that builds on others finds
+    them in config["caches"], opened: for session and trie one for each layer, None where
+    a layer has none; for slots one unified cache. A kind that brings its own gets None.
     errors: the exceptions for "cache-full", "not-supported" and "shared" (unified), and
     "no-slot" (slots); a usage error is a ValueError.
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.

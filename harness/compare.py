@@ -28,7 +28,14 @@ class Difference:
     tokens: tuple[int, ...] = ()
 
 
-NAMED = ("offset", "size", "error")
+NAMED = {
+    "offset": "offset",
+    "offsets": "offset",
+    "size": "size",
+    "bytes": "size",
+    "error": "error",
+}
+"""What differs if a number with this name does; anything else is a "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 
@@ -56,12 +63,12 @@ def find_difference(
         elif name == ROWS:
             columns = observed.get(COLUMNS)
             difference = compare_rows(wanted, got or [], columns, describe)
-        elif name == TAGS or (name == STORED and None not in (wanted, got)):
+        elif name == TAGS or (name == STORED and is_list(wanted) and is_list(got)):
             difference = compare_tags(wanted, got or [])
         elif name == STATES:
             difference = compare_states(wanted, got or [])
         else:
-            what = name if name in NAMED else "result"
+            what = NAMED.get(name, "result")
             difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
         if difference:
             return locate(difference, observed)
@@ -70,6 +77,10 @@ def find_difference(
         if difference:
             return difference
     return None
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:

@@ -17,6 +17,7 @@ role), chosen so that the tag can be read back from what a cache returns:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -126,8 +127,10 @@ class Table:
         known: npt.NDArray[np.int64] = np.minimum(tags, self.vectors.shape[2])
         return known
 
-    def get_vectors(self, tags: npt.NDArray[np.int64] | list[int]) -> F32:
+    def get_vectors(self, tags: npt.NDArray[np.int64] | Sequence[int]) -> F32:
         """[1, heads, tokens, dim]; an unknown tag gives the last vector."""
+        if isinstance(tags, range):
+            return self.vectors[:, :, tags.start : tags.stop]
         return np.take(self.vectors, tags, axis=2, mode="clip")
 
 

@@ -39,12 +39,11 @@ class Reader:
         self.values = get_table(layer, "value", heads, value_dim, limit, stored)
         self.queries = get_table(layer, "query", heads, key_dim, limit, stored)
 
-    def feed(self, tag: int, length: int) -> tuple[Array, Array]:
-        """K [1, heads, length, key_dim] and V of the tags from `tag` on."""
-        end = tag + length
+    def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
+        """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
         return (
-            self.arrays.from_numpy(self.keys.vectors[:, :, tag:end], self.dtype),
-            self.arrays.from_numpy(self.values.vectors[:, :, tag:end], self.dtype),
+            self.arrays.from_numpy(self.keys.get_vectors(tags), self.dtype),
+            self.arrays.from_numpy(self.values.get_vectors(tags), self.dtype),
         )
 
     def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:

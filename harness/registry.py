@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, get_args
@@ -111,7 +111,7 @@ def check_declaration(backend: Backend) -> None:
     for contract_name, kinds in backend.contracts.items():
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
-        check_errors(backend, contract)
+        check_errors(backend, contract, kinds)
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
             check_kind(kind, declared, contract)
@@ -120,9 +120,9 @@ def check_declaration(backend: Backend) -> None:
             check_operations(backend, contract_name, kind, declared)
 
 
-def check_errors(backend: Backend, contract: Contract) -> None:
+def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
     """There is an exception for everything that the contract lets a cache refuse."""
-    for name in contract.errors:
+    for name in contract.list_errors(kinds):
         error = backend.errors.get(name)
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise Unavailable(
@@ -166,7 +166,7 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
     rules = CONTRACTS[contract]
     config = rules.get_plain_config(kind, declared, backend.dtypes)
     try:
-        cache = backend.open({**config, "poison": backend.poison})
+        cache = rules.open_cache(backend, config)
     except Exception as error:
         raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
     for method in rules.list_methods(kind, declared.operations):

@@ -27,6 +27,11 @@ class Point:
     used: int = 0
 
 
+def is_beginning(path: Path, other: Path) -> bool:
+    """The other path goes on where this one ends."""
+    return len(path) < len(other) and other[: len(path)] == path
+
+
 class Trie(Model):
     """The conversations that are stored, and the one that the layers stand on.
 
@@ -186,11 +191,16 @@ class Trie(Model):
 
     def get_parent(self, path: Path) -> Path:
         """The longest other stored path that it begins with."""
-        before = (path[:length] for length in range(len(path) - 1, 0, -1))
-        return next((other for other in before if other in self.points), ())
+        before = [other for other in self.points if is_beginning(other, path)]
+        return max(before, key=len, default=())
 
     def get_children(self, path: Path) -> list[Path]:
-        return [other for other in self.points if self.get_parent(other) == path]
+        behind = [other for other in self.points if is_beginning(path, other)]
+        return [other for other in behind if self.get_parent(other) == path]
+
+    def is_end(self, path: Path) -> bool:
+        """Nothing is stored behind it."""
+        return not any(is_beginning(path, other) for other in self.points)
 
     def count_tokens(self) -> int:
         """Tokens that are stored; those that two paths begin with count once."""
@@ -235,7 +245,7 @@ class Trie(Model):
         inside = begin < len(live) < len(path) and path[: len(live)] == live
         if on_it or inside:
             return False
-        return not self.get_children(path) or bool(self.points[path].captured)
+        return self.is_end(path) or bool(self.points[path].captured)
 
     def get_live(self) -> Path:
         """The tokens that every layer has read now."""

@@ -129,6 +129,10 @@ class Contract(ABC):
     facts: ClassVar[Sequence[str]]
     """The names that `get_facts` gives numbers for."""
 
+    def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
+        """Of `errors`, those that a backend with these kinds must name."""
+        return self.errors
+
     @abstractmethod
     def why_not(self, config: Mapping[str, Any]) -> str | None:
         """The rule between its fields that a complete config breaks, or None."""
@@ -185,6 +189,10 @@ class Contract(ABC):
         next token. rows=False leaves the rows of visible tokens out of its
         answers, for those who only want to know where a program leads."""
 
+    def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
+        """One empty cache of the backend."""
+        return backend.open({**config, "poison": backend.poison})
+
     @abstractmethod
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
@@ -216,6 +224,10 @@ class Contract(ABC):
     @abstractmethod
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         """The smallest dimension of a vector that has to tell all tags apart."""
+
+    def count_layers(self, config: Mapping[str, Any]) -> int:
+        """Layers that hold the K and V of a token."""
+        return int(config["layers"])
 
     @abstractmethod
     def merge_operations(self, first: Op, second: Op) -> Op | None:

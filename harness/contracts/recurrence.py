@@ -70,23 +70,23 @@ class Recurrence:
         return np.concatenate([missing, rows])[None]
 
     def advance(
-        self, cache: Any, tag: int, length: int
+        self, cache: Any, tags: Sequence[int]
     ) -> tuple[list[list[Column]], Sequence[Array]]:
-        """Reads, folds in `length` tokens from `tag` on, writes, in as many writes as the
-        cache asks for. Returns what the state at each token has read, and the arrays
-        that were written last."""
+        """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
+        Returns what the state at each token has read, and the arrays that were written
+        last."""
         written: Sequence[Array] = ()
         rows: list[list[Column]] = []
+        length = len(tags)
         boundaries = list(cache.boundaries(length))
         if sum(boundaries) != length or any(part < 1 for part in boundaries):
             raise Broken("malformed", f"boundaries({length}) returned {boundaries}")
         for part in boundaries:
             before = self.read(cache.read(), "read")
-            new = range(tag, tag + part)
+            new, tags = tags[:part], tags[part:]
             rows += [[*before, *new[: row + 1]] for row in range(part)]
-            tags = tuple(seen for seen in before if isinstance(seen, int))
-            written = self.write(cache, (*tags, *new), part)
-            tag += part
+            old = tuple(seen for seen in before if isinstance(seen, int))
+            written = self.write(cache, (*old, *new), part)
         rows[-1] = self.read(cache.read(), "read")
         return rows, written
 

@@ -4,9 +4,9 @@ Each fault is a mistake that a real cache had. It is planted in a correct cache 
 replacing a method or two, on torch and on MLX alike.
 """
 
-from impl.faults import layer, unified
+from impl.faults import layer, prefix, unified
 from impl.faults.fault import Fault, plant
 
-FAULTS = {**layer.FAULTS, **unified.FAULTS}
+FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS}
 
 __all__ = ["FAULTS", "Fault", "plant"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import mlx.core as mx
 
 from harness.backend import Backend
-from impl.faults import FAULTS, plant
+from impl.faults import FAULTS, Fault, plant
 from impl.faults.fault import declare
-from impl.mlx.backend import OnDevice, cpu, make_cache
+from impl.mlx.backend import OnDevice, cpu, make_cache, open_cache
 from impl.mlx.masks import make_band
 
 
@@ -17,12 +18,14 @@ def __getattr__(name: str) -> Callable[[], Backend]:
     fault = FAULTS.get(name.replace("_", "-"))
     if fault is None:
         raise AttributeError(f"there is no fault {name}; known: {', '.join(FAULTS)}")
+    return lambda: declare(fault, cpu(), lambda config: open_planted(fault, config))
+
+
+def open_planted(fault: Fault, config: Mapping[str, Any]) -> Any:
     device = mx.Device(mx.cpu)
-    return lambda: declare(
-        fault,
-        cpu(),
-        lambda config: OnDevice(plant(fault, make_cache(config), make_band), device),
-    )
+    if fault.contract == "prefix":  # the caches below it are on the device already
+        return plant(fault, open_cache(config, device), make_band)
+    return OnDevice(plant(fault, make_cache(config), make_band), device)
 
 
 def __dir__() -> list[str]:

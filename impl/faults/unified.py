@@ -3,27 +3,12 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from impl.faults import changes, defragment, passes
-from impl.faults.fault import Fault
+from impl.faults.fault import make_plain_fault
 
-
-def make_fault(
-    id: str,
-    source: str,
-    kind: str,
-    mistake: str,
-    shortest: int,
-    change: Callable[[Any], None],
-) -> Fault:
-    """A mistake that needs nothing of the cache's framework."""
-
-    def plant(cache: Any, make_band: object) -> None:
-        change(cache)
-
-    return Fault(id, source, kind, mistake, shortest, plant, "unified")
+make_fault = partial(make_plain_fault, "unified")
 
 
 FAULTS = {

@@ -18,6 +18,7 @@ from impl.mlx.kv import KVCache
 from impl.mlx.recurrent import RecurrentCache
 from impl.mlx.rotating import RotatingCache
 from impl.mlx.state import StateCache
+from impl.prefix import config as prefix
 from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
 
@@ -26,6 +27,12 @@ UNIFIED = {
     for kind, operations in unified.OPERATIONS.items()
 }
 LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
+
+
+PREFIX = {
+    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True)
+    for kind, operations in prefix.OPERATIONS.items()
+}
 
 
 class OnDevice:
@@ -54,8 +61,10 @@ class OnDevice:
         return result
 
 
-def open_cache(config: Mapping[str, Any], device: mx.Device) -> OnDevice:
-    """The cache for a config, of either contract."""
+def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
+    """The cache for a config, of any contract."""
+    if config["kind"] in PREFIX:  # the caches below it are on the device already
+        return prefix.open_cache(config)
     with mx.stream(device):
         return OnDevice(make_cache(config), device)
 
@@ -99,14 +108,14 @@ def declare(name: str, device: mx.Device) -> Backend:
     return Backend(
         name=name,
         device=name.removeprefix("mlx-"),
-        contracts={"layer": LAYER, "unified": UNIFIED},
+        contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
         arrays=MLXArrays(device),
         open=lambda config: open_cache(config, device),
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="forever",
         causal="lower-right",
         poison=True,
-        errors=unified.ERRORS,
+        errors={**unified.ERRORS, **prefix.ERRORS},
         versions={"mlx": version("mlx")},
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from harness.backend import Backend, Kind
+from impl.prefix import config as prefix
 from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
 from impl.torch.arrays import DTYPES, TorchArrays
@@ -26,8 +27,16 @@ UNIFIED = {
 LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
 
 
+PREFIX = {
+    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True)
+    for kind, operations in prefix.OPERATIONS.items()
+}
+
+
 def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
-    """The cache for a config, of either contract."""
+    """The cache for a config, of any contract."""
+    if config["kind"] in PREFIX:
+        return prefix.open_cache(config)
     if config["kind"] in UNIFIED:
         return open_unified(config, device)
     dtype = DTYPES[config["dtype"]]
@@ -68,7 +77,7 @@ def declare(name: str, device: str) -> Backend:
     return Backend(
         name=name,
         device=device,
-        contracts={"layer": LAYER, "unified": UNIFIED},
+        contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
         arrays=arrays,
         open=lambda config: open_cache(config, arrays.device),
         dtypes=("float32", "float16", "bfloat16"),
@@ -76,7 +85,7 @@ def declare(name: str, device: str) -> Backend:
         causal="upper-left",
         poison=True,
         overwrite=lambda array: array.fill_(math.nan),
-        errors=unified.ERRORS,
+        errors={**unified.ERRORS, **prefix.ERRORS},
         versions={"torch": torch.__version__},
     )
 

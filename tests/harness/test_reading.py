@@ -31,7 +31,7 @@ Pair = tuple[Any, Any]
 
 def feed(reader: Reader, *tags: int) -> Pair:
     """K and V of these tags, one column each, fit to be written to."""
-    keys, values = reader.feed(0, 64)
+    keys, values = reader.feed(range(64))
     return np.array(keys[:, :, list(tags)]), np.array(values[:, :, list(tags)])
 
 

@@ -97,7 +97,9 @@ class LayerContract(Contract):
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> LayerSubject:
-        return LayerSubject(backend, config, tags, every)
+        subject = LayerSubject(backend, config, tags, every)
+        subject.get("a")
+        return subject
 
     def get_states(self, op: Op, model: LayerModel) -> Sequence[str]:
         return states.get_layer_states(op, model)

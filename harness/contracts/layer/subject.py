@@ -26,27 +26,32 @@ SAMPLE = 16
 class LayerSubject:
     """The caches and snapshots of one program in a backend, by name.
 
-    every: watch the arrays of every update and put each through attention.
+    every: watch the arrays of every update and put each through attention. layer: tells
+    the payloads of the layers of one model apart.
     """
 
     def __init__(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        tags: int,
+        every: bool,
+        layer: int = 0,
     ) -> None:
         self.backend = backend
         self.config = {**config, "poison": backend.poison}
-        self.reader = Reader(backend, config, max(1, tags))
+        self.reader = Reader(backend, config, max(1, tags), layer)
         self.recurrence = Recurrence(backend.arrays, self.reader.keys, config)
         self.promises = Promises(backend.arrays)
         self.every = every
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
-        kind = backend.contracts["layer"][config["kind"]]
-        self.closes = "close" in kind.operations
+        kind = backend.contracts.get("layer", {}).get(config["kind"])
+        self.closes = kind is not None and "close" in kind.operations
         self.caches: dict[str, Any] = {}
         self.snapshots: dict[str, Any] = {}
         self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
-        self.get("a")
 
     # --- caches and snapshots by name ---------------------------------------------------
 
@@ -82,22 +87,22 @@ class LayerSubject:
 
     # --- operations that move arrays ----------------------------------------------------
 
-    def update(self, name: str, tag: int, length: int, tokens: Sequence[Token]) -> Answer:
-        """Appends the tokens `tag`, `tag` + 1, … and reads what their queries see.
+    def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
+        """Appends the tokens with these tags and reads what their queries see.
 
         tokens: all of the cache, in the order of positions, as the reference has them.
         """
-        cache = self.get(name)
+        cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
-            rows, self.inputs[name] = self.recurrence.advance(cache, tag, length)
+            rows, self.inputs[name] = self.recurrence.advance(cache, tags)
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
-        keys, values = self.inputs[name] = self.reader.feed(tag, length)
+        keys, values = self.inputs[name] = self.reader.feed(tags)
         mask = cache.make_mask(length, rows_padded)
         keys, values = split_pair(cache.update(keys, values), "update")
         columns = self.reader.read((keys, values), "update", tokens)
-        if self.is_sampled(tag):
+        if self.is_sampled(tags[0]):
             self.promises.keep(name, "update", (keys, values))
         self.last = (keys, values, mask, length)
         return {
@@ -151,18 +156,19 @@ class LayerSubject:
         self.promises.check()
 
     def verify_attention(
-        self, visible: Callable[[int], Sequence[Token]], tag: int, offset: int
+        self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
     ) -> None:
         """Puts the last update through the framework's attention and compares with the
-        reference in double precision, four rows at most: that is slow. Its tokens are
-        `tag`, …, and end at `offset`."""
-        if self.last is None or not self.is_sampled(tag) or not self.config["value_dim"]:
+        reference in double precision, four rows at most: that is slow. Its tokens have
+        these tags, and end at `offset`."""
+        sampled = self.last is not None and self.is_sampled(tags[0])
+        if self.last is None or not sampled or not self.config["value_dim"]:
             return
         keys, values, mask, length = self.last
         self.last = None
         if mask is not None and not isinstance(mask, str):
             mask = mask[..., :length, :]
-        queries = self.reader.queries.vectors[:, :, tag : tag + length]
+        queries = self.reader.queries.get_vectors(tags)
         arrays = self.reader.arrays
         framework = arrays.from_numpy(queries, self.config["dtype"])
         got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))

@@ -73,11 +73,13 @@ class Update(LayerOperation):
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
-        return subject.update(name, model.tag, op["length"], model.get(name).tokens)
+        tags = range(model.tag, model.tag + op["length"])
+        return subject.update(name, tags, model.get(name).tokens)
 
     def verify(self, op: Op, subject: LayerSubject, model: LayerModel) -> None:
         cache = model.get(op.get("cache", "a"))
-        subject.verify_attention(cache.visible, model.tag, cache.offset)
+        tags = range(model.tag, model.tag + op["length"])
+        subject.verify_attention(cache.visible, tags, cache.offset)
 
     def describe_here(self, op: Op) -> str:
         return f"update with {count(op['length'], 'token')}"

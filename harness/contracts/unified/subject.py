@@ -164,6 +164,16 @@ class UnifiedSubject:
             answer["where"] = f"layer {layer}"
         return answer
 
+    def put_some(self, count: int, model: UnifiedModel) -> None:
+        """A pass that breaks off: only the first `count` parts are put."""
+        batch = model.batch
+        assert batch is not None
+        tags = range(model.tag, model.tag + len(batch))
+        self.fed.update(zip(tags, batch.positions, strict=True))
+        for which in range(min(count, len(model.parts))):
+            reader = self.get_reader(model.kinds[which], which, 0)
+            self.put(self.get_part(which), 0, reader.feed(tags, batch.positions))
+
     def put(self, part: Any, layer: int, pair: tuple[Array, Array]) -> None:
         part.put(layer, *pair)
         self.inputs += pair

@@ -1,0 +1,211 @@
+"""The reference of a session or a trie as one program sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.contracts.base import Answer, Op
+from harness.contracts.layer.model import (
+    answer_tags,
+    get_rows_visible,
+    open_cache,
+)
+from harness.contracts.prefix.config import get_layer_config
+from reference.layers import Layer, count_common
+from reference.session import Session
+from reference.trie import Trie
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+STATE_ITEM_BYTES = 4
+"""The delta state is always float32."""
+
+MOST_TOLD = 24
+"""Conversations that are kept to draw others from."""
+
+
+def open_layer(config: Mapping[str, Any], spec: str | None) -> Layer | None:
+    """The reference of one layer."""
+    if spec is None:
+        return None
+    layer, item = get_layer_config(config, spec), ITEM_BYTES[config["dtype"]]
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1) * heads * key_dim * item
+    delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
+    token = heads * (key_dim + config["value_dim"]) * item
+    return Layer(open_cache(layer), token_bytes=token, state_bytes=conv + delta)
+
+
+def get_offsets(layers: Sequence[Layer | None]) -> list[int | None]:
+    return [None if layer is None else layer.offset for layer in layers]
+
+
+class ConversationModel:
+    """The reference of one program.
+
+    tags: of every conversation computed so far, that of its last token. told: the
+    conversations that there were, to draw others from. refusing, checkpoints: what the
+    next request is to meet. fed: the tags of the last pass. broken: it broke off. past:
+    what happened since the last request began, for the abstract states.
+    """
+
+    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+        self.config, self.rows = config, rows
+        self.tag = 0
+        self.tags: dict[tuple[int, ...], int] = {}
+        layers = [open_layer(config, spec) for spec in config["layers"]]
+        self.is_trie = config["kind"] == "trie"
+        limits = config["limit"], config["interval"]
+        self.cache: Session | Trie = (
+            Trie(layers, self.get_tags, *limits)
+            if self.is_trie
+            else Session(layers, self.get_tags)
+        )
+        self.told: list[list[int]] = []
+        self.alphabet, self.reach = 3, 12
+        self.refusing: list[int] = []
+        self.checkpoints: list[int] = []
+        self.fed: list[int] = []
+        self.broken = False
+        self.past: set[str] = set()
+
+    # --- tokens -------------------------------------------------------------------------
+
+    def get_tags(self, tokens: Sequence[int]) -> list[int]:
+        """The tags of a conversation; a token that was never computed behind these tokens
+        gets the next free one."""
+        paths = [tuple(tokens[: end + 1]) for end in range(len(tokens))]
+        fresh = self.tag
+        for path in paths:
+            if path not in self.tags:
+                self.tags[path] = fresh
+                fresh += 1
+        return [self.tags[path] for path in paths]
+
+    def list_stored(self) -> list[list[int]]:
+        """The conversations that are stored, as far as they go."""
+        if isinstance(self.cache, Trie):
+            return [list(path) for path in self.cache.points]
+        return [self.cache.stored] if self.cache.stored else []
+
+    def get_remaining(self) -> list[int]:
+        request = self.cache.request
+        return [] if request is None else request[self.cache.computed :]
+
+    def count_matched(self, tokens: Sequence[int]) -> int:
+        stored = self.list_stored()
+        return max((count_common(tokens, path) for path in stored), default=0)
+
+    # --- operations ---------------------------------------------------------------------
+
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """{"error": "usage"}, or what the reference answers and what it holds then."""
+        try:
+            result = call()
+        except ValueError:
+            return {"error": "usage"}
+        return {} if result is None else {"result": result}
+
+    def begin(self, op: Op) -> Answer:
+        checkpoints, refusing = self.checkpoints, self.refusing
+        self.checkpoints, self.refusing = [], []
+        cache, tokens = self.cache, op["tokens"]
+        if isinstance(cache, Trie):
+            answer = self.ask(lambda: cache.begin(tokens, checkpoints, refusing))
+        else:
+            answer = self.ask(lambda: cache.begin(tokens, refusing))
+        if "error" in answer:
+            return answer
+        self.past, self.broken = set(), False
+        self.tell(list(tokens))
+        return {"remaining": answer["result"], **self.describe_layers()}
+
+    def tell(self, tokens: list[int]) -> None:
+        if tokens in self.told:
+            self.told.remove(tokens)
+        self.told = [*self.told, tokens][-MOST_TOLD:]
+
+    def describe_layers(self) -> Answer:
+        """Where each layer stands, and what it holds."""
+        layers = self.cache.layers
+        return {
+            "offsets": get_offsets(layers),
+            "caches": [answer_tags(layer.cache) if layer else {} for layer in layers],
+        }
+
+    def feed(self, count: int, generated: Sequence[int], layers: int | None) -> Answer:
+        """The rows of the next `count` tokens in each layer; then tokens that were
+        generated."""
+        cache = self.cache
+        before, start = get_offsets(cache.layers), cache.computed
+        cache.feed(min(count, len(self.get_remaining())), layers)
+        request = cache.get_request()
+        self.fed = self.get_tags(request[: cache.computed])[start:]
+        answer: Answer = {"offsets": get_offsets(cache.layers)}
+        if self.fed and self.rows:
+            answer["caches"] = [
+                {"visible": get_rows_visible(layer.cache, begin)}
+                if layer is not None and begin is not None and layer.offset > begin
+                else {}
+                for layer, begin in zip(cache.layers, before, strict=True)
+            ]
+        if layers is not None:
+            self.broken = True
+            self.past.add("broken-off")
+        if generated:
+            cache.extend(generated)
+        return answer
+
+    def close(self) -> Answer:
+        fed = self.cache.request is not None and self.cache.computed > 0
+        request = self.cache.request
+        before = self.list_points()
+        answer = self.ask(self.cache.close)
+        if "error" in answer:
+            return answer
+        if request:
+            self.tell(request[: max(1, answer["result"])])
+        self.note_evictions(before)
+        if not fed:
+            self.past.add("closed-untouched")
+        return {"stored": answer["result"]}
+
+    def list_points(self) -> dict[tuple[int, ...], bool]:
+        """path → whether anything was captured there."""
+        points = self.cache.points if isinstance(self.cache, Trie) else {}
+        return {path: bool(point.captured) for path, point in points.items()}
+
+    def note_evictions(self, before: Mapping[tuple[int, ...], bool]) -> None:
+        after = self.list_points()
+        if any(path not in after for path in before):
+            self.past.add("evicted")
+        if any(captured and not after.get(path) for path, captured in before.items()):
+            self.past.add("capture-evicted")
+        if isinstance(self.cache, Trie) and self.cache.limit is not None:
+            over = self.cache.count_bytes() > self.cache.limit
+            self.past |= {"over-the-limit"} if over else set()
+
+    def describe_store(self) -> Answer:
+        """What is stored, in numbers."""
+        if isinstance(self.cache, Trie):
+            tokens, size = self.cache.count_tokens(), self.cache.count_bytes()
+            return {"tokens": tokens, "bytes": size}
+        return {"tokens": len(self.cache.stored)}
+
+    def free(self) -> Answer:
+        answer = self.ask(self.cache.free)
+        if "error" not in answer:
+            self.past = {"freed"}
+        return answer
+
+    def set_limit(self, limit: int | None) -> Answer:
+        assert isinstance(self.cache, Trie)
+        cache, before = self.cache, self.list_points()
+        answer = self.ask(lambda: cache.set_limit(limit))
+        self.note_evictions(before)
+        return answer
+
+    def list_live(self) -> Mapping[int, int]:
+        """tag → position of what some layer holds now."""
+        caches = [layer.cache for layer in self.cache.cached]
+        return {token.tag: token.position for cache in caches for token in cache.tokens}

@@ -1,0 +1,66 @@
+"""How requests are drawn: from few tokens, so that conversations collide, and from what
+was there before, so that they repeat, grow, are cut and part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.contracts.base import Source
+
+LONG, LONG_REACH = 32, 72
+"""One program in so many has long conversations."""
+
+
+def draw_reach(source: Source, model: Any) -> None:
+    """How many different tokens there are, and how long conversations get."""
+    model.alphabet = source.pick((2, 3, 2, 4))
+    if source.below(LONG) == LONG - 1:
+        model.reach = LONG_REACH
+
+
+def draw_tokens(source: Source, model: Any, most: int) -> list[int]:
+    """`most` tokens at most, at least one."""
+    return [1 + source.below(model.alphabet) for _ in range(source.between(1, most))]
+
+
+def draw_request(source: Source, model: Any) -> list[int]:
+    """The tokens of a request: new, or made of an earlier conversation."""
+    longer = 4 if model.reach < LONG_REACH else 40
+    known = [*model.list_stored(), *model.told, *model.told[-1:] * 2]
+    way = source.below(8)
+    if not known or way == 7:
+        return draw_tokens(source, model, 2 * longer)
+    tokens = list(source.pick(known))
+    if way in (0, 1, 2):  # goes on
+        tokens = [*tokens, *draw_tokens(source, model, longer)]
+    elif way == 3:  # stops short
+        tokens = tokens[: source.between(1, len(tokens))]
+    elif way in (4, 5):  # leaves it somewhere
+        cut = source.below(len(tokens))
+        tokens = [*tokens[:cut], *draw_tokens(source, model, longer)]
+    return tokens[: model.reach]
+
+
+def draw_generated(source: Source, model: Any, request: Sequence[int]) -> list[int]:
+    """One token or a few that come after the request; half of the time those that came
+    after it before."""
+    most = model.reach - len(request)
+    if most < 1 or source.below(2):
+        return []
+    length = min(most, source.pick((1, 1, 2, 3)))
+    before = [
+        path[len(request) :]
+        for path in (*model.list_stored(), *model.told)
+        if len(path) > len(request) and list(path[: len(request)]) == list(request)
+    ]
+    if before and source.below(2):
+        return list(source.pick(before)[:length])
+    return draw_tokens(source, model, length)
+
+
+def draw_count(source: Source, remaining: int) -> int:
+    """How many tokens a pass computes: mostly all."""
+    if not remaining or source.below(3):
+        return remaining
+    return source.between(1, remaining)

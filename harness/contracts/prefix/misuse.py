@@ -1,0 +1,30 @@
+"""Operations that break a rule of usage: each must be refused, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts.base import Op, Source
+from harness.contracts.prefix.drawing import draw_request
+from harness.contracts.prefix.users import SlotsModel
+
+
+def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
+    """One of the operations `names` that must be refused now."""
+    is_open = not isinstance(model, SlotsModel) and model.cache.request is not None
+    wrong: list[Mapping[str, Any]] = [
+        {"op": "begin", "tokens": []},
+        {"op": "begin", "tokens": [*draw_request(source, model), "0"]},
+        {"op": "begin", "tokens": [1.5]},
+        {"op": "begin", "tokens": [None, 1]},
+        {"op": "begin", "tokens": [True]},
+    ]
+    if is_open:
+        wrong += [{"op": "begin", "tokens": draw_request(source, model)}]
+        wrong += [{"op": "free"}] * 2
+    elif not isinstance(model, SlotsModel):
+        wrong += [{"op": "close"}, {"op": "cancel"}]
+        wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
+    wrong += [{"op": "limit", "bytes": -1}]
+    return source.pick([op for op in wrong if op["op"] in names])

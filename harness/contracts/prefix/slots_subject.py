@@ -1,0 +1,111 @@
+"""A backend's slots as one program sees them, and the cache under them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backend import Backend
+from harness.contracts.base import Answer, Broken, Op
+from harness.contracts.prefix.config import get_unified_config
+from harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
+from harness.contracts.unified.subject import UnifiedSubject
+
+
+class SlotsSubject:
+    """The slots of one program in a backend. unified: the cache under them."""
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+    ) -> None:
+        unified = get_unified_config(config)
+        self.unified = UnifiedSubject(backend, unified, tags, every)
+        builds_on = backend.contracts["prefix"][config["kind"]].builds_on
+        caches = [self.unified.cache] if builds_on else None
+        given = {**config, "poison": backend.poison, "caches": caches}
+        self.cache = backend.open(given)
+        self.unified.cache = self.cache.cache
+        self.users: dict[str, int] = {}
+
+    @property
+    def margin(self) -> float:
+        return self.unified.margin
+
+    def describe_slot(self, slot: int) -> Answer:
+        tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
+        return {
+            "offsets": [len(tokens)],
+            "tokens": list(tokens),
+            "remaining": list(remaining),
+        }
+
+    def begin(self, op: Op, model: SlotsModel) -> Answer:
+        answer = self.unified.ask(lambda: self.cache.begin(list(op["tokens"])))
+        if "error" in answer:
+            return answer
+        slot = answer.get("result")
+        if not isinstance(slot, int):
+            raise Broken(
+                "malformed", f"begin returned {slot!r}, not the number of a slot"
+            )
+        self.users[op["user"]] = slot
+        return {"slot": slot, **self.describe_slot(slot)}
+
+    def feed(self, op: Op, model: SlotsModel) -> Answer:
+        slot, count = self.users[op["user"]], model.fed
+        answer: Answer = {}
+        if count:
+            positions = self.reserve(slot, count)
+            answer = {"positions": positions}
+            if positions != self.get_expected_positions(model, slot, count):
+                return answer
+            forward = make_forward(positions, slot)
+            answer |= self.unified.forward(forward, model.unified)
+            if "error" in answer:
+                return {**answer, **self.describe_slot(slot)}
+            self.cache.commit(slot, count)
+        if op["generate"] and "error" not in answer:
+            self.cache.extend(slot, list(op["generate"]))
+        return {**answer, **self.describe_slot(slot)}
+
+    def reserve(self, slot: int, count: int) -> list[int]:
+        return list(self.cache.reserve(slot, count))
+
+    def get_expected_positions(
+        self, model: SlotsModel, slot: int, count: int
+    ) -> Sequence[int]:
+        """Of the pass that the reference has just had, or refused."""
+        batch = model.unified.batch
+        if batch is None:
+            held = len(model.slots.slots[slot].tokens)
+            return list(range(held, held + count))
+        return list(batch.positions)
+
+    def break_off(self, op: Op, model: SlotsModel) -> Answer:
+        """Announces the pass, and puts it in the first layers only."""
+        slot = self.users[op["user"]]
+        positions = self.reserve(slot, model.fed)
+        forward = make_forward(positions, slot)
+        announced = {name: forward[name] for name in FORWARD.fields}
+        answer = self.unified.ask(lambda: self.unified.cache.forward(*announced.values()))
+        if not answer and model.unified.batch is not None:
+            self.unified.put_some(op["layers"], model.unified)
+        return {"positions": positions, **answer, **self.describe_slot(slot)}
+
+    def close(self, user: str, name: str) -> Answer:
+        slot = self.users.pop(user)
+        call = self.cache.close if name == "close" else self.cache.cancel
+        stored = call(slot)
+        return {"stored": stored, "tokens": list(self.cache.get_tokens(slot))}
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def verify_attention(self, model: SlotsModel) -> None:
+        if model.unified.batch is not None:  # no pass was refused
+            self.unified.verify_attention(model.unified)
+
+    def settle(self, op: Op) -> None:
+        self.unified.settle(FORWARD.get_defaults())
+
+    def finish(self) -> None:
+        self.unified.finish()

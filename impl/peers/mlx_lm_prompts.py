@@ -1,0 +1,79 @@
+"""mlx-lm's `LRUPromptCache`, driven as `mlx_lm.server` drives it.
+
+The server fetches the nearest cache and what is left of the prompt, computes on a copy,
+and inserts that under the tokens that it has read when the answer is done. It has no
+captures, no tree of shared tokens and no user's checkpoints; a cache that cannot be
+trimmed serves only its own tokens whole. So only models are declared that keep all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, LRUPromptCache
+
+from harness.backend import Backend, Kind
+from impl.mlx.arrays import MLXArrays
+from impl.peers.mlx_lm import LEDGER, Layer
+
+MODEL = "model"
+ENTRIES = 1 << 20
+"""More than are ever stored: the limit on their number is none of the contract."""
+
+
+class PromptCache:
+    """The prompt cache of a server with one model."""
+
+    def __init__(self, layers: int, step: int) -> None:
+        self.count, self.step = layers, step
+        self.stored = LRUPromptCache(max_size=ENTRIES)
+        self.caches = self.make_caches()
+        self.tokens: list[int] = []
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        return [Layer(cache) for cache in self.caches]
+
+    def make_caches(self) -> list[Any]:
+        caches = [KVCache() for _ in range(self.count)]
+        for cache in caches:
+            cache.step = self.step
+        return caches
+
+    def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> Sequence[int]:
+        found, rest = self.stored.fetch_nearest_cache(MODEL, list(tokens))
+        self.caches = self.make_caches() if found is None else found
+        self.tokens = list(tokens)
+        return list(rest)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+
+    def close(self) -> int:
+        """Inserts the caches under the tokens that they have read; a server never
+        inserts any that have read none."""
+        read = min(int(cache.offset) for cache in self.caches)
+        if read:
+            self.stored.insert_cache(MODEL, self.tokens[:read], self.caches)
+        return read
+
+
+def mlx_lm_prompt_cache() -> Backend:
+    """`LRUPromptCache` over `KVCache`, without a limit."""
+    operations = frozenset({"begin", "feed", "close"})
+    config: Mapping[str, tuple[Any, ...]] = {"layers": (["kv"], ["kv", "kv"])}
+    return Backend(
+        name="mlx-lm-prompt-cache",
+        device=mx.default_device().type.name,
+        contracts={"prefix": {"trie": Kind(operations, config)}},
+        arrays=MLXArrays(),
+        open=lambda config: PromptCache(len(config["layers"]), config["step"]),
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime="until-write",
+        causal="lower-right",
+        ledger=LEDGER,
+        versions={package: version(package) for package in ("mlx-lm", "mlx")},
+    )

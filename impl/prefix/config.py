@@ -1,0 +1,44 @@
+"""The operations and settings of the prefix contract that our caches have, and how they
+are made from a config; whatever the framework of the caches below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from impl.prefix.session import Session
+from impl.prefix.slots import NoSlotError, Slots
+from impl.prefix.trie import Trie
+
+ERRORS: Mapping[str, type[Exception]] = {"no-slot": NoSlotError}
+
+ALWAYS = {"begin", "feed", "close", "cancel", "break"}
+STORE = {*ALWAYS, "refuse", "count", "free"}
+
+OPERATIONS: Mapping[str, frozenset[str]] = {
+    "session": frozenset(STORE),
+    "trie": frozenset({*STORE, "checkpoint", "limit"}),
+    "slots": frozenset(ALWAYS),
+}
+
+CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "session": {},
+    "trie": {"interval": (None, None, 1, 2, 3, 5)},
+    "slots": {},
+}
+
+
+def open_cache(config: Mapping[str, Any]) -> Session | Trie | Slots:
+    """The cache for a config, above those in config["caches"]."""
+    caches = config["caches"]
+    if config["kind"] == "session":
+        return Session(caches)
+    if config["kind"] == "trie":
+        return Trie(caches, config["limit"], config["interval"])
+    return Slots(
+        caches[0],
+        config["slots"],
+        config["context"],
+        config["keep"],
+        config["several_users"],
+    )

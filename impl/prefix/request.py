@@ -1,0 +1,77 @@
+"""The open request and its layers: what session and trie share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from impl.prefix.layers import Layer, Layers
+from impl.prefix.statistics import Log
+from impl.prefix.tokens import check_request, check_tokens
+
+
+class Requests:
+    """One request at a time, over layers that somebody else writes to.
+
+    request: its tokens, those that were generated included; None if none is open.
+    cached: the layers that have a cache, with their numbers.
+    """
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = layers
+        self.cached = [(n, layer) for n, layer in enumerate(layers) if layer is not None]
+        self.request: list[int] | None = None
+        self.log = Log()
+
+    @property
+    def layers(self) -> Layers:
+        """As they were given."""
+        return self._layers
+
+    def check_begin(self, tokens: Iterable[int]) -> list[int]:
+        """The tokens, if a request can begin with them; else raises ValueError."""
+        self.check_closed("begin")
+        return check_request(tokens)
+
+    def check_closed(self, operation: str) -> None:
+        if self.request is not None:
+            raise ValueError(f"{operation}: a request is open; close or cancel it first")
+
+    def get_request(self, operation: str) -> list[int]:
+        if self.request is None:
+            raise ValueError(f"{operation}: no request is open; begin opens one")
+        return self.request
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Adds tokens that were generated to the request."""
+        request = self.get_request("extend")
+        request.extend(check_tokens(tokens))
+
+    def get_reached(self) -> int:
+        """How many tokens of the request every layer has read; 0 if no layer has a
+        cache."""
+        reached = min((layer.offset for _, layer in self.cached), default=0)
+        return reached if self.request is None else min(reached, len(self.request))
+
+    def move(
+        self, target: int, common: int, restore: Callable[[int, Layer], bool]
+    ) -> str | None:
+        """Brings every layer to `target` with restore(number, layer), unless it stands
+        there. common: for how many tokens the layers agree with the request.
+
+        If one refuses or fails, the answer says so in words, and nothing is known of
+        where the layers stand.
+        """
+        for number, layer in self.cached:
+            if layer.offset == target <= common:
+                continue
+            try:
+                moved = restore(number, layer)
+            except Exception as error:  # whatever it is, computing anew is right
+                return f"layer {number} failed to go to offset {target}: {error!r}"
+            if not moved or layer.offset != target:
+                return f"layer {number} refused to go to offset {target}"
+        return None
+
+    def free_layers(self) -> None:
+        for _, layer in self.cached:
+            layer.free()

@@ -1,0 +1,95 @@
+"""One conversation, kept between requests: the simplest prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from impl.prefix.layers import Layers
+from impl.prefix.request import Requests
+from impl.prefix.statistics import Statistics, explain
+from impl.prefix.tokens import count_common
+
+
+class Session(Requests):
+    """The tokens of the last request, and the layers that have read them.
+
+    Nothing is copied: the layers go back to where the next request parts from what is
+    stored, or all of it is computed again. The layers are given open and empty.
+
+    stored: the tokens that every layer has read.
+    """
+
+    def __init__(self, layers: Layers) -> None:
+        super().__init__(layers)
+        self.stored: list[int] = []
+
+    def begin(self, tokens: Iterable[int], checkpoints: Sequence[int] = ()) -> list[int]:
+        """Opens a request, brings every layer to the same offset, and returns the tokens
+        behind it: what is left to compute, at least one.
+
+        checkpoints: none; only a trie stores anything on the way.
+        """
+        request = self.check_begin(tokens)
+        if len(checkpoints):
+            raise ValueError(
+                f"begin: checkpoints {list(checkpoints)}; a session keeps one"
+                " conversation, and captures nothing on the way: give none"
+            )
+        matched = count_common(request, self.stored)
+        reuse, reason = self.go(min(matched, len(request) - 1))
+        if reason is None:
+            reason = explain(len(self.stored), matched, len(request))
+        self.stored = request[:reuse]
+        self.request = request
+        self.log.add(len(request), reuse, reason)
+        return request[reuse:]
+
+    def go(self, target: int) -> tuple[int, str | None]:
+        """Brings all layers back to `target`, or empties them all; to where, and what was
+        in the way."""
+        reason = self.find_obstacle(target)
+        if reason is None and target > 0:
+            reason = self.move(
+                target, target, lambda _, layer: layer.restore(None, target)
+            )
+        if reason is None and target > 0:
+            return target, None
+        self.free_layers()
+        return 0, reason
+
+    def find_obstacle(self, target: int) -> str | None:
+        """Asked before any layer moves: what is thrown away cannot be got back."""
+        moving = [one for one in self.cached if target > 0 and one[1].offset != target]
+        for number, layer in moving:
+            if not layer.can_restore(None, target):
+                return f"layer {number} cannot go back to offset {target}"
+        return None
+
+    def close(self) -> int:
+        """Ends the request, and stores what every layer has read of it, if that is
+        anything; how many tokens are stored then."""
+        request, reached = self.get_request("close"), self.get_reached()
+        if reached > 0:
+            self.stored = request[:reached]
+        self.request = None
+        return len(self.stored)
+
+    def cancel(self) -> int:
+        """The same for a request that was broken off."""
+        return self.close()
+
+    def free(self) -> None:
+        """Forgets everything."""
+        self.check_closed("free")
+        self.stored = []
+        self.free_layers()
+
+    def count_tokens(self) -> int:
+        return len(self.stored)
+
+    def count_bytes(self) -> int:
+        """0: nothing is stored beside the layers."""
+        return 0
+
+    def get_statistics(self) -> Statistics:
+        return self.log.get(self.count_tokens(), self.count_bytes())

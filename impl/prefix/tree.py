@@ -1,0 +1,232 @@
+"""The conversations of a trie, as a tree whose edges are tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from impl.prefix.cut import Cut, take_pieces
+from impl.prefix.layers import Layer, Layers, Snapshot
+from impl.prefix.node import Node
+from impl.prefix.tokens import count_common
+
+
+@dataclass
+class Match:
+    """How far tokens follow the tree.
+
+    length: so many of them. nodes: whose edges they follow to the end. inside: the node
+    whose edge they leave, or stop, in the middle of.
+    """
+
+    length: int
+    nodes: list[Node] = field(default_factory=list)
+    inside: Node | None = None
+
+    @property
+    def path(self) -> list[Node]:
+        return self.nodes if self.inside is None else [*self.nodes, self.inside]
+
+
+class Tree:
+    """Edges, and what the layers put aside of them.
+
+    tokens, size: of all edges, and the bytes of all snapshots; counted as they come and
+    go. whole: the numbers of the layers whose snapshots cannot be cut. cut: the edge that
+    is cut, if one is.
+    """
+
+    def __init__(self, layers: Layers) -> None:
+        self.layers = [(n, layer) for n, layer in enumerate(layers) if layer is not None]
+        self.whole = [n for n, layer in self.layers if not layer.can_split]
+        self.width = len(layers)
+        self.root = Node(None, [], self.width)
+        self.tokens = self.size = self.born = 0
+        self.cut: Cut | None = None
+
+    def match(self, tokens: list[int]) -> Match:
+        """Follows the tokens from the root on. Whole edges are compared at once; only the
+        one that the tokens leave is searched for where."""
+        found, node = Match(0), self.root
+        while found.length < len(tokens):
+            child = node.children.get(tokens[found.length])
+            if child is None:
+                break
+            piece = tokens[child.begin : child.end]
+            if piece != child.tokens:
+                found.length += count_common(piece, child.tokens)
+                found.inside = child
+                break
+            found.nodes.append(child)
+            found.length, node = child.end, child
+        return found
+
+    def list_nodes(self) -> Iterator[Node]:
+        """All but the root, each before its children."""
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            stack += node.children.values()
+            yield node
+
+    def is_captured(self, node: Node) -> bool:
+        """Whether more is stored than what can be cut."""
+        return any(node.snapshots[number] is not None for number in self.whole)
+
+    def compute_size(self) -> int:
+        """What `size` has to be, from the snapshots."""
+        rest = self.cut.count_bytes() if self.cut else 0
+        return rest + sum(node.count_bytes() for node in self.list_nodes())
+
+    # --- growing ------------------------------------------------------------------------
+
+    def insert(self, path: list[int], ends: Sequence[int]) -> list[Node]:
+        """Stores a path that the layers have read, and returns its nodes at `ends`, which
+        ascend to the end of it. There is one too where it parts from what is stored."""
+        match = self.match(path)
+        if self.cut is not None:
+            self.cut.move(min(match.length, self.cut.node.end), self.layers)
+        if match.inside is not None:
+            match.nodes.append(self.split(match.inside, match.length))
+        there = self.find(match.nodes, [end for end in ends if end <= match.length])
+        last = match.nodes[-1] if match.nodes else self.root
+        return there + self.append(
+            last, path, [end for end in ends if end > match.length]
+        )
+
+    def find(self, nodes: Sequence[Node], ends: Sequence[int]) -> list[Node]:
+        """The nodes at `ends`, on a path that is stored and has these nodes."""
+        found, edges = [], iter(nodes)
+        node = next(edges, self.root)
+        for end in ends:
+            while node.end < end:
+                node = next(edges)
+            found.append(node if node.end == end else self.split(node, end))
+        return found
+
+    def append(self, node: Node, path: list[int], ends: Sequence[int]) -> list[Node]:
+        """Nodes at `ends` in a row behind `node`. Their tokens are the path's, and what
+        can be cut is cut from what the layers hold of it."""
+        made = []
+        for end in ends:
+            node = self.add(node, path[node.end : end])
+            made.append(node)
+        for number, layer in self.layers:
+            if layer.can_split and made:
+                pieces = take_pieces(layer, made[0].begin, ends)
+                for node, piece in zip(made, pieces, strict=True):
+                    node.snapshots[number] = piece
+        for node in made:
+            self.weigh(node)
+        return made
+
+    def add(self, parent: Node, tokens: list[int]) -> Node:
+        node = self.make(parent, tokens)
+        self.tokens += len(tokens)
+        return node
+
+    def make(self, parent: Node, tokens: list[int]) -> Node:
+        node = Node(parent, tokens, self.width)
+        self.born += 1
+        node.born = self.born
+        parent.children[tokens[0]] = node
+        return node
+
+    def split(self, node: Node, end: int) -> Node:
+        """A new node at `end`, inside the edge of `node`: its parent from now on. What
+        cannot be cut stays where it was captured."""
+        assert node.parent is not None and node.begin < end < node.end
+        at = end - node.begin
+        upper = self.make(node.parent, node.tokens[:at])
+        node.tokens, node.begin, node.parent = node.tokens[at:], end, upper
+        upper.children[node.tokens[0]] = node
+        for number, layer in self.layers:
+            parts = self.split_snapshot(node, number, layer, end)
+            upper.snapshots[number], node.snapshots[number] = parts
+        self.weigh(upper)
+        self.weigh(node)
+        return upper
+
+    def split_snapshot(
+        self, node: Node, number: int, layer: Layer, end: int
+    ) -> tuple[Snapshot | None, Snapshot | None]:
+        """The parts before and behind `end`; they may have been cut before."""
+        snapshot = node.snapshots[number]
+        if snapshot is None:
+            return None, None
+        if self.cut is not None and self.cut.node is node and number in self.cut.rest:
+            assert self.cut.at == end
+            return snapshot, self.cut.rest.pop(number)
+        return layer.split(snapshot, end)
+
+    def loosen(self, node: Node, at: int) -> None:
+        """The layers are about to be written from `at` on, which may be inside the edge
+        of `node`."""
+        self.tighten()
+        if node.begin < at < node.end:
+            self.cut = Cut.make(node, at, self.layers)
+
+    def tighten(self) -> None:
+        """Every node has all of its edge again."""
+        if self.cut is not None:
+            self.cut.undo(self.layers)
+            self.cut = None
+
+    def put(self, node: Node, captured: Mapping[int, Snapshot]) -> None:
+        """Captures of some layers, by their numbers, which the node does not have yet."""
+        for number, snapshot in captured.items():
+            assert node.snapshots[number] is None
+            node.snapshots[number] = snapshot
+        self.weigh(node)
+
+    # --- shrinking ----------------------------------------------------------------------
+
+    def remove(self, node: Node) -> None:
+        """The end of a path goes, back to the node before."""
+        assert node.parent is not None and not node.children
+        for number, layer in self.layers:
+            self.drop(node, number, layer)
+        self.weigh(node)
+        del node.parent.children[node.tokens[0]]
+        self.tokens -= len(node.tokens)
+
+    def merge(self, node: Node) -> None:
+        """A node goes whose path goes on in one direction only; its tokens are those of
+        the child from now on."""
+        assert node.parent is not None
+        (child,) = node.children.values()
+        for number, layer in self.layers:
+            pair = node.snapshots[number], child.snapshots[number]
+            child.snapshots[number] = layer.merge(*pair)
+            node.snapshots[number] = None
+        child.tokens = node.tokens + child.tokens
+        child.begin, child.parent = node.begin, node.parent
+        child.parent.children[child.tokens[0]] = child
+        self.weigh(node)
+        self.weigh(child)
+
+    def uncapture(self, node: Node) -> None:
+        """What cannot be cut goes. The tokens stay, for what lies behind."""
+        for number, layer in self.layers:
+            if not layer.can_split:
+                self.drop(node, number, layer)
+        self.weigh(node)
+
+    def clear(self) -> None:
+        """Everything goes."""
+        for node in self.list_nodes():
+            for number, layer in self.layers:
+                self.drop(node, number, layer)
+        self.root = Node(None, [], self.width)
+        self.tokens = self.size = 0
+
+    def drop(self, node: Node, number: int, layer: Layer) -> None:
+        snapshot, node.snapshots[number] = node.snapshots[number], None
+        if snapshot is not None:
+            layer.close(snapshot)
+
+    def weigh(self, node: Node) -> None:
+        """To be called whenever the snapshots of a node have changed."""
+        size = node.count_bytes()
+        self.size += size - node.size
+        node.size = size

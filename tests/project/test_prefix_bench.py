@@ -1,0 +1,193 @@
+"""The benchmark of prefix caches counts what the rules of the reference allow."""
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from reference.kv import KVCache
+from reference.layers import Layer
+from reference.rotating import RotatingCache
+from reference.state import StateCache
+from reference.trie import Trie
+
+BENCH = Path(__file__).resolve().parents[2] / "ci" / "bench"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+day = load("day")
+
+WINDOW = 8
+KINDS = {
+    "kv": day.Kind(token_bytes=32),
+    "rotating": day.Kind(token_bytes=16, window=WINDOW),
+    "state": day.Kind(state_bytes=112),
+}
+
+
+def make_layer(kind: str) -> Layer:
+    caches = {"kv": KVCache, "state": StateCache}
+    cache = RotatingCache(WINDOW) if kind == "rotating" else caches[kind]()
+    return Layer(cache, KINDS[kind].token_bytes, KINDS[kind].state_bytes)
+
+
+class Both:
+    """The simulation, and the reference, which are told the same."""
+
+    def __init__(
+        self, kinds: Sequence[str], limit: int | None, interval: int | None
+    ) -> None:
+        self.fast = day.Simulation([KINDS[kind] for kind in kinds], limit, interval)
+        layers = [make_layer(kind) for kind in kinds]
+        self.slow = Trie(layers, list, limit, interval)
+
+    def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> int:
+        remaining = self.slow.begin(tokens, checkpoints)
+        reuse: int = self.fast.begin(tokens, checkpoints)
+        assert reuse == len(tokens) - len(remaining)
+        return reuse
+
+    def feed(self, begin: int, end: int) -> None:
+        if end > self.slow.computed:
+            self.feed_some(end, None)
+
+    def feed_some(self, end: int, layers: int | None) -> None:
+        self.fast.feed(end, layers)
+        self.slow.feed(end - self.slow.computed, layers)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.fast.extend(tokens)
+        self.slow.extend(tokens)
+
+    def close(self) -> None:
+        assert self.fast.close() == self.slow.close()
+        self.compare()
+
+    def set_limit(self, limit: int | None) -> None:
+        self.fast.set_limit(limit)
+        self.slow.set_limit(limit)
+        self.compare()
+
+    def compare(self) -> None:
+        assert self.fast.count_bytes() == self.slow.count_bytes()
+        assert self.fast.tokens == self.slow.count_tokens()
+        stored = {tuple(each) for each in map(decode, self.fast.paths)}
+        assert stored == set(self.slow.points)
+
+
+def decode(path: bytes) -> list[int]:
+    starts = range(0, len(path), 4)
+    return [int.from_bytes(path[at : at + 4], "big") for at in starts]
+
+
+LAYERS = [("kv",), ("kv", "rotating"), ("state", "kv"), ("kv", "rotating", "state")]
+
+
+@pytest.mark.parametrize("kinds", LAYERS, ids="-".join)
+@pytest.mark.parametrize("limit", [None, 3000, 400])
+def test_the_simulation_keeps_the_rules_of_the_reference(
+    kinds: Sequence[str], limit: int | None
+) -> None:
+    for seed in range(25):
+        chance = random.Random(seed)
+        both = Both(kinds, limit, chance.choice((None, 4)))
+        texts: list[list[int]] = [[]]
+        for _ in range(30):
+            base = chance.choice(texts)
+            more = [chance.randrange(3) for _ in range(chance.randrange(12))]
+            tokens = base[: chance.randrange(len(base) + 1)] + more or [0]
+            checkpoints = chance.sample(range(1, 20), chance.randrange(3))
+            end = chance.randint(both.begin(tokens, checkpoints), len(tokens))
+            both.feed(0, end)
+            if chance.random() < 0.1:
+                both.feed_some(len(tokens), chance.randint(0, len(kinds)))
+            elif end == len(tokens):
+                answer = [chance.randrange(3) for _ in range(chance.randrange(1, 9))]
+                both.extend(answer)
+                if chance.random() < 0.2 and limit is not None:
+                    both.set_limit(chance.choice((0, limit // 2, limit)))
+                both.feed(end, end + len(answer) - 1)
+                tokens += answer
+            both.close()
+            texts.append(tokens)
+
+
+@pytest.mark.parametrize("limit", [None, 20_000])
+def test_the_simulation_keeps_them_for_a_small_day(limit: int | None) -> None:
+    """Every 64th token of a day."""
+    both = Both(("kv", "rotating", "state", "kv"), limit, None)
+    for request in day.make_day(3, 60):
+        small = replace(
+            request,
+            prompt=request.prompt[::64],
+            answer=request.answer[::16],
+            checkpoints=tuple(-(-point // 64) for point in request.checkpoints),
+        )
+        both.begin(small.prompt.tolist(), small.checkpoints)
+        day.play(small, both, both.feed, both.feed_some)
+        both.close()
+
+
+FORGETFUL = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1].rpartition("/ci/")[0])
+from impl.shared.memory import Memory
+Memory.secure = lambda *_: None  # what was put aside is overwritten
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("torch")
+    start = ["-c", code] if code else []
+    return subprocess.run(
+        [sys.executable, *start, str(BENCH / "prefix.py"), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_day_reuses_what_can_be_reused_and_nothing_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "day.json"
+    done = run("day", "--requests", "300", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    found = json.loads(path.read_text())
+    assert found["wrong"] == found["over"] == found["other_reuse"] == 0
+    assert 0 < found["reused"] == found["possible"] < found["unlimited"]
+
+
+@pytest.mark.parametrize(("plant", "code"), [(20, ""), (0, FORGETFUL)])
+def test_a_wrong_token_is_seen(tmp_path: Path, plant: int, code: str) -> None:
+    path = tmp_path / "day.json"
+    options = "--requests", "60", "--plant", str(plant), "--json", str(path)
+    done = run("day", *options, code=code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert json.loads(path.read_text())["wrong"] > 0
+
+
+def test_nothing_leaks() -> None:
+    done = run("leaks", "--operations", "5000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_begin_is_timed() -> None:
+    done = run("begin", "--stored", "4", "--stored", "8", "--rounds", "2")
+    assert done.stdout.count("2,000 repeat") == 2, done.stdout + done.stderr

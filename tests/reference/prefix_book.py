@@ -1,0 +1,206 @@
+"""How the cases of the prefix caches are written, and what the layers under them must
+hold. A letter is a token, a word a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from reference.kv import KVCache
+from reference.layers import Layer
+from reference.rotating import RotatingCache
+from reference.session import Session
+from reference.state import StateCache
+from reference.token import Token
+from reference.trie import Trie
+
+Cache = TypeVar("Cache")
+Step = Callable[[Any], tuple[str, object, object]]
+"""Does something with a cache: says what, what came out, and what must come out."""
+
+NUMBERS: dict[str, int] = {}
+"""Every conversation that was ever computed; the number is the tag of its last token."""
+
+
+def spell(word: str) -> list[int]:
+    return [ord(letter) for letter in word]
+
+
+def read(tokens: Sequence[int]) -> str:
+    return "".join(map(chr, tokens))
+
+
+def get_tags(tokens: Sequence[int]) -> list[int]:
+    word = read(tokens)
+    beginnings = [word[:length] for length in range(1, len(word) + 1)]
+    return [NUMBERS.setdefault(word, len(NUMBERS)) for word in beginnings]
+
+
+def make_layer(spec: str) -> Layer | None:
+    """kv, rotating:WINDOW, state, or - for none. Bytes can be read off the digits: a
+    token of kv takes 1, one of rotating 10, a state 100."""
+    kind, _, size = spec.partition(":")
+    if kind == "-":
+        return None
+    if kind == "kv":
+        return Layer(KVCache(), token_bytes=1)
+    if kind == "rotating":
+        return Layer(RotatingCache(int(size)), token_bytes=10)
+    return Layer(StateCache(), state_bytes=100)
+
+
+def make_layers(specs: str) -> list[Layer | None]:
+    return [make_layer(spec) for spec in specs.split()]
+
+
+def get_window(layer: Layer, word: str) -> list[Token]:
+    """What a layer holds that has read the word and nothing else."""
+    tokens = [Token(tag, at) for at, tag in enumerate(get_tags(spell(word)))]
+    if isinstance(layer.cache, RotatingCache):
+        return tokens[-layer.cache.window :]
+    return tokens
+
+
+def see_layers(cache: Session | Trie) -> list[list[Token]]:
+    return [layer.cache.state() for layer in cache.cached]
+
+
+def get_windows(cache: Session | Trie, word: str) -> list[list[Token]]:
+    return [get_window(layer, word) for layer in cache.cached]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What it shows, the layers, the steps, and how the cache is made otherwise."""
+
+    name: str
+    layers: str
+    steps: Sequence[Step]
+    options: dict[str, Any]
+
+
+def case(name: str, layers: str, *steps: Step, **options: Any) -> Case:
+    return Case(name, layers, steps, options)
+
+
+def each(cases: Sequence[Case]) -> pytest.MarkDecorator:
+    names = [one.name for one in cases]
+    assert len(set(names)) == len(names)
+    return pytest.mark.parametrize("one", cases, ids=names)
+
+
+def check_steps(name: str, cache: object, steps: Sequence[Step]) -> None:
+    for number, step in enumerate(steps):
+        what, got, expected = step(cache)
+        assert got == expected, (
+            f"{name}\nstep {number}, {what}: {got!r}, not {expected!r}"
+        )
+
+
+# --- steps of sessions and tries --------------------------------------------------------
+
+
+def begin(
+    request: str, left: str, refusing: Collection[int] = (), **more: Collection[int]
+) -> Step:
+    """A request, and what of it must be left to compute; the layers must hold the rest.
+    more: checkpoints."""
+
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        got = cache.begin(spell(request), refusing=refusing, **more)
+        reused = request[: len(request) - len(left)]
+        return (
+            f"begin {request}",
+            (read(got), see_layers(cache)),
+            (left, get_windows(cache, reused)),
+        )
+
+    return step
+
+
+def feed(count: int, offsets: Sequence[int], layers: int | None = None) -> Step:
+    """Tokens are computed, and the layers then stand at `offsets`. layers: the pass
+    breaks off after so many."""
+
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        cache.feed(count, layers)
+        got = [layer.offset for layer in cache.cached]
+        return f"feed {count}", got, list(offsets)
+
+    return step
+
+
+def say(word: str) -> Step:
+    """Tokens are generated."""
+
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        cache.extend(spell(word))
+        return f"say {word}", None, None
+
+    return step
+
+
+def close(stored: int) -> Step:
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        return "close", cache.close(), stored
+
+    return step
+
+
+def ask(request: str, left: str, said: str = "", **more: Collection[int]) -> Step:
+    """A whole request, all of it computed, and what was generated too."""
+
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        what, got, expected = begin(request, left, **more)(cache)
+        cache.feed(len(left))
+        for letter in said:
+            cache.extend(spell(letter))
+            cache.feed(1)
+        number = len(request + said)
+        return what, (got, cache.close()), (expected, number)
+
+    return step
+
+
+def free() -> Step:
+    def step(cache: Session | Trie) -> tuple[str, object, object]:
+        cache.free()
+        return "free", see_layers(cache), get_windows(cache, "")
+
+    return step
+
+
+# --- steps of tries ---------------------------------------------------------------------
+
+
+def points(words: str) -> Step:
+    """What is stored, as "ab:12 abc": the ends of the edges, and behind a colon the
+    layers that can be brought back there because they were captured."""
+
+    def step(cache: Trie) -> tuple[str, object, object]:
+        got = {
+            read(path): "".join(map(str, sorted(point.captured)))
+            for path, point in cache.points.items()
+        }
+        pairs = [word.partition(":") for word in words.split()]
+        return "points", got, {word: numbers for word, _, numbers in pairs}
+
+    return step
+
+
+def count(tokens: int, bytes: int) -> Step:
+    def step(cache: Trie) -> tuple[str, object, object]:
+        return "count", (cache.count_tokens(), cache.count_bytes()), (tokens, bytes)
+
+    return step
+
+
+def limit(bytes: int | None) -> Step:
+    def step(cache: Trie) -> tuple[str, object, object]:
+        cache.set_limit(bytes)
+        return f"limit {bytes}", cache.limit, bytes
+
+    return step
