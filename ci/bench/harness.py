@@ -37,6 +37,8 @@ from rich.table import Table  # noqa: E402
 from harness.backend import Backend  # noqa: E402
 from harness.contracts import CONTRACTS  # noqa: E402
 from harness.contracts.layer.subject import LayerSubject  # noqa: E402
+from harness.contracts.prefix.slots_subject import SlotsSubject  # noqa: E402
+from harness.contracts.prefix.subject import ConversationSubject  # noqa: E402
 from harness.contracts.unified.model import IMAGE, UnifiedModel  # noqa: E402
 from harness.contracts.unified.subject import UnifiedSubject  # noqa: E402
 from harness.fronts import FRONTS  # noqa: E402
@@ -62,7 +64,7 @@ class Bench:
         declared = backend.contracts[contract][kind]
         avoid = load_ledger(backend.ledger, backend.name)
         self.drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
-        self.bare = BARE[contract]
+        self.bare = BARE[kind if kind in BARE else contract]
         self.coverage: Coverage = Counter()
         self.programs: list[Program] = []
         FRONTS["plain"](PROGRAMS, 0, self.drawer.draw, self.programs.append)
@@ -122,14 +124,14 @@ class BareLayer(LayerSubject):
     """Calls the backend as the harness does, waits for the arrays, and looks away."""
 
     def update(
-        self, name: str, tag: int, length: int, tokens: Sequence[Any]
+        self, name: str, tags: Sequence[int], tokens: Sequence[Any]
     ) -> dict[str, Any]:
-        cache = self.get(name)
+        cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
-            self.recurrence.advance(cache, tag, length)
+            self.recurrence.advance(cache, tags)
             return {}
         padding = self.config["mask_padding"]
-        keys, values = self.reader.feed(tag, length)
+        keys, values = self.reader.feed(tags)
         mask = cache.make_mask(length, -(-length // padding) * padding)
         keys, values = cache.update(keys, values)
         self.wait(
@@ -179,7 +181,24 @@ class BareUnified(UnifiedSubject):
             self.backend.arrays.to_numpy(array)
 
 
-BARE: dict[str, Any] = {"layer": BareLayer, "unified": BareUnified}
+class BareConversation(ConversationSubject):
+    """A session or a trie over such layers."""
+
+    layer_type = BareLayer
+
+
+class BareSlots(SlotsSubject):
+    """Slots over such a cache."""
+
+    unified_type = BareUnified
+
+
+BARE: dict[str, Any] = {
+    "layer": BareLayer,
+    "unified": BareUnified,
+    "prefix": BareConversation,
+    "slots": BareSlots,
+}
 
 
 def get_memory() -> int:

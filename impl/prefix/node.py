@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from impl.prefix.layers import Snapshot
+from impl.prefix.tokens import Path
 
 
 class Node:
@@ -27,7 +28,7 @@ class Node:
         "used",
     )
 
-    def __init__(self, parent: Node | None, tokens: list[int], layers: int) -> None:
+    def __init__(self, parent: Node | None, tokens: Path, layers: int) -> None:
         self.parent, self.tokens = parent, tokens
         self.begin = parent.end if parent else 0
         self.children: dict[int, Node] = {}

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Path = tuple[int, ...]
+"""Tokens that are kept. Python's garbage collector leaves tuples of numbers alone; of
+lists it would look at every element, again and again."""
+
+Tokens = TypeVar("Tokens", list[int], Path)
 
 
 def check_tokens(tokens: Iterable[int]) -> list[int]:
@@ -27,7 +34,7 @@ def check_request(tokens: Iterable[int]) -> list[int]:
     return checked
 
 
-def count_common(left: list[int], right: list[int]) -> int:
+def count_common(left: Tokens, right: Tokens) -> int:
     """How many tokens two lists have in common, from their beginning on.
 
     Slices are compared, each half as long as the one before: a loop over the tokens in

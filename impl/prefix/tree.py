@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from impl.prefix.cut import Cut, take_pieces
 from impl.prefix.layers import Layer, Layers, Snapshot
 from impl.prefix.node import Node
-from impl.prefix.tokens import count_common
+from impl.prefix.tokens import Path, count_common
 
 
 @dataclass
@@ -40,11 +40,11 @@ class Tree:
         self.layers = [(n, layer) for n, layer in enumerate(layers) if layer is not None]
         self.whole = [n for n, layer in self.layers if not layer.can_split]
         self.width = len(layers)
-        self.root = Node(None, [], self.width)
+        self.root = Node(None, (), self.width)
         self.tokens = self.size = self.born = 0
         self.cut: Cut | None = None
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: Path) -> Match:
         """Follows the tokens from the root on. Whole edges are compared at once; only the
         one that the tokens leave is searched for where."""
         found, node = Match(0), self.root
@@ -80,12 +80,14 @@ class Tree:
 
     # --- growing ------------------------------------------------------------------------
 
-    def insert(self, path: list[int], ends: Sequence[int]) -> list[Node]:
+    def insert(self, path: Path, ends: Sequence[int]) -> list[Node]:
         """Stores a path that the layers have read, and returns its nodes at `ends`, which
         ascend to the end of it. There is one too where it parts from what is stored."""
         match = self.match(path)
-        if self.cut is not None:
+        if self.cut is not None and match.length >= self.cut.at:
             self.cut.move(min(match.length, self.cut.node.end), self.layers)
+        else:
+            self.tighten()
         if match.inside is not None:
             match.nodes.append(self.split(match.inside, match.length))
         there = self.find(match.nodes, [end for end in ends if end <= match.length])
@@ -104,7 +106,7 @@ class Tree:
             found.append(node if node.end == end else self.split(node, end))
         return found
 
-    def append(self, node: Node, path: list[int], ends: Sequence[int]) -> list[Node]:
+    def append(self, node: Node, path: Path, ends: Sequence[int]) -> list[Node]:
         """Nodes at `ends` in a row behind `node`. Their tokens are the path's, and what
         can be cut is cut from what the layers hold of it."""
         made = []
@@ -120,12 +122,12 @@ class Tree:
             self.weigh(node)
         return made
 
-    def add(self, parent: Node, tokens: list[int]) -> Node:
+    def add(self, parent: Node, tokens: Path) -> Node:
         node = self.make(parent, tokens)
         self.tokens += len(tokens)
         return node
 
-    def make(self, parent: Node, tokens: list[int]) -> Node:
+    def make(self, parent: Node, tokens: Path) -> Node:
         node = Node(parent, tokens, self.width)
         self.born += 1
         node.born = self.born
@@ -217,7 +219,7 @@ class Tree:
         for node in self.list_nodes():
             for number, layer in self.layers:
                 self.drop(node, number, layer)
-        self.root = Node(None, [], self.width)
+        self.root = Node(None, (), self.width)
         self.tokens = self.size = 0
 
     def drop(self, node: Node, number: int, layer: Layer) -> None:

@@ -11,7 +11,7 @@ from impl.prefix.node import Node
 from impl.prefix.reach import Reach
 from impl.prefix.request import Requests
 from impl.prefix.statistics import Statistics, explain
-from impl.prefix.tokens import count_common
+from impl.prefix.tokens import Path, count_common
 from impl.prefix.tree import Match, Tree
 
 
@@ -40,7 +40,7 @@ class Trie(Requests):
         self.tree = Tree(layers)
         self.eviction = Eviction(self.tree)
         self.captures = [Captures(n, one) for n, one in self.cached if not one.can_split]
-        self.live: list[int] = []
+        self.live: Path = ()
         self.wanted: set[int] = set()
         self.reused = 0
         self.follows = False
@@ -58,8 +58,9 @@ class Trie(Requests):
         """
         request = self.check_begin(tokens)
         check_checkpoints(checkpoints)
-        match = self.tree.match(request)
-        reuse, reason = self.go(request, match)
+        path = tuple(request)
+        match = self.tree.match(path)
+        reuse, reason = self.go(path, match)
         self.request, self.reused = request, reuse
         self.wanted, self.follows = set(checkpoints), match.length == len(request)
         if match.length and not self.follows:
@@ -75,7 +76,7 @@ class Trie(Requests):
         super().extend(tokens)
         request = self.get_request("extend")
         if self.follows:
-            matched = self.tree.match(request).length
+            matched = self.tree.match(tuple(request)).length
             self.follows = matched == len(request)
             if before <= matched < len(request):
                 self.wanted.add(matched)
@@ -86,7 +87,7 @@ class Trie(Requests):
         """Ends the request, and stores what every layer has read of it, if that is
         anything; how many tokens that is."""
         request, reached = self.get_request("close"), self.get_reached()
-        self.request, self.live = None, request[:reached]
+        self.request, self.live = None, tuple(request[:reached])
         try:
             if reached > 0:
                 self.store(self.live)
@@ -104,14 +105,14 @@ class Trie(Requests):
     def free(self) -> None:
         """Forgets everything, and closes all snapshots."""
         self.check_closed("free")
-        self.live = []
+        self.live = ()
         self.tree.clear()
         self.eviction.clear()
         self.free_layers()
 
     # --- where the layers can go --------------------------------------------------------
 
-    def go(self, request: list[int], match: Match) -> tuple[int, str]:
+    def go(self, request: Path, match: Match) -> tuple[int, str]:
         """Brings the layers as far on as they can go together, or empties them all; to
         where, and why not further."""
         reason = explain(self.tree.tokens, match.length, len(request))
@@ -122,7 +123,7 @@ class Trie(Requests):
         if target < most:
             reason = reach.find_obstacle(self.cached, most)
         # Whatever happens while they move, nobody may rely on where they stood before.
-        self.live = []
+        self.live = ()
         if target > 0:
             failure = self.move(target, common, lambda n, o: reach.restore(n, o, target))
             if failure is None:
@@ -153,7 +154,7 @@ class Trie(Requests):
         for captures in self.captures:
             captures.schedule(offsets)
 
-    def store(self, path: list[int]) -> None:
+    def store(self, path: Path) -> None:
         """The path, with a node where captures were wanted, and at its end."""
         end = len(path)
         ends = [*self.list_wanted(self.reused, end - 1), end]
@@ -178,10 +179,10 @@ class Trie(Requests):
         """Another limit, which is kept at once."""
         check_limit(limit)
         self.limit = limit
-        live = self.live if self.request is None else self.request[: self.get_reached()]
-        self.keep_limit(live)
+        request = self.live if self.request is None else self.request
+        self.keep_limit(tuple(request[: self.get_reached()]))
 
-    def keep_limit(self, live: list[int]) -> None:
+    def keep_limit(self, live: Path) -> None:
         """Lets go of what was not used for the longest time, while there is too much; but
         of nothing on the path `live`, nor of the edge that it ends inside."""
         if self.limit is None or self.tree.size <= self.limit:

@@ -1,10 +1,11 @@
-"""Every kind of the unified family in every dtype: no tag is misread, and what a
-tolerance allows is not used up."""
+"""Every kind of the unified and the prefix family in every dtype: no tag is misread, and
+what a tolerance allows is not used up."""
 
 from __future__ import annotations
 
 import pytest
 
+from harness.contracts.prefix import PREFIX
 from harness.contracts.unified import UNIFIED
 from harness.fronts.draw import Drawer
 from harness.fronts.plain import RandomSource
@@ -15,11 +16,14 @@ PROGRAMS = 12
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("kind", UNIFIED.kinds)
+@pytest.mark.parametrize(
+    ("contract", "kind"),
+    [(rules.name, kind) for rules in (UNIFIED, PREFIX) for kind in rules.kinds],
+)
 @pytest.mark.parametrize("name", ["torch-cpu", "mlx-cpu"])
-def test_no_tag_is_misread(name: str, kind: str, dtype: str) -> None:
+def test_no_tag_is_misread(name: str, contract: str, kind: str, dtype: str) -> None:
     backend = load(name)
-    drawer = Drawer("unified", kind, backend.contracts["unified"][kind], (dtype,))
+    drawer = Drawer(contract, kind, backend.contracts[contract][kind], (dtype,))
     source = RandomSource(7)
     margin, steps = 0.0, 0
     for _ in range(PROGRAMS):

@@ -17,7 +17,7 @@ PROGRAMS, SECONDS = 2000, 30.0
 SHARD = 50
 """Programs that are run before it is seen whether they were enough."""
 
-EXCESS = {"layer": 1, "unified": 2}
+EXCESS = {"layer": 1, "unified": 2, "prefix": 2}
 """By how many operations a shrunk program may exceed the shortest one."""
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.campaign import Campaign
+from harness.contracts.prefix import PREFIX
 from harness.contracts.unified import UNIFIED
 from harness.outcome import Settings
 from harness.pool import Pool
@@ -13,7 +14,7 @@ from harness.pytest_plugin import describe
 PROGRAMS = 60
 
 
-@pytest.mark.parametrize("kind", UNIFIED.kinds)
+@pytest.mark.parametrize("kind", [*UNIFIED.kinds, *PREFIX.kinds])
 @pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
 def test_misuse_is_refused(
     backend: str, kind: str, tmp_path: Path, lockstep_pool: Pool

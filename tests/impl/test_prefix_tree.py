@@ -74,7 +74,7 @@ class Stored:
     def insert(self, path: Sequence[int], ends: Sequence[int] = ()) -> None:
         """With a mark at each of `ends`, and at the end."""
         self.ruler.offset = len(path)
-        for node in self.tree.insert(list(path), [*ends, len(path)]):
+        for node in self.tree.insert(tuple(path), [*ends, len(path)]):
             if node.snapshots[2] is None:
                 self.tree.put(node, {2: self.mark.snapshot(0)})
             self.eviction.touch(node)
@@ -97,7 +97,7 @@ class Stored:
 
 
 def join(node: Node) -> list[int]:
-    return (join(node.parent) if node.parent else []) + node.tokens
+    return [*(join(node.parent) if node.parent else []), *node.tokens]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_match_says_where_it_ends(stored: Stored) -> None:
         ([7], 0, 0, False),
         ([], 0, 0, False),
     ):
-        match = stored.tree.match(tokens)
+        match = stored.tree.match(tuple(tokens))
         found = match.length, len(match.nodes), match.inside is not None
         assert found == (length, whole, inside), tokens
 
@@ -181,7 +181,7 @@ def test_a_fork_stays_while_two_paths_need_it(stored: Stored) -> None:
 def test_what_is_kept_can_go_later(stored: Stored) -> None:
     stored.insert([1, 2])
     stored.insert([3])
-    stored.eviction.shrink(0, set(stored.tree.match([1, 2]).path))
+    stored.eviction.shrink(0, set(stored.tree.match((1, 2)).path))
     assert stored.list_paths() == [([1, 2], True)]
     stored.eviction.shrink(0, set())
     assert stored.list_paths() == []
@@ -194,9 +194,9 @@ def test_counters_hold_whatever_is_stored(stored: Stored) -> None:
         ends = sorted({draw.randint(1, len(path)) for _ in range(3)} - {len(path)})
         stored.insert(path, ends)
         if draw.random() < 0.3:
-            kept = set(stored.tree.match(path).path)
+            kept = set(stored.tree.match(tuple(path)).path)
             stored.eviction.shrink(draw.choice((0, 500, 1500)), kept)
-            assert stored.tree.match(path).length == len(path)
+            assert stored.tree.match(tuple(path)).length == len(path)
         stored.check()
     queued = [node for _, _, node in stored.eviction.heap]
     assert len(queued) == len(set(queued)) <= len(list(stored.tree.list_nodes()))
@@ -242,5 +242,5 @@ def test_a_long_match_among_many_takes_few_steps() -> None:
         stored.insert([0, number, *range(1000, 1000 + length)])
     asked = [Counted(token) for token in (0, 7, *range(1000, 1000 + length))]
     compared = 0
-    assert stored.tree.match([*asked, Counted(1)]).length == length + 2
+    assert stored.tree.match((*asked, Counted(1))).length == length + 2
     assert compared < 2 * length

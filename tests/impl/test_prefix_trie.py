@@ -314,6 +314,21 @@ def test_whoever_interrupts_a_begin_leaves_nothing_wrong(
     pair.world.check_layers([1, 2, 5, 6])
 
 
+def test_an_engine_may_start_again_in_the_middle(on: Framework) -> None:
+    """After a failed pass, say: it frees the layers and computes from the first token."""
+    pair = Pair(on, ["kv", "kv"])
+    pair.run([1, 2, 3, 4, 5])
+    assert pair.ours.begin([1, 2, 3, 4, 7]) == [7]
+    for layer in pair.world.cached:
+        layer.free()
+    pair.world.feed([1, 2], 0, 2)
+    assert pair.ours.close() == 2
+    for path, node in ((get_path(n), n) for n in pair.ours.tree.list_nodes()):
+        pair.check_node(node, path)
+    assert pair.ours.begin([1, 2, 3, 4, 5, 6]) == [6]
+    pair.world.check_layers([1, 2, 3, 4, 5])
+
+
 def test_the_limit_is_kept_and_the_live_path_too(on: Framework) -> None:
     pair = Pair(on, ["kv"], limit=6 * TOKEN_BYTES)
     pair.run([1, 2, 3, 4])

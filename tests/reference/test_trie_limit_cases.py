@@ -20,6 +20,7 @@ from prefix_book import (
     limit,
     make_layers,
     points,
+    say,
 )
 
 from reference.trie import Trie
@@ -405,6 +406,21 @@ OTHER_LIMITS = [
         close(3),
         points("xyz"),
         limit=4,
+    ),
+    case(
+        "what goes during a request does not change where it had left a stored path",
+        "state",
+        ask("abcd", "abcd"),
+        ask("axy", "axy"),
+        begin("abcx", "abcx"),
+        limit(100),
+        points("axy:0"),
+        limit(None),
+        feed(4, [4]),
+        say("y"),
+        feed(1, [5]),
+        close(5),
+        points("a abc:0 abcxy:0 axy:0"),
     ),
     case(
         "layers without a cache take nothing",

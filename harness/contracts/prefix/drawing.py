@@ -27,7 +27,10 @@ def draw_tokens(source: Source, model: Any, most: int) -> list[int]:
 def draw_request(source: Source, model: Any) -> list[int]:
     """The tokens of a request: new, or made of an earlier conversation."""
     longer = 4 if model.reach < LONG_REACH else 40
-    known = [*model.list_stored(), *model.told, *model.told[-1:] * 2]
+    stored = model.list_stored()
+    known = [*stored, *model.told]
+    if source.below(3) == 0:
+        known = stored[-1:] or known
     way = source.below(8)
     if not known or way == 7:
         return draw_tokens(source, model, 2 * longer)

@@ -15,11 +15,13 @@ from harness.contracts.unified.subject import UnifiedSubject
 class SlotsSubject:
     """The slots of one program in a backend. unified: the cache under them."""
 
+    unified_type = UnifiedSubject
+
     def __init__(
         self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> None:
         unified = get_unified_config(config)
-        self.unified = UnifiedSubject(backend, unified, tags, every)
+        self.unified = self.unified_type(backend, unified, tags, every)
         builds_on = backend.contracts["prefix"][config["kind"]].builds_on
         caches = [self.unified.cache] if builds_on else None
         given = {**config, "poison": backend.poison, "caches": caches}

@@ -26,6 +26,8 @@ class ConversationSubject:
     backend was given to build on; empty if it brings its own.
     """
 
+    layer_type = LayerSubject
+
     def __init__(
         self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> None:
@@ -43,7 +45,7 @@ class ConversationSubject:
 
     def make_layer(self, spec: str, number: int, tags: int) -> LayerSubject:
         config = get_layer_config(self.config, spec)
-        return LayerSubject(self.backend, config, tags, self.every, number)
+        return self.layer_type(self.backend, config, tags, self.every, number)
 
     def open_watched(self) -> list[WatchedCache | None]:
         """A cache of the backend for each layer, if it builds on them."""

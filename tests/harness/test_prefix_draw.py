@@ -1,0 +1,106 @@
+"""What is drawn for prefix caches: every abstract state is reached often, conversations
+collide, usage is broken only where that is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from random import Random
+
+import pytest
+
+from harness.backend import Kind
+from harness.contracts.prefix import PREFIX
+from harness.fronts.draw import Drawer
+from harness.fronts.plain import RandomSource
+from harness.program import Program, parse_program
+from harness.run import trace
+
+KINDS = PREFIX.kinds
+PROGRAMS, LEAST = 400, 10
+
+
+def declare(kind: str) -> Kind:
+    return Kind(frozenset(PREFIX.list_operations(kind)), {"interval": (None, 1, 2, 3)})
+
+
+@cache
+def draw(kind: str, misuse: bool = False) -> list[Program]:
+    drawer = Drawer("prefix", kind, declare(kind), ("float32",), misuse=misuse)
+    source = RandomSource(5)
+    return [drawer.draw(source) for _ in range(PROGRAMS)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_state_is_reached_often(kind: str) -> None:
+    reached: Counter[str] = Counter()
+    for program in draw(kind):
+        model = PREFIX.open_model(program.config, rows=False)
+        for op in program.ops:
+            operation = PREFIX.operations[op["op"]]
+            reached.update(PREFIX.get_states(op, model))
+            operation.expect(op, model)
+            model.tag += operation.tokens(op)
+    wanted = PREFIX.list_states(kind, declare(kind))
+    assert {state: reached[state] for state in wanted if reached[state] < LEAST} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_is_drawn(kind: str) -> None:
+    drawn = Counter(op["op"] for program in draw(kind) for op in program.ops)
+    names = PREFIX.list_operations(kind)
+    assert {name: drawn[name] for name in names if drawn[name] < 5 * LEAST} == {}
+    lengths = [len(program.ops) for program in draw(kind)]
+    assert 20 < sum(lengths) / len(lengths) < 36
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_requests_can_reuse_something(kind: str) -> None:
+    """Else nothing is shown of what is stored."""
+    requests = reused = 0
+    for program in draw(kind)[:200]:
+        for op, answer in zip(program.ops, trace(program), strict=True):
+            if op["op"] == "begin" and "remaining" in answer:
+                requests += 1
+                reused += len(answer["remaining"]) < len(op["tokens"])
+    assert reused > 0.25 * requests
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_are_mixed(kind: str) -> None:
+    models = {str(program.config["layers"]) for program in draw(kind)}
+    assert len(models) >= 8
+    assert any("," in layers for layers in models)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_programs_break_no_rule_of_usage(kind: str) -> None:
+    for program in draw(kind)[:100]:
+        assert {"error": "usage"} not in trace(program)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
+    refused: Counter[str] = Counter()
+    steps = 0
+    for program in draw(kind, misuse=True)[:100]:
+        steps += len(program.ops)
+        for op, answer in zip(program.ops, trace(program), strict=True):
+            refused[op["op"]] += answer == {"error": "usage"}
+    assert 0.08 < refused.total() / steps < 0.45
+    wanted = {"session": {"begin", "close", "cancel", "free"}, "slots": {"begin"}}
+    least = wanted.get(kind, {"begin", "close", "cancel", "free", "limit"})
+    assert {name for name, times in refused.items() if times > 5} >= least
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_are_total(kind: str) -> None:
+    """Whatever is left out, the rest can be traced, and is the same after a detour
+    through JSON."""
+    random = Random(3)
+    for program in draw(kind, misuse=True)[:40]:
+        document = program.to_json()
+        document["ops"] = [op for op in document["ops"] if random.random() < 0.5]
+        left = parse_program(document, "here")
+        assert len(trace(left)) == len(left.ops)
+        assert parse_program(left.to_json(), "here") == left

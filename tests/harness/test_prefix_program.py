@@ -1,0 +1,187 @@
+"""Program files of prefix caches: what is refused, with which words, what is only
+skipped, and what the reference answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.contracts.prefix import PREFIX
+from harness.errors import UsageError
+from harness.program import Program, parse_program
+from harness.run import trace
+
+
+def parse(ops: list[dict[str, Any]], **config: Any) -> Program:
+    document = {"format": "lockstep/1", "contract": "prefix", "ops": ops}
+    return parse_program({**document, "config": {"kind": "session", **config}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"limit": 3}, "limit belongs to trie, not to session"),
+        ({"kind": "trie", "slots": 2}, "slots belongs to slots, not to trie"),
+        ({"layers": ["rotating"]}, '"rotating" is no layer; it is written rotating:wind'),
+        ({"layers": ["kv:3"]}, '"kv:3" is no layer; it is written kv'),
+        ({"layers": ["swa:2"]}, "session has no layer of kind swa"),
+        ({"layers": ["rotating:0"]}, "a window of 0"),
+        ({"layers": ["ring:4"]}, "layers[0]"),
+        ({"layers": []}, "layers"),
+        ({"layers": [4]}, "layers[0]"),
+        ({"kind": "slots"}, "slots has no layer of kind kv"),
+        ({"kind": "slots", "layers": [None]}, "slots need a cache in every layer"),
+        (
+            {"kind": "slots", "layers": ["causal"], "keep": 4, "context": 4},
+            "keep 4 leaves nothing of 4 to move",
+        ),
+        ({"kind": "slots", "layers": ["causal"], "slots": 99}, "99 is greater than"),
+        (
+            {"kind": "slots", "layers": ["swa-memory:4:2"]},
+            "memory 2 is smaller than the window of 4",
+        ),
+        ({"kind": "trie", "limit": -1}, "limit"),
+        ({"kind": "queue"}, "kind"),
+    ],
+)
+def test_a_config_that_breaks_a_rule_is_refused(
+    config: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse([{"op": "begin", "tokens": [1]}], **config)
+    assert words in str(refused.value)
+    assert str(refused.value).startswith("here: config")
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ({"op": "begin"}, 'the field "tokens" is missing'),
+        ({"op": "begin", "tokens": 3}, "tokens: 3 is not of type 'array'"),
+        ({"op": "begin", "tokens": [[1]]}, "tokens[0]"),
+        ({"op": "begin", "tokens": [1] * 2000}, "has 2000 items; at most 1024"),
+        ({"op": "begin", "tokens": [1], "user": "../x"}, "user"),
+        ({"op": "feed", "count": -1}, "count"),
+        ({"op": "feed", "count": 1, "generate": ["a"]}, "generate[0]"),
+        ({"op": "break", "count": 0, "layers": 1}, "count"),
+        ({"op": "begn", "tokens": [1]}, "did you mean begin"),
+    ],
+)
+def test_an_operation_that_is_none_is_refused(op: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse([op])
+    assert words in str(refused.value)
+    assert str(refused.value).startswith("here: ops[0]")
+
+
+def test_what_cannot_be_asked_now_is_skipped() -> None:
+    begin, broken = (
+        {"op": "begin", "tokens": [1, 2]},
+        {"op": "break", "count": 1, "layers": 0},
+    )
+    program = parse(
+        [
+            {"op": "feed", "count": 1},
+            begin,
+            {"op": "break", "count": 1, "layers": 1},
+            broken,
+            {"op": "feed", "count": 1},
+            {"op": "close"},
+        ]
+    )
+    assert [answer.get("skipped") for answer in trace(program)] == [
+        "no request is open",
+        None,
+        "all layers would have seen the tokens",
+        None,
+        "the last pass of this request broke off",
+        None,
+    ]
+
+
+def test_a_trace_says_what_remains_and_what_every_layer_holds() -> None:
+    program = parse(
+        [
+            {"op": "begin", "tokens": [7, 8, 9]},
+            {"op": "feed", "count": 9, "generate": [5]},
+            {"op": "close"},
+            {"op": "begin", "tokens": [7, 8, 1]},
+        ],
+        layers=["kv", None, "rotating:4"],
+    )
+    rows = {"visible": [[0], [0, 1], [0, 1, 2]]}
+    assert trace(program) == [
+        {"remaining": [7, 8, 9], "offsets": [0, None, 0]}
+        | {"caches": [{"tags": []}, {}, {"tags": []}]},
+        {"offsets": [3, None, 3], "caches": [rows, {}, rows]},
+        {"stored": 3},
+        {"remaining": [1], "offsets": [2, None, 2]}
+        | {"caches": [{"tags": [0, 1]}, {}, {"tags": [0, 1]}]},
+    ]
+
+
+def test_the_same_token_behind_the_same_tokens_has_one_tag() -> None:
+    """Computed again it is the same; behind others it is not."""
+    ops = [
+        {"op": "begin", "tokens": [1, 2]},
+        {"op": "feed", "count": 2},
+        {"op": "close"},
+        {"op": "begin", "tokens": [2, 2]},
+        {"op": "feed", "count": 2},
+        {"op": "close"},
+        {"op": "begin", "tokens": [1, 2]},
+        {"op": "feed", "count": 2},
+    ]
+    answers = trace(parse(ops, layers=["state"]))
+    rows = [
+        answer["caches"][0]["visible"][-1] for answer in (answers[i] for i in (1, 4, 7))
+    ]
+    assert rows == [[0, 1], [2, 3], [0, 1]]
+
+
+def test_slots_answer_with_what_the_slot_holds() -> None:
+    ops = [
+        {"op": "begin", "tokens": [1, 2], "user": "b"},
+        {"op": "feed", "count": 1, "user": "b"},
+        {"op": "begin", "tokens": [1, 3]},
+        {"op": "begin", "tokens": [4], "user": "c"},
+        {"op": "cancel", "user": "b"},
+    ]
+    program = parse(ops, kind="slots", layers=["causal"], slots=2, several_users=True)
+    assert trace(program) == [
+        {"slot": 0, "offsets": [0], "tokens": [], "remaining": [1, 2]},
+        {"positions": [0], "visible": [[(0, 0)]], "offsets": [1]}
+        | {"tokens": [1], "remaining": [2]},
+        {"slot": 1, "offsets": [1], "tokens": [1], "remaining": [3]},
+        {"error": "no-slot"},
+        {"stored": 1, "tokens": [1]},
+    ]
+
+
+def test_every_operation_says_what_it_does() -> None:
+    said = {
+        "begin": ({"tokens": [1, 2], "user": "b"}, "user b: begin [1 2]"),
+        "feed": ({"count": 3, "generate": [5]}, "feed 3 tokens, generate [5]"),
+        "close": ({}, "close"),
+        "cancel": ({"user": "c"}, "user c: cancel"),
+        "break": (
+            {"count": 2, "layers": 1},
+            "a pass of 2 tokens breaks off after 1 layers",
+        ),
+        "refuse": (
+            {"layers": [0, 2]},
+            "the next time layers 0, 2 should go back, they refuse",
+        ),
+        "checkpoint": (
+            {"offsets": [3]},
+            "the next request is to be captured after 3 tokens",
+        ),
+        "count": ({}, "count what is stored"),
+        "limit": ({"bytes": None}, "store at most anything from now on"),
+        "free": ({}, "free everything"),
+    }
+    assert said.keys() == PREFIX.operations.keys()
+    for name, (fields, words) in said.items():
+        operation = PREFIX.operations[name]
+        assert operation.describe({**operation.get_defaults(), **fields}) == words
