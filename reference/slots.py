@@ -18,7 +18,7 @@ class Cache(Protocol):
 
 
 REFUSALS = (CacheFull, NotSupported, Shared)
-"""What a cache may answer if it cannot cut a sequence."""
+"""What a cache may answer if it cannot cut or copy a sequence."""
 
 
 class NoSlot(Exception):
@@ -101,10 +101,19 @@ class Slots:
                 return number
         oldest = min(free, key=lambda number: self.slots[number].used)
         if common[oldest] < longest:
-            source = common.index(longest)
-            self.cache.copy_prefix(source, oldest, longest)
-            self.slots[oldest].tokens = list(tokens[:longest])
+            self.fork(common.index(longest), oldest, tokens[:longest])
         return oldest
+
+    def fork(self, source: int, target: int, tokens: Tokens) -> None:
+        """The target gets what the source has of these tokens, and nothing else; nothing
+        at all if the cache cannot copy."""
+        slot = self.slots[target]
+        try:
+            self.cache.copy_prefix(source, target, len(tokens))
+            slot.tokens = list(tokens)
+        except REFUSALS:
+            self.cache.remove(target, 0, None)
+            slot.tokens = []
 
     def cut(self, number: int, length: int) -> int:
         """The sequence keeps its first `length` tokens, or nothing if the cache cannot do

@@ -11,7 +11,7 @@ from impl.prefix.tokens import check_request, check_tokens, count_common
 from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
 
 REFUSALS: tuple[type[Exception], ...] = (CacheFullError, NotSupportedError, SharedError)
-"""What our own caches raise where they cannot cut a sequence."""
+"""What our own caches raise where they cannot cut or copy a sequence."""
 
 
 class NoSlotError(Exception):
@@ -47,8 +47,8 @@ class Slots:
     context: how many tokens a slot may hold. keep: how many at the beginning stay when
     the middle of an over-long conversation goes. several_users: a conversation that
     leaves another one gets a slot of its own, and a copy of what they share; else it
-    continues in the slot of the other. refusals: what the cache raises if it cannot cut a
-    sequence; then all of it is computed again.
+    continues in the slot of the other. refusals: what the cache raises if it cannot cut
+    or copy a sequence; then all of it is computed again.
     """
 
     def __init__(
@@ -115,9 +115,15 @@ class Slots:
         return oldest
 
     def fork(self, source: int, target: int, tokens: list[int]) -> None:
-        """The target gets what the source has of these tokens, and nothing else."""
-        self.cache.copy_prefix(source, target, len(tokens))
-        self.slots[target].tokens = tokens
+        """The target gets what the source has of these tokens, and nothing else; nothing
+        at all if the cache cannot copy."""
+        slot = self.slots[target]
+        try:
+            self.cache.copy_prefix(source, target, len(tokens))
+            slot.tokens = tokens
+        except self.refusals:
+            self.cache.remove(target, 0, None)
+            slot.tokens = []
 
     def go(self, number: int, request: list[int]) -> tuple[int, str]:
         """Brings a sequence to where the request leaves it, or empties it; how many

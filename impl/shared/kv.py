@@ -67,7 +67,9 @@ class KVCacheBase(LayerCache):
             return False
         needed = snapshot is not None and target > snapshot.begin
         if snapshot is not None and needed and not snapshot.is_in(self.memory):
-            self.write(snapshot.begin, snapshot.read())
+            length = target - snapshot.begin
+            keys, values = (array[:, :, :length] for array in snapshot.read())
+            self.write(snapshot.begin, (keys, values))
         self.offset = target
         return True
 

@@ -58,6 +58,7 @@ POOLS: Sequence[Sequence[str]] = (
     ["recurrent"],
     ["chunked:3"],
     ["causal", "recurrent"],
+    ["causal", "encoder"],
     ["swa:6"],
 )
 """The layers of a model under slots."""

@@ -24,6 +24,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "swa-memory": ("window", "memory"),
     "chunked": ("chunk",),
     "recurrent": (),
+    "encoder": (),
 }
 """The sizes that stand behind the kind of a layer: "rotating:4", "swa-memory:2:5"."""
 

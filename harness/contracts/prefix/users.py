@@ -22,8 +22,8 @@ class WatchedReference:
         self.model = model
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
+        self.model.close()  # in a wrapper, some caches may copy before one refuses
         self.model.cache.copy_prefix(source, target, length)
-        self.model.close()
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         refused = None
