@@ -180,7 +180,18 @@ class Contract(ABC):
     def draw_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """An operation that breaks a rule of usage; None if the contract draws none."""
+        """An operation that breaks a rule of usage, if that can be asked now."""
+        op = self.propose_misuse(source, model, operations)
+        if op is None:
+            return None
+        operation = self.operations[op["op"]]
+        complete = {**operation.get_defaults(), **op}
+        return op if operation.illegal(complete, model) is None else None
+
+    def propose_misuse(
+        self, source: Source, model: Any, operations: Sequence[str]
+    ) -> Op | None:
+        """The same, whether or not it can be asked; None if the contract draws none."""
         return None
 
     @abstractmethod
@@ -247,6 +258,14 @@ class Contract(ABC):
     ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
         """The same by steps that change several fields of the config, or the config and
         the operations."""
+        for simpler, changed in self.propose_configs(config, ops):
+            if self.why_not(simpler) is None:
+                yield simpler, changed
+
+    def propose_configs(
+        self, config: Mapping[str, Any], ops: Sequence[Op]
+    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
+        """The same, whether or not a rule between fields is broken."""
         yield from ()
 
     @abstractmethod

@@ -150,15 +150,10 @@ class PrefixContract(Contract):
     def draw_reach(self, source: Source, model: Model) -> None:
         drawing.draw_reach(source, model)
 
-    def draw_misuse(
-        self, source: Source, model: Model, names: Sequence[str]
+    def propose_misuse(
+        self, source: Source, model: Model, operations: Sequence[str]
     ) -> Op | None:
-        op = misuse.draw_misuse(source, model, names)
-        if op is None:
-            return None
-        operation = self.operations[op["op"]]
-        complete = {**operation.get_defaults(), **op}
-        return op if operation.illegal(complete, model) is None else None
+        return misuse.draw_misuse(source, model, operations)
 
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Model:
         is_slots = config["kind"] == "slots"
@@ -202,12 +197,10 @@ class PrefixContract(Contract):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simpler.simplify(ops)
 
-    def simplify_config(
+    def propose_configs(
         self, config: Mapping[str, Any], ops: Sequence[Op]
     ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-        for simpler_config, simpler_ops in simpler.simplify_config(config, ops):
-            if self.why_not(simpler_config) is None:
-                yield simpler_config, simpler_ops
+        return simpler.simplify_config(config, ops)
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         return simpler.rename(ops)

@@ -137,15 +137,10 @@ class UnifiedContract(Contract):
     def draw_reach(self, source: Source, model: UnifiedModel) -> None:
         """How far a program goes is in its config: the capacity bounds it."""
 
-    def draw_misuse(
-        self, source: Source, model: UnifiedModel, names: Sequence[str]
+    def propose_misuse(
+        self, source: Source, model: UnifiedModel, operations: Sequence[str]
     ) -> Op | None:
-        op = misuse.draw_misuse(source, model, names)
-        if op is None:
-            return None
-        operation = self.operations[op["op"]]
-        complete = {**operation.get_defaults(), **op}
-        return op if operation.illegal(complete, model) is None else None
+        return misuse.draw_misuse(source, model, operations)
 
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> UnifiedModel:
         return UnifiedModel(config, rows)
@@ -181,12 +176,10 @@ class UnifiedContract(Contract):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simpler.simplify(ops)
 
-    def simplify_config(
+    def propose_configs(
         self, config: Mapping[str, Any], ops: Sequence[Op]
     ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-        for simpler_config, simpler_ops in simpler.simplify_config(config, ops):
-            if self.why_not(simpler_config) is None:
-                yield simpler_config, simpler_ops
+        return simpler.simplify_config(config, ops)
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         return simpler.rename(ops)
