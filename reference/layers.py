@@ -112,6 +112,8 @@ class Model:
         """Computes the next `count` tokens. layers: the pass breaks off after so many;
         those behind do not get to see the tokens."""
         end = self.computed + count
+        if not self.computed <= end <= len(self.get_request()):
+            raise ValueError(f"{count} tokens are not what is left to compute")
         tags = self.get_tags(self.get_request()[:end])[self.computed :]
         for layer in self.layers[:layers]:
             if layer is not None:

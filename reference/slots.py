@@ -30,12 +30,13 @@ class Slot:
     """One sequence of the cache.
 
     tokens: what it holds, the token at position p in place p. remaining: tokens of the
-    open request that are still to be computed. in_use: a request is open. used: when one
-    last began; higher is later.
+    open request that are still to be computed. reserved: how many of them have a place.
+    in_use: a request is open. used: when one last began; higher is later.
     """
 
     tokens: list[int] = field(default_factory=list)
     remaining: list[int] = field(default_factory=list)
+    reserved: int = 0
     in_use: bool = False
     used: int = 0
 
@@ -139,6 +140,7 @@ class Slots:
             raise ValueError(f"{count} tokens cannot be computed now")
         if len(slot.tokens) + count > self.context:
             self.discard(number, count)
+        slot.reserved = count
         return range(len(slot.tokens), len(slot.tokens) + count)
 
     def discard(self, number: int, count: int) -> None:
@@ -158,8 +160,11 @@ class Slots:
             slot.tokens = left
 
     def commit(self, number: int, count: int) -> None:
-        """The next `count` tokens have been computed."""
+        """The tokens that were reserved last, `count`, have been computed."""
         slot = self.get_open(number)
+        if count != slot.reserved:
+            raise ValueError(f"{count} tokens were computed, not {slot.reserved}")
+        slot.reserved = 0
         slot.tokens += slot.remaining[:count]
         slot.remaining = slot.remaining[count:]
 
@@ -167,7 +172,7 @@ class Slots:
         """The slot is free again, and keeps what was computed; how many tokens that is.
         Cancelling is the same."""
         slot = self.get_open(number)
-        slot.in_use, slot.remaining = False, []
+        slot.in_use, slot.remaining, slot.reserved = False, [], 0
         slot.tokens = slot.tokens[: self.cut(number, len(slot.tokens))]
         return len(slot.tokens)
 

@@ -32,6 +32,11 @@ def is_beginning(path: Path, other: Path) -> bool:
     return len(path) < len(other) and other[: len(path)] == path
 
 
+def check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 0:
+        raise ValueError(f"a limit of {limit} bytes")
+
+
 class Trie(Model):
     """The conversations that are stored, and the one that the layers stand on.
 
@@ -53,6 +58,9 @@ class Trie(Model):
         interval: int | None = None,
     ) -> None:
         super().__init__(layers, get_tags)
+        check_limit(limit)
+        if interval is not None and interval < 1:
+            raise ValueError(f"an interval of {interval} tokens")
         self.limit, self.interval = limit, interval
         self.points: dict[Path, Point] = {}
         self.live: list[int] = []
@@ -116,7 +124,7 @@ class Trie(Model):
 
     def has_to_move(self, number: int, tokens: Tokens, length: int) -> bool:
         """Whether a layer does not stand there already."""
-        layer = self.layers[number] if number < len(self.layers) else None
+        layer = dict(enumerate(self.layers)).get(number)
         if layer is None or length == 0:
             return False
         return layer.offset != length or not self.is_live(tuple(tokens[:length]))
@@ -223,8 +231,7 @@ class Trie(Model):
 
     def set_limit(self, limit: int | None) -> None:
         """Another limit, which is kept at once."""
-        if limit is not None and limit < 0:
-            raise ValueError(f"a limit of {limit} bytes")
+        check_limit(limit)
         self.limit = limit
         self.keep_limit()
 
@@ -237,13 +244,10 @@ class Trie(Model):
             self.evict(min(victims, key=lambda path: self.points[path].used))
 
     def can_go(self, path: Path) -> bool:
-        """Nothing of the conversation that the layers stand on goes, nor of the edge that
-        they stand inside; else the end of a path, or what was captured on the way."""
-        live = self.get_live()
-        begin = len(self.get_parent(path))
-        on_it = path == live[: len(path)]
-        inside = begin < len(live) < len(path) and path[: len(live)] == live
-        if on_it or inside:
+        """Nothing goes that the conversation which the layers stand on runs along, not
+        even with its first token; else the end of a path, or what was captured on the
+        way."""
+        if count_common(path, self.get_live()) > len(self.get_parent(path)):
             return False
         return self.is_end(path) or bool(self.points[path].captured)
 

@@ -31,12 +31,13 @@ class Slot:
     """One sequence of the cache.
 
     tokens: what it holds, the token at position p in place p. remaining: those of the
-    open request that are left to compute. in_use: a request is open. used: when one last
-    began; higher is later.
+    open request that are left to compute. reserved: how many of them have positions.
+    in_use: a request is open. used: when one last began; higher is later.
     """
 
     tokens: list[int] = field(default_factory=list)
     remaining: list[int] = field(default_factory=list)
+    reserved: int = 0
     in_use: bool = False
     used: int = 0
 
@@ -156,7 +157,7 @@ class Slots:
     def close(self, slot: int) -> int:
         """The slot is free again and keeps what was computed; how many tokens that is."""
         one = self.get_open(slot)
-        one.in_use, one.remaining = False, []
+        one.in_use, one.remaining, one.reserved = False, [], 0
         one.tokens = one.tokens[: self.cut(slot, len(one.tokens))]
         return len(one.tokens)
 
@@ -182,6 +183,7 @@ class Slots:
             )
         if len(one.tokens) + count > self.context:
             self.discard(slot, count)
+        one.reserved = count
         return range(len(one.tokens), len(one.tokens) + count)
 
     def discard(self, number: int, count: int) -> None:
@@ -201,13 +203,14 @@ class Slots:
             slot.tokens = left
 
     def commit(self, slot: int, count: int) -> None:
-        """The next `count` tokens have been computed."""
+        """The tokens that were reserved last, `count`, have been computed."""
         one = self.get_open(slot)
-        most = min(len(one.remaining), self.context - len(one.tokens))
-        if not 0 <= count <= most:
+        if count != one.reserved:
             raise ValueError(
-                f"commit: {count} tokens were not reserved; at most {most} could be"
+                f"commit: {count} tokens, but {one.reserved} were reserved; commit these"
+                " once they are computed"
             )
+        one.reserved = 0
         one.tokens += one.remaining[:count]
         del one.remaining[:count]
 

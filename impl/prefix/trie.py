@@ -184,12 +184,10 @@ class Trie(Requests):
 
     def keep_limit(self, live: Path) -> None:
         """Lets go of what was not used for the longest time, while there is too much; but
-        of nothing on the path `live`, nor of the edge that it ends inside."""
+        of nothing that `live` runs along, not even with its first token."""
         if self.limit is None or self.tree.size <= self.limit:
             return
-        match = self.tree.match(live)
-        inside = match.length == len(live)
-        self.eviction.shrink(self.limit, set(match.path if inside else match.nodes))
+        self.eviction.shrink(self.limit, set(self.tree.match(live).path))
 
     def count_tokens(self) -> int:
         """The tokens that are stored; what conversations share counts once."""

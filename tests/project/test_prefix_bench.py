@@ -1,42 +1,37 @@
 """The benchmark of prefix caches counts what the rules of the reference allow."""
 
-import importlib.util
 import json
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
+
+from ci.bench.prefixes import runner
+from ci.bench.prefixes.conversations import Kind
+from ci.bench.prefixes.day import make_day, play
+from ci.bench.prefixes.simulation import Simulation
+from harness.registry import load
+from impl.prefix.trie import Trie as Cache
+from impl.shared.memory import Memory
 from reference.kv import KVCache
 from reference.layers import Layer
 from reference.rotating import RotatingCache
 from reference.state import StateCache
 from reference.trie import Trie
 
-BENCH = Path(__file__).resolve().parents[2] / "ci" / "bench"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
-day = load("day")
+PREFIX = Path(runner.__file__).parents[1] / "prefix.py"
 
 WINDOW = 8
 KINDS = {
-    "kv": day.Kind(token_bytes=32),
-    "rotating": day.Kind(token_bytes=16, window=WINDOW),
-    "state": day.Kind(state_bytes=112),
+    "kv": Kind(token_bytes=32),
+    "rotating": Kind(token_bytes=16, window=WINDOW),
+    "state": Kind(state_bytes=112),
 }
 
 
@@ -52,13 +47,13 @@ class Both:
     def __init__(
         self, kinds: Sequence[str], limit: int | None, interval: int | None
     ) -> None:
-        self.fast = day.Simulation([KINDS[kind] for kind in kinds], limit, interval)
+        self.fast = Simulation([KINDS[kind] for kind in kinds], limit, interval)
         layers = [make_layer(kind) for kind in kinds]
         self.slow = Trie(layers, list, limit, interval)
 
     def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> int:
         remaining = self.slow.begin(tokens, checkpoints)
-        reuse: int = self.fast.begin(tokens, checkpoints)
+        reuse = self.fast.begin(tokens, checkpoints)
         assert reuse == len(tokens) - len(remaining)
         return reuse
 
@@ -85,8 +80,8 @@ class Both:
 
     def compare(self) -> None:
         assert self.fast.count_bytes() == self.slow.count_bytes()
-        assert self.fast.tokens == self.slow.count_tokens()
-        stored = {tuple(each) for each in map(decode, self.fast.paths)}
+        assert self.fast.stored.tokens == self.slow.count_tokens()
+        stored = {tuple(each) for each in map(decode, self.fast.stored.paths)}
         assert stored == set(self.slow.points)
 
 
@@ -131,7 +126,7 @@ def test_the_simulation_keeps_the_rules_of_the_reference(
 def test_the_simulation_keeps_them_for_a_small_day(limit: int | None) -> None:
     """Every 64th token of a day."""
     both = Both(("kv", "rotating", "state", "kv"), limit, None)
-    for request in day.make_day(3, 60):
+    for request in make_day(3, 60):
         small = replace(
             request,
             prompt=request.prompt[::64],
@@ -139,55 +134,87 @@ def test_the_simulation_keeps_them_for_a_small_day(limit: int | None) -> None:
             checkpoints=tuple(-(-point // 64) for point in request.checkpoints),
         )
         both.begin(small.prompt.tolist(), small.checkpoints)
-        day.play(small, both, both.feed, both.feed_some)
+        play(small, both, both.feed, both.feed_some)
         both.close()
 
 
-FORGETFUL = """
-import runpy, sys
-sys.path.insert(0, sys.argv[1].rpartition("/ci/")[0])
-from impl.shared.memory import Memory
-Memory.secure = lambda *_: None  # what was put aside is overwritten
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("torch")
-    start = ["-c", code] if code else []
     return subprocess.run(
-        [sys.executable, *start, str(BENCH / "prefix.py"), *arguments],
+        [sys.executable, str(PREFIX), *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
     )
 
 
 def test_a_day_reuses_what_can_be_reused_and_nothing_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "day.json"
-    done = run("day", "--requests", "300", "--json", str(path))
+    done = run(tmp_path, "day", "--requests", "300", "--json", "day.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-    found = json.loads(path.read_text())
-    assert found["wrong"] == found["over"] == found["other_reuse"] == 0
+    found = json.loads((tmp_path / "day.json").read_text())
+    assert found["wrong"] == found["over"] == 0
+    assert found["other_reuse"] == found["other_bytes"] == 0
     assert 0 < found["reused"] == found["possible"] < found["unlimited"]
 
 
-@pytest.mark.parametrize(("plant", "code"), [(20, ""), (0, FORGETFUL)])
-def test_a_wrong_token_is_seen(tmp_path: Path, plant: int, code: str) -> None:
-    path = tmp_path / "day.json"
-    options = "--requests", "60", "--plant", str(plant), "--json", str(path)
-    done = run("day", *options, code=code)
+def test_a_wrong_token_is_seen(tmp_path: Path) -> None:
+    done = run(tmp_path, "day", "--requests", "60", "--plant", "20")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert json.loads(path.read_text())["wrong"] > 0
+    assert "tokens in the layers that are wrong: " in done.stdout
 
 
-def test_nothing_leaks() -> None:
-    done = run("leaks", "--operations", "5000")
+def overwrite(patch: pytest.MonkeyPatch) -> None:
+    """What was put aside is lost when the memory is written to."""
+    patch.setattr(Memory, "secure", lambda *_: None)
+
+
+def ignore_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    begin = Cache.begin
+    patch.setattr(Cache, "begin", lambda self, tokens, checkpoints: begin(self, tokens))
+
+
+def miscount(patch: pytest.MonkeyPatch) -> None:
+    count = Cache.count_bytes
+    patch.setattr(Cache, "count_bytes", lambda self: count(self) + 1)
+
+
+def exceed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Cache, "keep_limit", lambda *_: None)
+
+
+FAULTS = [
+    (overwrite, "wrong"),
+    (ignore_checkpoints, "other_reuse"),
+    (miscount, "other_bytes"),
+    (exceed, "over"),
+]
+
+
+@pytest.mark.parametrize(("plant", "name"), FAULTS, ids=[name for _, name in FAULTS])
+def test_a_fault_of_the_cache_is_a_complaint(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    plant(monkeypatch)
+    requests = make_day(0, 60)
+    limit = runner.simulate(requests, None)[1] // 2
+    day = runner.Runner(load("torch-cpu"), limit)
+    found = runner.run_day(day, requests, limit)
+    assert found[name] > 0
+    assert any(
+        each.startswith(runner.COMPLAINTS[name]) for each in runner.get_complaints(found)
+    )
+
+
+def test_nothing_leaks(tmp_path: Path) -> None:
+    done = run(tmp_path, "leaks", "--operations", "5000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_begin_is_timed() -> None:
-    done = run("begin", "--stored", "4", "--stored", "8", "--rounds", "2")
+def test_begin_is_timed(tmp_path: Path) -> None:
+    done = run(tmp_path, "begin", "--stored", "4", "--stored", "8", "--rounds", "2")
     assert done.stdout.count("2,000 repeat") == 2, done.stdout + done.stderr

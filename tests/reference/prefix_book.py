@@ -3,16 +3,20 @@ hold. A letter is a token, a word a conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
 
+from reference.batch import Batch
+from reference.causal import CausalCache
 from reference.kv import KVCache
 from reference.layers import Layer
+from reference.recurrent import RecurrentCache
 from reference.rotating import RotatingCache
 from reference.session import Session
+from reference.slots import NoSlot, Slots
 from reference.state import StateCache
 from reference.token import Token
 from reference.trie import Trie
@@ -202,5 +206,131 @@ def limit(bytes: int | None) -> Step:
     def step(cache: Trie) -> tuple[str, object, object]:
         cache.set_limit(bytes)
         return f"limit {bytes}", cache.limit, bytes
+
+    return step
+
+
+# --- slots, and their steps -------------------------------------------------------------
+
+SEVERAL: dict[str, Any] = {"count": 2, "several_users": True}
+THREE: dict[str, Any] = {"count": 3, "several_users": True}
+EIGHT: dict[str, Any] = {"context": 8, "keep": 2}
+
+CACHES: Mapping[str, Callable[[int, int], CausalCache]] = {
+    "causal": lambda count, context: CausalCache(count, context, context),
+    "no-shift": lambda count, context: CausalCache(count, context, context, shift=False),
+    "swa:2": lambda count, context: CausalCache(count, context, context, 2, 2),
+    "swa-memory:2:4": lambda count, context: CausalCache(count, context, context, 2, 4),
+    "recurrent": lambda count, context: RecurrentCache(count, context, context),
+    "recurrent:2": lambda count, context: RecurrentCache(
+        count, context, context, interval=2, checkpoints=9
+    ),
+    "recurrent:2 of one": lambda count, context: RecurrentCache(
+        count, context, context, slots=1, interval=2, checkpoints=9
+    ),
+}
+
+
+def make_slots(cache: str, count: int = 1, context: int = 16, **options: Any) -> Slots:
+    return Slots(CACHES[cache](count, context), count, context, **options)
+
+
+def see_slot(slots: Slots, number: int) -> str:
+    """What the cache holds for a slot, "." at a position that holds nothing."""
+    assert isinstance(slots.cache, CausalCache)
+    held = {at: chr(tag) for tag, at, _ in slots.cache.get_tokens(number)}
+    assert len(held) == len(slots.cache.get_tokens(number)), "two at one position"
+    return "".join(held.get(at, ".") for at in range(max(held, default=-1) + 1))
+
+
+def compute(slots: Slots, number: int, count: int) -> range:
+    """A pass, of which the slot is not told."""
+    assert isinstance(slots.cache, CausalCache)
+    positions = slots.reserve(number, count)
+    tags = slots.slots[number].remaining[:count]
+    slots.cache.forward(Batch(positions, [number] * count), tags)
+    return positions
+
+
+def slot_begin(request: str, slot: int, left: str) -> Step:
+    """A request, the slot that it must get, and what of it must be left."""
+
+    def step(slots: Slots) -> tuple[str, object, object]:
+        number = slots.begin(spell(request))
+        opened = slots.slots[number]
+        got = number, read(opened.remaining), read(opened.tokens)
+        reused = request[: len(request) - len(left)]
+        return f"begin {request}", got, (slot, left, reused)
+
+    return step
+
+
+def none_free(request: str) -> Step:
+    def step(slots: Slots) -> tuple[str, object, object]:
+        with pytest.raises(NoSlot):
+            slots.begin(spell(request))
+        return f"begin {request}", None, None
+
+    return step
+
+
+def slot_feed(slot: int, count: int, first: int) -> Step:
+    """A pass, and the first position that it must be given."""
+
+    def step(slots: Slots) -> tuple[str, object, object]:
+        positions = compute(slots, slot, count)
+        slots.commit(slot, count)
+        return f"feed {count}", positions, range(first, first + count)
+
+    return step
+
+
+def fail(slot: int, count: int, first: int) -> Step:
+    """A pass that breaks off when the cache has already stored its tokens."""
+
+    def step(slots: Slots) -> tuple[str, object, object]:
+        positions = compute(slots, slot, count)
+        return f"fail {count}", positions, range(first, first + count)
+
+    return step
+
+
+def slot_say(slot: int, word: str) -> Step:
+    def step(slots: Slots) -> tuple[str, object, object]:
+        slots.extend(slot, spell(word))
+        return f"say {word}", None, None
+
+    return step
+
+
+def slot_close(slot: int, stored: int) -> Step:
+    def step(slots: Slots) -> tuple[str, object, object]:
+        return f"close {slot}", slots.close(slot), stored
+
+    return step
+
+
+def holds(slot: int, tokens: str, cached: str | None = None, left: str = "") -> Step:
+    """What a slot says that it holds, what the cache holds of it (the same), and what is
+    left of the open request."""
+
+    def step(slots: Slots) -> tuple[str, object, object]:
+        held = slots.slots[slot]
+        got = read(held.tokens), see_slot(slots, slot), read(held.remaining)
+        return f"slot {slot}", got, (tokens, tokens if cached is None else cached, left)
+
+    return step
+
+
+def slot_ask(request: str, slot: int, left: str) -> Step:
+    """A whole request, computed token by token."""
+
+    def step(slots: Slots) -> tuple[str, object, object]:
+        what, got, expected = slot_begin(request, slot, left)(slots)
+        for _ in left:
+            compute(slots, slot, 1)
+            slots.commit(slot, 1)
+        number = len(request)
+        return what, (got, slots.close(slot)), (expected, number)
 
     return step

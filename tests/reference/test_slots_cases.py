@@ -1,141 +1,32 @@
-"""Several users over one cache of many sequences, by cases that were worked out by hand.
-
-A letter is a token, a word a conversation. The tag of a token is the token itself, so the
-cache under the slots can be read.
-"""
+"""Several users over one cache of many sequences: who gets which slot, and what of it is
+reused, by cases that were worked out by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from prefix_book import Case, Step, case, check_steps, each, read, spell
+from prefix_book import (
+    EIGHT,
+    SEVERAL,
+    THREE,
+    Case,
+    case,
+    check_steps,
+    each,
+    fail,
+    holds,
+    make_slots,
+    none_free,
+)
+from prefix_book import slot_ask as ask
+from prefix_book import slot_begin as begin
+from prefix_book import slot_close as close
+from prefix_book import slot_feed as feed
+from prefix_book import slot_say as say
 
-from reference.batch import Batch
 from reference.causal import CausalCache
-from reference.recurrent import RecurrentCache
-from reference.slots import NoSlot, Slots
-
-CACHES: Mapping[str, Callable[[int, int], CausalCache]] = {
-    "causal": lambda count, context: CausalCache(count, context, context),
-    "no-shift": lambda count, context: CausalCache(count, context, context, shift=False),
-    "swa:2": lambda count, context: CausalCache(count, context, context, 2, 2),
-    "swa-memory:2:4": lambda count, context: CausalCache(count, context, context, 2, 4),
-    "recurrent": lambda count, context: RecurrentCache(count, context, context),
-    "recurrent:2": lambda count, context: RecurrentCache(
-        count, context, context, interval=2, checkpoints=9
-    ),
-}
-
-
-def make(cache: str, count: int = 1, context: int = 16, **options: Any) -> Slots:
-    return Slots(CACHES[cache](count, context), count, context, **options)
-
-
-def see(slots: Slots, number: int) -> str:
-    """What the cache holds for a slot, "." at a position that holds nothing."""
-    assert isinstance(slots.cache, CausalCache)
-    held = {at: chr(tag) for tag, at, _ in slots.cache.get_tokens(number)}
-    assert len(held) == len(slots.cache.get_tokens(number)), "two at one position"
-    return "".join(held.get(at, ".") for at in range(max(held, default=-1) + 1))
-
-
-def compute(slots: Slots, number: int, count: int) -> range:
-    """A pass, of which the slot is not told."""
-    assert isinstance(slots.cache, CausalCache)
-    positions = slots.reserve(number, count)
-    tags = slots.slots[number].remaining[:count]
-    slots.cache.forward(Batch(positions, [number] * count), tags)
-    return positions
-
-
-# --- steps ------------------------------------------------------------------------------
-
-
-def begin(request: str, slot: int, left: str) -> Step:
-    """A request, the slot that it must get, and what of it must be left."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        number = slots.begin(spell(request))
-        opened = slots.slots[number]
-        got = number, read(opened.remaining), read(opened.tokens)
-        reused = request[: len(request) - len(left)]
-        return f"begin {request}", got, (slot, left, reused)
-
-    return step
-
-
-def none_free(request: str) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        with pytest.raises(NoSlot):
-            slots.begin(spell(request))
-        return f"begin {request}", None, None
-
-    return step
-
-
-def feed(slot: int, count: int, first: int) -> Step:
-    """A pass, and the first position that it must be given."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        positions = compute(slots, slot, count)
-        slots.commit(slot, count)
-        return f"feed {count}", positions, range(first, first + count)
-
-    return step
-
-
-def fail(slot: int, count: int, first: int) -> Step:
-    """A pass that breaks off when the cache has already stored its tokens."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        positions = compute(slots, slot, count)
-        return f"fail {count}", positions, range(first, first + count)
-
-    return step
-
-
-def say(slot: int, word: str) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        slots.extend(slot, spell(word))
-        return f"say {word}", None, None
-
-    return step
-
-
-def close(slot: int, stored: int) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        return f"close {slot}", slots.close(slot), stored
-
-    return step
-
-
-def holds(slot: int, tokens: str, cached: str | None = None, left: str = "") -> Step:
-    """What a slot says that it holds, what the cache holds of it (the same), and what is
-    left of the open request."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        held = slots.slots[slot]
-        got = read(held.tokens), see(slots, slot), read(held.remaining)
-        return f"slot {slot}", got, (tokens, tokens if cached is None else cached, left)
-
-    return step
-
-
-def ask(request: str, slot: int, left: str) -> Step:
-    """A whole request, computed token by token."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        what, got, expected = begin(request, slot, left)(slots)
-        for _ in left:
-            compute(slots, slot, 1)
-            slots.commit(slot, 1)
-        number = len(request)
-        return what, (got, slots.close(slot)), (expected, number)
-
-    return step
-
+from reference.slots import Slots
 
 ONE = [
     case("an empty slot reuses nothing", "causal", begin("abc", 0, "abc")),
@@ -273,8 +164,6 @@ SINGLE = [
     ),
 ]
 
-SEVERAL: dict[str, Any] = {"count": 2, "several_users": True}
-THREE: dict[str, Any] = {"count": 3, "several_users": True}
 
 USERS = [
     case(
@@ -380,9 +269,17 @@ USERS = [
         "to be copied from is no use of a slot",
         "causal",
         ask("abcd", 0, "abcd"),
-        ask("abxy", 1, "xy"),
-        ask("abpq", 0, "pq"),
-        ask("abrs", 1, "rs"),
+        ask("xyz", 1, "xyz"),
+        ask("abq", 2, "q"),
+        ask("mno", 0, "mno"),
+        **THREE,
+    ),
+    case(
+        "an empty slot is not wholly matched: the one used longest ago is taken",
+        "causal",
+        begin("abc", 0, "abc"),
+        close(0, 0),
+        begin("xyz", 1, "xyz"),
         **SEVERAL,
     ),
     case(
@@ -462,352 +359,10 @@ USERS = [
     ),
 ]
 
-RESUMED = [
-    case(
-        "a window that has moved on past the parting: nothing is reused",
-        "swa:2",  # before h the cache lets go of what lies before 7 - 2
-        ask("abcdefgh", 0, "abcdefgh"),
-        holds(0, "abcdefgh", ".....fgh"),
-        begin("abcx", 0, "abcx"),
-        holds(0, "", left="abcx"),
-    ),
-    case(
-        "of an exact repeat one token is left: the window before it is there",
-        "swa:2",
-        ask("abcdefgh", 0, "abcdefgh"),
-        begin("abcdefgh", 0, "h"),
-    ),
-    case(
-        "two tokens back the window is not whole",
-        "swa:2",
-        ask("abcdefgh", 0, "abcdefgh"),
-        begin("abcdefx", 0, "abcdefx"),
-    ),
-    case(
-        "with more memory than the window it is",
-        "swa-memory:2:4",  # before h goes what lies before 7 - 4
-        ask("abcdefgh", 0, "abcdefgh"),
-        holds(0, "abcdefgh", "...defgh"),
-        begin("abcdex", 0, "x"),
-        feed(0, 1, 5),
-        close(0, 6),
-        begin("abcdx", 0, "abcdx"),
-    ),
-    case(
-        "a window that goes on needs nothing back",
-        "swa:2",
-        ask("abcdefgh", 0, "abcdefgh"),
-        ask("abcdefghij", 0, "ij"),
-    ),
-    case(
-        "a copy of a window that has moved on is worth nothing",
-        "swa:2",
-        ask("abcdefgh", 0, "abcdefgh"),
-        begin("abcx", 1, "abcx"),
-        holds(1, "", left="abcx"),
-        holds(0, "abcdefgh", "....efgh"),  # two slots remember one token more
-        **SEVERAL,
-    ),
-    case(
-        "a copy of a window that is still there",
-        "swa:2",
-        ask("abcdefgh", 0, "abcdefgh"),
-        begin("abcdefx", 1, "x"),
-        holds(1, "abcdef", "....ef", left="x"),
-        **SEVERAL,
-    ),
-    case(
-        "a state goes on",
-        "recurrent",
-        ask("abc", 0, "abc"),
-        begin("abcd", 0, "d"),
-        holds(0, "abc", left="d"),
-    ),
-    case(
-        "a state cannot be cut: nothing is reused",
-        "recurrent",
-        ask("abc", 0, "abc"),
-        begin("abx", 0, "abx"),
-        holds(0, "", left="abx"),
-    ),
-    case(
-        "of an exact repeat all is left: a state does not go back by one",
-        "recurrent",
-        ask("abc", 0, "abc"),
-        ask("abc", 0, "abc"),
-    ),
-    case(
-        "a state goes back to a checkpoint",
-        "recurrent:2",  # put aside after a, c and e
-        ask("abcde", 0, "abcde"),
-        begin("abcx", 0, "x"),
-        holds(0, "abc", left="x"),
-    ),
-    case(
-        "a state does not go back to between two checkpoints",
-        "recurrent:2",
-        ask("abcde", 0, "abcde"),
-        begin("abx", 0, "abx"),
-    ),
-    case(
-        "a copy of a whole state goes on",
-        "recurrent",
-        begin("abc", 0, "abc"),
-        feed(0, 3, 0),
-        begin("abcd", 1, "d"),
-        feed(1, 1, 3),
-        say(0, "x"),
-        feed(0, 1, 3),
-        holds(0, "abcx"),
-        holds(1, "abcd"),
-        **SEVERAL,
-    ),
-    case(
-        "a copy of a part of a state is worth nothing",
-        "recurrent",
-        ask("abcd", 0, "abcd"),
-        begin("abx", 1, "abx"),
-        holds(1, "", left="abx"),
-        holds(0, "abcd"),
-        **SEVERAL,
-    ),
-    case(
-        "a state that has read a pass that broke off is lost",
-        "recurrent",
-        begin("abcd", 0, "abcd"),
-        feed(0, 2, 0),
-        fail(0, 2, 2),
-        close(0, 0),
-        holds(0, ""),
-        begin("abcd", 0, "abcd"),
-    ),
-    case(
-        "a state that goes back to a checkpoint forgets a pass that broke off",
-        "recurrent:2",
-        begin("abcd", 0, "abcd"),
-        feed(0, 2, 0),
-        fail(0, 2, 2),
-        close(0, 2),
-        holds(0, "ab"),
-    ),
-]
 
-FULL = (
-    begin("abcdefgh", 0, "abcdefgh"),
-    *[feed(0, 4, first) for first in (0, 4)],
-)
-EIGHT: dict[str, Any] = {"context": 8, "keep": 2}
-
-LONG = [
-    case(
-        "the middle goes: half of what is not kept, and the rest moves up",
-        "causal",  # 6 can go, 3 go: c, d, e
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 5),
-        holds(0, "abfghi"),
-        **EIGHT,
-    ),
-    case(
-        "nothing kept: the first half goes",
-        "causal",
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 4),
-        holds(0, "efghi"),
-        context=8,
-    ),
-    case(
-        "half of an odd number is rounded down",
-        "causal",  # 7 can go, 3 go: b, c, d
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 5),
-        holds(0, "aefghi"),
-        context=8,
-        keep=1,
-    ),
-    case(
-        "what is free already need not go",
-        "causal",  # 3 are to be free, 1 is: c, d go
-        begin("abcdefg", 0, "abcdefg"),
-        feed(0, 4, 0),
-        feed(0, 3, 4),
-        say(0, "hi"),
-        feed(0, 2, 5),
-        holds(0, "abefghi"),
-        **EIGHT,
-    ),
-    case(
-        "what just fits moves nothing",
-        "causal",
-        begin("abcdef", 0, "abcdef"),
-        feed(0, 6, 0),
-        say(0, "gh"),
-        feed(0, 2, 6),
-        holds(0, "abcdefgh"),
-        **EIGHT,
-    ),
-    case(
-        "a pass larger than the half: as many go as must",
-        "causal",  # 5 are to be free: c, d, e, f, g go
-        *FULL,
-        say(0, "ijklm"),
-        feed(0, 5, 3),
-        holds(0, "abhijklm"),
-        **EIGHT,
-    ),
-    case(
-        "a pass as large as it may be: all goes but what is kept",
-        "causal",
-        *FULL,
-        say(0, "ijklmn"),
-        feed(0, 6, 2),
-        holds(0, "abijklmn"),
-        **EIGHT,
-    ),
-    case(
-        "with room for one the one goes",
-        "causal",
-        begin("abcd", 0, "abcd"),
-        feed(0, 1, 0),
-        feed(0, 1, 1),
-        feed(0, 1, 2),
-        feed(0, 1, 2),
-        holds(0, "abd"),
-        context=3,
-        keep=2,
-    ),
-    case(
-        "a prompt longer than the context",
-        "causal",
-        begin("abcdefghij", 0, "abcdefghij"),
-        feed(0, 6, 0),
-        feed(0, 4, 4),  # 4 are to be free, 2 are: c, d go
-        holds(0, "abefghij"),
-        **EIGHT,
-    ),
-    case(
-        "the middle goes again and again",
-        "causal",
-        *FULL,
-        say(0, "ijkl"),
-        feed(0, 3, 5),  # c, d, e
-        holds(0, "abfghijk", left="l"),
-        feed(0, 1, 5),  # f, g, h
-        holds(0, "abijkl"),
-        **EIGHT,
-    ),
-    case(
-        "what is left without its middle is what the next request shares",
-        "causal",
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 5),
-        close(0, 6),
-        begin("abcdefghi", 0, "cdefghi"),
-        close(0, 2),
-        **EIGHT,
-    ),
-    case(
-        "a request that has it without its middle shares it",
-        "causal",
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 5),
-        close(0, 6),
-        begin("abfgx", 0, "x"),
-        **EIGHT,
-    ),
-    case(
-        "what moves is shared: all that is left is computed again",
-        "causal",
-        ask("abcdefgh", 0, "abcdefgh"),
-        begin("abcdefgx", 1, "x"),
-        feed(1, 1, 7),
-        say(1, "y"),
-        feed(1, 1, 0),
-        holds(1, "a", left="bfgxy"),
-        feed(1, 5, 1),
-        holds(1, "abfgxy"),
-        holds(0, "abcdefgh"),
-        **SEVERAL,
-        **EIGHT,
-    ),
-    case(
-        "what is shared and goes, or is kept, hinders nothing",
-        "causal",
-        ask("abcd", 0, "abcd"),
-        begin("abcxyzuv", 1, "xyzuv"),
-        feed(1, 5, 3),
-        say(1, "w"),
-        feed(1, 1, 5),  # c, x, y go
-        holds(1, "abzuvw"),
-        holds(0, "abcd"),
-        **SEVERAL,
-        **EIGHT,
-    ),
-    case(
-        "keys that cannot be turned: all that is left is computed again",
-        "no-shift",
-        *FULL,
-        say(0, "ij"),
-        feed(0, 2, 0),
-        holds(0, "ab", left="fghij"),
-        feed(0, 5, 2),
-        holds(0, "abfghij"),
-        **EIGHT,
-    ),
-    case(
-        "keys that cannot be turned do not have to be if nothing follows",
-        "no-shift",
-        *FULL,
-        say(0, "ijklmn"),
-        feed(0, 6, 2),
-        holds(0, "abijklmn"),
-        **EIGHT,
-    ),
-    case(
-        "a state has no middle: all that is left is computed again",
-        "recurrent",
-        *FULL,
-        say(0, "i"),
-        feed(0, 1, 0),
-        holds(0, "a", left="bfghi"),
-        feed(0, 5, 1),
-        holds(0, "abfghi"),
-        **EIGHT,
-    ),
-    case(
-        "over-long in one slot does not touch another",
-        "causal",
-        *FULL,
-        begin("stuvwxyz", 1, "stuvwxyz"),
-        feed(1, 6, 0),
-        feed(1, 2, 6),
-        say(0, "i"),
-        feed(0, 1, 5),
-        holds(0, "abfghi"),
-        holds(1, "stuvwxyz"),
-        **SEVERAL,
-        **EIGHT,
-    ),
-    case(
-        "the middle is gone though the pass broke off",
-        "causal",
-        *FULL,
-        say(0, "i"),
-        fail(0, 1, 5),
-        close(0, 5),
-        holds(0, "abfgh"),
-        **EIGHT,
-    ),
-]
-
-
-@each(ONE + SINGLE + USERS + RESUMED + LONG)
+@each(ONE + SINGLE + USERS)
 def test_slots(one: Case) -> None:
-    check_steps(one.name, make(one.layers, **one.options), one.steps)
+    check_steps(one.name, make_slots(one.layers, **one.options), one.steps)
 
 
 @pytest.mark.parametrize(("keep", "context"), [(-1, 8), (8, 8), (9, 8), (0, 0)])
@@ -839,7 +394,7 @@ WRONG: dict[str, Call] = {
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
 def test_what_is_wrong_changes_nothing(call: Call) -> None:
-    slots = make("causal", 2)
+    slots = make_slots("causal", 2)
     check_steps("", slots, [ask("abc", 0, "abc"), begin("abxy", 0, "xy")])
     with pytest.raises(ValueError, match=r"empty|integer|no request|cannot be computed"):
         call(slots)
@@ -848,7 +403,7 @@ def test_what_is_wrong_changes_nothing(call: Call) -> None:
 
 
 def test_a_pass_has_at_most_what_is_not_kept() -> None:
-    slots = make("causal", **EIGHT)
+    slots = make_slots("causal", **EIGHT)
     check_steps("", slots, [begin("abcdefgh", 0, "abcdefgh")])
     with pytest.raises(ValueError, match="7 tokens cannot be computed"):
         slots.reserve(0, 7)

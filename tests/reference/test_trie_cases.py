@@ -382,6 +382,15 @@ WINDOWS = [
         begin("abx", "x"),
     ),
     case(
+        "where a window went back to leave a stored path it is captured",
+        "rotating:4",
+        ask("abcd", "abcd"),
+        ask("abx", "x"),
+        points("ab:0 abcd:0 abx:0"),
+        ask("pq", "pq"),
+        begin("aby", "y"),
+    ),
+    case(
         "a window that has moved on does not",
         "rotating:4",
         ask("abcde", "abcde"),
