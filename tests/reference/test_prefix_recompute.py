@@ -241,11 +241,9 @@ class Tree(Desk):
         self.shrink()
 
     def get_kept(self) -> list[Node]:
-        """The way to where the layers stand, with the edge that they stand inside."""
-        kept, (node, agreed) = [], self.descend(self.get_live())
-        if agreed < len(self.get_live()) and len(node.word) > agreed:
-            assert node.parent is not None
-            node = node.parent  # the layers have left that edge
+        """The way to where the layers stand, with the edge that they left or stand
+        inside."""
+        kept, (node, _) = [], self.descend(self.get_live())
         while node.parent:
             kept.append(node)
             node = node.parent
@@ -408,13 +406,14 @@ def weigh(tree: Tree, points: Mapping[str, set[int]]) -> int:
 
 
 def list_loose(tree: Tree, points: Mapping[str, set[int]]) -> list[str]:
-    """What could go: nothing that the live tokens begin with, and not the first point
-    behind them."""
+    """What could go: nothing whose own tokens, those behind the point before, begin as
+    the live ones go on."""
     live = tree.get_live()
-    behind = sorted((word for word in points if word.startswith(live)), key=len)
-    kept = {word for word in points if live.startswith(word)}
-    if live and live not in points:
-        kept |= set(behind[:1])
+    kept = set()
+    for word in points:
+        before = [len(other) for other in points if is_behind(word, other)]
+        if count_same(word, live) > max(before, default=0):
+            kept.add(word)
     ends = {word for word in points if not any(is_behind(o, word) for o in points)}
     return [
         word for word in points if word not in kept and (points[word] or word in ends)

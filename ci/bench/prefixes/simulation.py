@@ -138,11 +138,9 @@ class Simulation:
             self.stored.queue_up(path)
 
     def is_protected(self, path: Path) -> bool:
-        """Whether the layers stand on it, or inside its last part."""
-        live = self.get_live()
-        if live.startswith(path):
-            return True
-        return path.startswith(live) and len(self.stored.get_parent(path)) < len(live)
+        """Whether what the layers hold runs along its last part, however far."""
+        parent = len(self.stored.get_parent(path)) // 4
+        return count_common(self.get_live(), path) > parent
 
     def get_live(self) -> Path:
         tokens = self.live if self.request is None else self.request
@@ -151,9 +149,7 @@ class Simulation:
     def count_protected(self) -> int:
         """The bytes of all that is protected."""
         live, stored = self.get_live(), self.stored
-        path = live
-        if live and live not in stored.marks:
-            path = stored.get_first(live) or stored.get_parent(live)
+        path = stored.get_first(live[: 4 * stored.count_matched(live)]) or b""
         total = len(path) // 4 * stored.token_bytes
         while path:
             total += stored.count_captured(path)
