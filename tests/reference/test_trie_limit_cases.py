@@ -329,7 +329,7 @@ LIVE = [
         limit(3),
         points("abcd"),
         feed(1, [4]),
-        close(3),
+        close(4),
         points("ab abqr"),
     ),
     case(
