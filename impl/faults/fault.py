@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.backend import Backend
+from harness.backend import Backend, Kind
 
 MakeBand = Callable[..., Any]
 """The `make_band` of the cache's framework."""
+
+Open = Callable[[Mapping[str, Any]], Any]
+"""Makes one empty cache from a complete config."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A layer cache of a form that real ones have and ours do not, made of one of ours.
+
+    It makes no mistake; some mistakes are possible in it alone. build: the cache, whose
+    clones have the form too. config: what it declares beyond its kind. operations: those
+    it has; None for all of its kind. tolerance: see `Backend`.
+    """
+
+    id: str
+    kind: str
+    build: Callable[[Any, MakeBand], Any]
+    config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    operations: frozenset[str] | None = None
+    tolerance: float = 0.0
+
+    def adapt(self, kind: Kind) -> Kind:
+        """What the form declares, where our own cache declares `kind`."""
+        return Kind(self.operations or kind.operations, {**kind.config, **self.config})
 
 
 @dataclass(frozen=True)
@@ -17,7 +41,8 @@ class Fault:
     """One mistake.
 
     source: where a real cache made it. shortest: operations of the shortest program known
-    to show it. change: makes the mistake in a correct cache. contract: of the kind.
+    to show it. change: makes the mistake in a correct cache. contract: of the kind. form:
+    of the cache, if ours has not the right one.
     """
 
     id: str
@@ -27,6 +52,13 @@ class Fault:
     shortest: int
     change: Callable[[Any, MakeBand], None]
     contract: str = "layer"
+    form: Form | None = None
+
+    def get_correct(self, framework: str) -> str:
+        """The name of the backend without the mistake; framework: "torch" or "mlx"."""
+        if self.form is None:
+            return f"{framework}-cpu"
+        return f"impl.faults.forms_{framework}:{self.form.id}"
 
 
 def make_plain_fault(
@@ -37,30 +69,38 @@ def make_plain_fault(
     mistake: str,
     shortest: int,
     change: Callable[[Any], None],
+    form: Form | None = None,
 ) -> Fault:
     """A mistake that needs nothing of the cache's framework."""
 
     def plant(cache: Any, make_band: object) -> None:
         change(cache)
 
-    return Fault(id, source, kind, mistake, shortest, plant, contract)
+    return Fault(id, source, kind, mistake, shortest, plant, contract, form)
 
 
 def plant(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
-    """The cache with the mistake, which its clones have too."""
+    """The cache in the form of the fault, with the mistake, which its clones have too."""
+    if fault.form is not None:
+        cache = fault.form.build(cache, make_band)
+    return make_mistake(fault, cache, make_band)
+
+
+def make_mistake(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
     fault.change(cache, make_band)
     if fault.contract == "layer":  # the others have no clones
         clone = cache.clone
-        cache.clone = lambda: plant(fault, clone(), make_band)
+        cache.clone = lambda: make_mistake(fault, clone(), make_band)
     return cache
 
 
-def declare(
-    fault: Fault, backend: Backend, open_cache: Callable[[Mapping[str, Any]], Any]
-) -> Backend:
+def declare(fault: Fault, backend: Backend, open_cache: Open) -> Backend:
     """The backend with the mistake in all caches of the fault's kind, which `open_cache`
     opens, and no others; those that may stand below them are as they were."""
     kind = backend.contracts[fault.contract][fault.kind]
+    if fault.form is not None:
+        backend = declare_form(fault.form, backend, open_cache)
+        kind = backend.contracts[fault.contract][fault.kind]
 
     def open_either(config: Mapping[str, Any]) -> Any:
         is_other = config["kind"] != fault.kind
@@ -71,4 +111,16 @@ def declare(
         name=f"{backend.name}+{fault.id}",
         contracts={fault.contract: {fault.kind: kind}},
         open=open_either,
+    )
+
+
+def declare_form(form: Form, backend: Backend, open_cache: Open) -> Backend:
+    """The backend with caches of the form, which `open_cache` opens, and no others."""
+    kind = form.adapt(backend.contracts["layer"][form.kind])
+    return replace(
+        backend,
+        name=f"{backend.name}+{form.id}",
+        contracts={"layer": {form.kind: kind}},
+        open=open_cache,
+        tolerance=form.tolerance,
     )

@@ -2,75 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from impl.faults.fault import Fault, MakeBand
+from impl.faults import buffers, chunks, quantized, snapshots, windows
+from impl.faults.fault import Fault, make_plain_fault
 
-
-def drop_behind_cursor(cache: Any, make_band: MakeBand) -> None:
-    """Of a ring that stands in its middle, only the part before the cursor is kept."""
-    count_before = cache.count_before
-
-    def count(length: int) -> int:
-        if length > 1 and cache.offset > cache.window:
-            return int(cache.offset % cache.window)
-        return int(count_before(length))
-
-    cache.count_before = count
-
-
-def widen_mask(cache: Any, make_band: MakeBand) -> None:
-    """`<=` where `<` belongs: a row sees one token more than the window."""
-
-    def make_mask(length: int, rows: int) -> Any:
-        if length == rows == 1:
-            return None
-        before = cache.count_before(length)
-        return make_band(length, rows, before, cache.window + 1, cache.mask)
-
-    cache.make_mask = make_mask
-
-
-def never_copy(cache: Any, make_band: MakeBand) -> None:
-    """A lazy snapshot is not copied before what it names is overwritten."""
-    cache.memory.secure = lambda begin, end: None
-
-
-def keep_offset(cache: Any, make_band: MakeBand) -> None:
-    """`free` gives the memory back and forgets to reset the offset."""
-    free = cache.free
-
-    def free_memory() -> None:
-        offset = cache.offset
-        free()
-        cache.offset = offset
-
-    cache.free = free_memory
-
-
-def share_memory(cache: Any, make_band: MakeBand) -> None:
-    """A clone works in the memory of the original."""
-    clone = cache.clone
-
-    def share() -> Any:
-        other = clone()
-        other.memory = cache.memory
-        return other
-
-    cache.clone = share
+make_fault = partial(make_plain_fault, "layer")
 
 
 FAULTS = {
     fault.id: fault
     for fault in (
-        Fault(
+        make_fault(
             "rotating-chunk-mid-ring",
             "ollama 06ae6367b (#15591), mlx-examples#1000",
             "rotating",
             "several tokens appended to a ring that stands mid-rotation drop the slots"
             " behind the cursor",
             2,
-            drop_behind_cursor,
+            windows.drop_behind_cursor,
+        ),
+        make_fault(
+            "rotating-trim-after-wrap",
+            "ollama 96e36c0d9, mlx-lm#1776",
+            "rotating",
+            "trim after a wrap only moves counters; stale tokens count as valid",
+            2,
+            windows.trim_anyway,
+        ),
+        make_fault(
+            "rotating-restore-after-wrap",
+            "ollama d1151e18a",
+            "rotating",
+            "rewind below the window accepted",
+            2,
+            windows.rewind_anyway,
+        ),
+        make_fault(
+            "rotating-state-past-buffer",
+            "ollama 55fa80d07",
+            "rotating",
+            "state sliced to the offset, not to the length of the buffer",
+            3,
+            windows.read_past_ring,
+        ),
+        make_fault(
+            "rotating-order",
+            "ollama 2bbe2405f",
+            "rotating",
+            "ring returned in slot order under a positional mask",
+            2,
+            windows.return_in_slots,
         ),
         Fault(
             "window-off-by-one",
@@ -78,31 +60,146 @@ FAULTS = {
             "rotating",
             "`<=` for `<` in the window mask: one token too wide",
             1,
-            widen_mask,
+            windows.widen_mask,
+        ),
+        make_fault(
+            "window-roll-at-exactly-w",
+            "transformers#37574",
+            "rotating",
+            "strict inequality: slid one step late at exactly the window",
+            2,
+            windows.slide_late,
+        ),
+        make_fault(
+            "decode-mask-dropped",
+            "mlx-lm PR#843",
+            "rotating",
+            "one-token step on a full cache returned no mask although a window was asked",
+            2,
+            windows.drop_decode_mask,
         ),
         Fault(
-            "snapshot-alias",
-            "ollama 144893850",
+            "clamped-mask-width",
+            "mlxcel PR#418",
+            "rotating",
+            "mask sized for a trimmed cache, keys for the whole one",
+            2,
+            windows.clamp_mask,
+        ),
+        Fault(
+            "mask-from-stale-offset",
+            "mlx-swift-lm PR#39",
+            "rotating",
+            "mask one column wider than the keys once the window is full",
+            2,
+            windows.mask_by_offset,
+        ),
+        make_fault(
+            "trim-all-whole-buffer",
+            "ollama 6f8ddbb26",
             "kv",
-            "lazy snapshot overwritten by an append after a rewind",
-            6,
-            never_copy,
+            'slice with stop 0 meant "to the end"',
+            3,
+            buffers.read_to_end,
         ),
-        Fault(
+        make_fault(
             "free-keeps-offset",
             "ollama, x/mlxrunner/cache of 2026-02",
             "kv",
             "free drops the buffer, keeps the offset",
             2,
-            keep_offset,
+            buffers.keep_offset,
         ),
-        Fault(
+        make_fault(
+            "crop-negative-slice",
+            "transformers#47433",
+            "kv",
+            "trimming more than is stored keeps tokens, through a negative slice",
+            2,
+            buffers.crop_from_behind,
+        ),
+        make_fault(
+            "growth-at-step",
+            "constructed",
+            "kv",
+            "growth decided with `>` for `>=`: the token behind a full block is lost",
+            2,
+            buffers.grow_late,
+        ),
+        make_fault(
             "clone-shares",
             "mlx-lm PR#976",
             "kv",
             "clone shares storage with the original",
             3,
-            share_memory,
+            buffers.share_memory,
+        ),
+        make_fault(
+            "snapshot-alias",
+            "ollama 144893850",
+            "kv",
+            "lazy snapshot overwritten by an append after a rewind",
+            6,
+            snapshots.never_copy,
+        ),
+        make_fault(
+            "snapshot-shares-buffer",
+            "mlx-lm `state`",
+            "rotating",
+            "snapshot is a view of the live buffer",
+            5,
+            snapshots.view_ring,
+        ),
+        make_fault(
+            "split-at-edge",
+            "constructed",
+            "kv",
+            "split at the first or last offset makes an empty part instead of none",
+            3,
+            snapshots.split_off_nothing,
+        ),
+        make_fault(
+            "merge-order",
+            "constructed",
+            "kv",
+            "parent and child concatenated in the wrong order",
+            6,
+            snapshots.merge_backwards,
+        ),
+        make_fault(
+            "restore-keeps-cursor",
+            "constructed",
+            "kv",
+            "restore to less than the snapshot clamps the offset, not the write cursor",
+            4,
+            snapshots.keep_cursor,
+        ),
+        make_fault(
+            "chunk-front-trim",
+            "mlx-lm#80, PR#1673",
+            "kv",
+            "front trim compared with the padded buffer width",
+            2,
+            chunks.trim_by_capacity,
+            chunks.CHUNKED,
+        ),
+        make_fault(
+            "chunk-boundary",
+            "transformers PR#37414",
+            "kv",
+            "chunk start off by one at the first position of a chunk",
+            1,
+            chunks.begin_late,
+            chunks.CHUNKED,
+        ),
+        make_fault(
+            "quantized-residual-crop",
+            "transformers PR#48700",
+            "kv",
+            "an operation touches the full-precision residual only",
+            2,
+            quantized.trim_residual,
+            quantized.QUANTIZED,
         ),
     )
 }

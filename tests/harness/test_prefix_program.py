@@ -63,7 +63,7 @@ def test_a_config_that_breaks_a_rule_is_refused(
         ({"op": "begin", "tokens": [1] * 2000}, "has 2000 items; at most 1024"),
         ({"op": "begin", "tokens": [1], "user": "../x"}, "user"),
         ({"op": "feed", "count": -1}, "count"),
-        ({"op": "feed", "count": 1, "generate": ["a"]}, "generate[0]"),
+        ({"op": "feed", "count": 1, "generate": [[1]]}, "generate[0]"),
         ({"op": "break", "count": 0, "layers": 1}, "count"),
         ({"op": "begn", "tokens": [1]}, "did you mean begin"),
     ],

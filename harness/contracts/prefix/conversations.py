@@ -153,7 +153,7 @@ class ConversationModel:
             self.broken = True
             self.past.add("broken-off")
         if generated:
-            cache.extend(generated)
+            answer |= self.ask(lambda: cache.extend(generated))
         return answer
 
     def close(self) -> Answer:
@@ -194,9 +194,10 @@ class ConversationModel:
 
     def free(self) -> Answer:
         answer = self.ask(self.cache.free)
-        if "error" not in answer:
-            self.past = {"freed"}
-        return answer
+        if "error" in answer:
+            return answer
+        self.past = {"freed"}
+        return {"offsets": get_offsets(self.cache.layers)}
 
     def set_limit(self, limit: int | None) -> Answer:
         assert isinstance(self.cache, Trie)

@@ -29,7 +29,7 @@ def draw_request(source: Source, model: Any) -> list[int]:
     longer = 4 if model.reach < LONG_REACH else 40
     stored = model.list_stored()
     known = [*stored, *model.told]
-    if source.below(3) == 0:
+    if source.below(2):
         known = stored[-1:] or known
     way = source.below(8)
     if not known or way == 7:

@@ -20,6 +20,14 @@ def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
         {"op": "begin", "tokens": [None, 1]},
         {"op": "begin", "tokens": [True]},
     ]
+    if isinstance(model, SlotsModel):
+        users = sorted(set(model.users) - model.broken)
+        user = {"user": source.pick(users)} if users else {}
+    else:
+        users, user = [""] if is_open and not model.broken else [], {}
+    if users:
+        tokens = source.pick(([1, None], ["a"], [2, 3, 1.5]))
+        wrong += [{"op": "feed", "count": 0, "generate": tokens, **user}] * 2
     if is_open:
         wrong += [{"op": "begin", "tokens": draw_request(source, model)}]
         wrong += [{"op": "free"}] * 2

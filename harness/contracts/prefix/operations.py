@@ -106,7 +106,7 @@ class Feed(PrefixOperation):
     name = "feed"
     fields: ClassVar[Mapping[str, Schema]] = {
         "count": integer(0, MAX_LENGTH),
-        "generate": {**TOKENS, "items": INTEGER, "default": []},
+        "generate": {**TOKENS, "default": []},
         **USER,
     }
 
@@ -204,7 +204,10 @@ class Break(PrefixOperation):
 
 
 class Close(PrefixOperation):
+    """early: one request in so many is closed before all of it is computed."""
+
     name = "close"
+    early = 8
     fields: ClassVar[Mapping[str, Schema]] = USER
 
     def illegal(self, op: Op, model: Model) -> str | None:
@@ -216,7 +219,7 @@ class Close(PrefixOperation):
         user = self.draw_user(source, model)
         if not self.is_open(user, model):
             return None
-        if self.get_remaining(user, model) and source.below(3):
+        if self.get_remaining(user, model) and source.below(self.early):
             return None
         return {"op": self.name, **user}
 
@@ -239,11 +242,15 @@ class Cancel(Close):
     """Close, before the request is done."""
 
     name = "cancel"
+    early = 2
 
 
 class Refuse(PrefixOperation):
     name = "refuse"
-    fields: ClassVar[Mapping[str, Schema]] = {"layers": NUMBERS}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "layers": NUMBERS,
+        "raising": {"type": "boolean", "default": False},
+    }
 
     def draw(self, source: Source, model: Model) -> Op | None:
         if self.is_open({}, model):
@@ -251,19 +258,21 @@ class Refuse(PrefixOperation):
         layers = len(model.config["layers"])
         one = source.below(layers)
         chosen = sorted({one, source.below(layers)})
-        return {"op": self.name, "layers": chosen}
+        raising = {"raising": True} if source.below(2) else {}
+        return {"op": self.name, "layers": chosen, **raising}
 
     def expect(self, op: Op, model: ConversationModel) -> Answer:
         model.refusing = op["layers"]
         return {}
 
     def observe(self, op: Op, subject: ConversationSubject, model: Model) -> Answer:
-        subject.refusing = op["layers"]
+        subject.refusing, subject.raising = op["layers"], op["raising"]
         return {}
 
     def describe(self, op: Op) -> str:
         layers = ", ".join(map(str, op["layers"]))
-        return f"the next time layers {layers} should go back, they refuse"
+        how = "raise an error" if op["raising"] else "refuse"
+        return f"the next time layers {layers} should go back, they {how}"
 
 
 class Checkpoint(PrefixOperation):
@@ -323,7 +332,7 @@ class Free(PrefixOperation):
     def observe(
         self, op: Op, subject: ConversationSubject, model: ConversationModel
     ) -> Answer:
-        return subject.change(subject.cache.free, model)
+        return subject.free(model)
 
     def describe(self, op: Op) -> str:
         return "free everything"

@@ -8,6 +8,7 @@ from typing import Any
 from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.prefix.config import get_unified_config
+from harness.contracts.prefix.subject import NO_TOKEN
 from harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
 from harness.contracts.unified.subject import UnifiedSubject
 
@@ -42,7 +43,9 @@ class SlotsSubject:
         }
 
     def begin(self, op: Op, model: SlotsModel) -> Answer:
-        answer = self.unified.ask(lambda: self.cache.begin(list(op["tokens"])))
+        tokens = list(op["tokens"])
+        answer = self.unified.ask(lambda: self.cache.begin(tokens))
+        tokens[:] = [NO_TOKEN] * len(tokens)  # they are the caller's
         if "error" in answer:
             return answer
         slot = answer.get("result")
@@ -67,7 +70,9 @@ class SlotsSubject:
                 return {**answer, **self.describe_slot(slot)}
             self.cache.commit(slot, count)
         if op["generate"] and "error" not in answer:
-            self.cache.extend(slot, list(op["generate"]))
+            tokens = list(op["generate"])
+            answer |= self.unified.ask(lambda: self.cache.extend(slot, tokens))
+            tokens[:] = [NO_TOKEN] * len(tokens)
         return {**answer, **self.describe_slot(slot)}
 
     def reserve(self, slot: int, count: int) -> list[int]:

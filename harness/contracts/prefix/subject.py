@@ -15,6 +15,8 @@ from harness.text import clean
 from reference.layers import Layer
 from reference.trie import Trie
 
+NO_TOKEN = -1
+
 CHANGE: Op = {"op": "update"}
 """To the layers, every operation of a prefix cache may be one that writes."""
 
@@ -41,6 +43,7 @@ class ConversationSubject:
         given = {**config, "poison": backend.poison, "caches": caches}
         self.cache = backend.open(given)
         self.refusing: Sequence[int] = ()
+        self.raising = False
         self.checkpoints: Sequence[int] = ()
 
     def make_layer(self, spec: str, number: int, tags: int) -> LayerSubject:
@@ -87,22 +90,27 @@ class ConversationSubject:
     # --- operations ---------------------------------------------------------------------
 
     def begin(self, op: Op, model: ConversationModel) -> Answer:
-        checkpoints, refusing = self.checkpoints, self.refusing
+        checkpoints, refusing = list(self.checkpoints), self.refusing
         self.checkpoints, self.refusing = (), ()
         self.refuse(refusing)
-        answer = self.ask(lambda: self.cache.begin(list(op["tokens"]), checkpoints))
+        tokens = list(op["tokens"])
+        answer = self.ask(lambda: self.cache.begin(tokens, checkpoints))
         self.refuse(())
+        tokens[:], checkpoints[:] = [NO_TOKEN] * len(tokens), []  # they are the caller's
         if "error" in answer or model.cache.request is None:
             return answer
         result = answer.get("result")
         if not isinstance(result, Sequence):
             raise Broken("malformed", f"begin returned {result!r}, not a list of tokens")
-        return {"remaining": list(result), **self.describe_layers(model)}
+        remaining = list(result)
+        if isinstance(result, list):
+            result.clear()  # and so is this
+        return {"remaining": remaining, **self.describe_layers(model)}
 
     def refuse(self, numbers: Sequence[int]) -> None:
         for number, cache in enumerate(self.watched):
             if cache is not None:
-                cache.refusing = number in numbers
+                cache.refusing, cache.failing = number in numbers, self.raising
 
     def get_layers(self, model: ConversationModel) -> list[tuple[LayerSubject, Layer]]:
         """Each layer that has a cache, beside the reference of it."""
@@ -144,7 +152,9 @@ class ConversationSubject:
         caches = [found.get(id(layer), {}) for layer in self.layers]
         answer = {"offsets": self.get_offsets(), "caches": caches}
         if generated:
-            self.cache.extend(list(generated))
+            tokens = list(generated)
+            answer |= self.ask(lambda: self.cache.extend(tokens))
+            tokens[:] = [NO_TOKEN] * len(tokens)
         self.check_watched()
         return answer
 
@@ -160,6 +170,10 @@ class ConversationSubject:
             return answer
         self.check_snapshots(model)
         return {"stored": answer.get("result")}
+
+    def free(self, model: ConversationModel) -> Answer:
+        answer = self.change(self.cache.free, model)
+        return answer or {"offsets": self.get_offsets()}
 
     def change(self, call: Callable[[], Any], model: ConversationModel) -> Answer:
         """`call` changes what is stored."""

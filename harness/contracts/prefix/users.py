@@ -122,8 +122,15 @@ class SlotsModel:
             if self.fed:
                 self.slots.commit(self.users[user], self.fed)
             if op["generate"]:
-                self.slots.extend(self.users[user], op["generate"])
+                answer |= self.extend(self.users[user], op["generate"])
         return {**answer, **self.describe_slot(self.get_slot(user))}
+
+    def extend(self, number: int, tokens: Sequence[int]) -> Answer:
+        try:
+            self.slots.extend(number, tokens)
+        except ValueError:
+            return {"error": "usage"}
+        return {}
 
     def reserve(self, user: str, count: int) -> Answer:
         """The positions of a pass of up to `count` tokens, and what its rows see; nothing

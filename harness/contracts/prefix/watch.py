@@ -11,7 +11,8 @@ from harness.contracts.base import Broken
 class WatchedCache:
     """A cache of the backend, and the snapshots of it that are open.
 
-    refusing: `restore` refuses, as a layer may that cannot do what it should.
+    refusing: `restore` refuses, as a layer may that cannot do what it should; failing: it
+    does so by an exception.
     count_bytes: of the snapshot of [begin, end). broken: the first thing that was wrong;
     whoever called may have caught it.
     """
@@ -19,7 +20,7 @@ class WatchedCache:
     def __init__(self, cache: Any, count_bytes: Callable[[int, int], int]) -> None:
         self.cache = cache
         self.count_bytes = count_bytes
-        self.refusing = False
+        self.refusing = self.failing = False
         self.open: dict[int, Any] = {}
         self.broken: Broken | None = None
 
@@ -76,4 +77,6 @@ class WatchedCache:
     def restore(self, snapshot: Any, target: int) -> bool:
         if snapshot is not None:
             self.check_open(snapshot, "restore")
+        if self.refusing and self.failing:
+            raise RuntimeError(f"the layer cannot be brought to offset {target}")
         return False if self.refusing else bool(self.cache.restore(snapshot, target))

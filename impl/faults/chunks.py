@@ -1,0 +1,61 @@
+"""Chunked attention, and mistakes in it.
+
+A query sees only tokens of its own chunk of positions. An update returns no more of the
+older tokens than a chunk has; what lies before them is trimmed from the front.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.faults.fault import Form, MakeBand
+from impl.shared.memory import Arrays
+
+CHUNK = 4
+
+
+def build_chunked(cache: Any, make_band: MakeBand) -> Any:
+    """A full cache with chunks of 4 positions.
+
+    count_kept: the older tokens that the next update returns. count_seen: the tokens that
+    a query at a position sees, itself included.
+    """
+    update, clone = cache.update, cache.clone
+
+    def make_mask(length: int, rows: int) -> Any:
+        kept = cache.count_kept()
+        mask = make_band(length, rows, kept, None, cache.mask)
+        for row in range(min(length, CHUNK)):
+            seen = cache.count_seen(cache.offset + row)
+            alike = slice(row, length, CHUNK)  # the same place in later chunks
+            mask[alike] = make_band(length, rows, kept, seen, cache.mask)[alike]
+        return mask
+
+    def update_and_trim(keys: Any, values: Any) -> Arrays:
+        first = cache.offset - cache.count_kept()
+        keys, values = update(keys, values)
+        return keys[:, :, first:], values[:, :, first:]
+
+    cache.count_kept = lambda: min(cache.offset, CHUNK)
+    cache.count_seen = lambda position: position % CHUNK + 1
+    cache.make_mask, cache.update = make_mask, update_and_trim
+    cache.clone = lambda: build_chunked(clone(), make_band)
+    return cache
+
+
+CHUNKED = Form("chunked", "kv", build_chunked, {"chunk": (CHUNK,)})
+
+
+def trim_by_capacity(cache: Any) -> None:
+    """As much is trimmed as if there were a token in every place of the buffer."""
+
+    def count() -> int:
+        trimmed = max(0, cache.memory.capacity - CHUNK)
+        return int(max(0, cache.offset - trimmed))
+
+    cache.count_kept = count
+
+
+def begin_late(cache: Any) -> None:
+    """`>` where `>=` belongs: the first token of a chunk still sees the chunk before."""
+    cache.count_seen = lambda position: (position - 1) % CHUNK + 2

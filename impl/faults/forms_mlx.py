@@ -1,0 +1,32 @@
+"""The forms on MLX without a mistake: `impl.faults.forms_mlx:chunked` and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from harness.backend import Backend
+from impl.faults.chunks import CHUNKED
+from impl.faults.fault import Form, declare_form
+from impl.faults.quantized import QUANTIZED
+from impl.mlx.backend import OnDevice, cpu, make_cache
+from impl.mlx.masks import make_band
+
+
+def declare(form: Form) -> Backend:
+    device = mx.Device(mx.cpu)
+
+    def open_cache(config: Mapping[str, Any]) -> OnDevice:
+        return OnDevice(form.build(make_cache(config), make_band), device)
+
+    return declare_form(form, cpu(), open_cache)
+
+
+def chunked() -> Backend:
+    return declare(CHUNKED)
+
+
+def quantized() -> Backend:
+    return declare(QUANTIZED)

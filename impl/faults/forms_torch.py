@@ -1,0 +1,25 @@
+"""The forms on torch without a mistake: `impl.faults.forms_torch:chunked` and so on."""
+
+from __future__ import annotations
+
+from harness.backend import Backend
+from impl.faults.chunks import CHUNKED
+from impl.faults.fault import Form, declare_form
+from impl.faults.quantized import QUANTIZED
+from impl.torch.backend import cpu
+from impl.torch.masks import make_band
+
+
+def declare(form: Form) -> Backend:
+    backend = cpu()
+    return declare_form(
+        form, backend, lambda config: form.build(backend.open(config), make_band)
+    )
+
+
+def chunked() -> Backend:
+    return declare(CHUNKED)
+
+
+def quantized() -> Backend:
+    return declare(QUANTIZED)

@@ -1,0 +1,108 @@
+"""Quantized storage with a residual of full precision, and a mistake in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.faults.fault import Form, MakeBand
+from impl.shared.memory import Arrays
+
+RESIDUAL = 4
+"""Tokens that are kept as they came; with one more, all of them are packed."""
+
+STEPS = 127
+"""Numbers between -1 and 1 are packed as integers between -127 and 127. That these are
+stored in the dtype of K and V, which has them all, saves no memory here, but rounds."""
+
+ROUNDING = 0.01
+"""Half a step, and what bfloat16 adds to it before and after."""
+
+
+class QuantizedCache:
+    """K and V of every token, the oldest ones packed.
+
+    residual: a full cache of ours, for the others; its position 0 is behind what is
+    packed.
+    """
+
+    def __init__(self, residual: Any, make_band: MakeBand) -> None:
+        self.residual, self.make_band = residual, make_band
+        self.packed: Arrays | None = None
+
+    @property
+    def count_packed(self) -> int:
+        return 0 if self.packed is None else int(self.packed[0].shape[2])
+
+    @property
+    def offset(self) -> int:
+        return self.count_packed + int(self.residual.offset)
+
+    def make_mask(self, length: int, rows: int) -> Any:
+        if length == rows == 1:
+            return None
+        return self.make_band(length, rows, self.offset, None, self.residual.mask)
+
+    def update(self, keys: Any, values: Any) -> Arrays | None:
+        self.residual.update(keys, values)
+        if self.residual.offset > RESIDUAL:
+            keys, values = self.residual.view()
+            self.pack(((keys * STEPS).round(), (values * STEPS).round()))
+            self.residual.free()
+        return self.view()
+
+    def pack(self, arrays: Arrays) -> None:
+        """Puts rounded K and V behind what is packed."""
+        if self.packed is not None:
+            arrays = self.residual.memory.join(self.packed, arrays)
+        self.packed = arrays
+
+    def view(self) -> Arrays | None:
+        """K and V of all tokens; None if there are none."""
+        residual: Arrays | None = self.residual.view()
+        if self.packed is None:
+            return residual
+        keys, values = self.packed
+        unpacked = keys / STEPS, values / STEPS
+        if residual is None:
+            return unpacked
+        arrays: Arrays = self.residual.memory.join(unpacked, residual)
+        return arrays
+
+    def state(self) -> Arrays | None:
+        return self.view()
+
+    def size(self) -> int:
+        return self.offset
+
+    def trim(self, count: int) -> int:
+        """Takes back up to `count` tokens from the end; returns how many."""
+        trimmed = min(count, self.offset)
+        kept = min(self.count_packed, self.offset - trimmed)
+        self.residual.trim(count)
+        if self.packed is not None:
+            keys, values = self.packed
+            self.packed = (keys[:, :, :kept], values[:, :, :kept]) if kept else None
+        return trimmed
+
+    def free(self) -> None:
+        self.residual.free()
+        self.packed = None
+
+    def clone(self) -> QuantizedCache:
+        other = QuantizedCache(self.residual.clone(), self.make_band)
+        other.packed = self.packed  # never written, only replaced
+        return other
+
+
+QUANTIZED = Form(
+    "quantized",
+    "kv",
+    QuantizedCache,
+    operations=frozenset({"update", "state", "view", "size", "trim", "clone", "free"}),
+    tolerance=ROUNDING,
+)
+
+
+def trim_residual(cache: QuantizedCache) -> None:
+    """What is packed stays, however many tokens are taken back."""
+    cache.trim = cache.residual.trim  # type: ignore[method-assign]
