@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,8 +133,12 @@ def parse_json(text: str, where: str) -> Any:
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not a number of JSON")
 
+    def parse_float(digits: str) -> float:
+        number = float(digits)
+        return number if math.isfinite(number) else refuse(f"{shorten(digits, 24)}")
+
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, parse_float=parse_float)
     except json.JSONDecodeError as error:
         is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
         ends = "; the file may be cut off" if is_cut else ""
@@ -232,7 +237,7 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
 
 def make_whole(value: Any) -> Any:
     """The same with whole floats as ints, however deep."""
-    if isinstance(value, float):
+    if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
         return [make_whole(item) for item in value]

@@ -113,8 +113,7 @@ class Slots:
             self.cache.copy_prefix(source, target, len(tokens))
             slot.tokens = list(tokens)
         except REFUSALS:
-            self.cache.remove(target, 0, None)
-            slot.tokens = []
+            slot.tokens = []  # and whatever was copied goes when the request begins
 
     def cut(self, number: int, length: int) -> int:
         """The sequence keeps its first `length` tokens, or nothing if the cache cannot do
@@ -148,7 +147,7 @@ class Slots:
         must. What follows moves up; if the cache cannot do that, all that is left is to
         be computed again."""
         slot = self.slots[number]
-        half = max(1, (self.context - self.keep) // 2)
+        half = (self.context - self.keep) // 2
         gone = max(half, count) - (self.context - len(slot.tokens))
         left = slot.tokens[: self.keep] + slot.tokens[self.keep + gone :]
         try:

@@ -6,7 +6,7 @@ tokens, from its beginning on, and there is a set of those: `points`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reference.layers import GetTags, Layer, Model, Tokens, count_common
@@ -85,7 +85,7 @@ class Trie(Model):
         """
         self.check_begin(tokens)
         for checkpoint in checkpoints:
-            if checkpoint < 1:
+            if isinstance(checkpoint, bool) or checkpoint < 1:
                 raise ValueError(f"checkpoint {checkpoint} is not behind any token")
         matched = self.count_matched(tokens)
         most = min(matched, len(tokens) - 1)
@@ -197,34 +197,35 @@ class Trie(Model):
             self.clock += 1
             self.points[min(behind, key=len)].used = self.clock
 
-    def get_parent(self, path: Path) -> Path:
-        """The longest other stored path that it begins with."""
-        before = [other for other in self.points if is_beginning(other, path)]
-        return max(before, key=len, default=())
-
-    def get_children(self, path: Path) -> list[Path]:
-        behind = [other for other in self.points if is_beginning(path, other)]
-        return [other for other in behind if self.get_parent(other) == path]
-
-    def is_end(self, path: Path) -> bool:
-        """Nothing is stored behind it."""
-        return not any(is_beginning(path, other) for other in self.points)
+    def get_parents(self) -> dict[Path, Path]:
+        """Of each stored path the longest other one that it begins with."""
+        parents: dict[Path, Path] = {}
+        before: list[Path] = [()]
+        for path in sorted(self.points):  # what one begins with comes before it
+            while not is_beginning(before[-1], path):
+                before.pop()
+            parents[path] = before[-1]
+            before.append(path)
+        return parents
 
     def count_tokens(self) -> int:
         """Tokens that are stored; those that two paths begin with count once."""
-        return sum(len(path) - len(self.get_parent(path)) for path in self.points)
+        parents = self.get_parents()
+        return sum(len(path) - len(parent) for path, parent in parents.items())
 
     def count_bytes(self) -> int:
-        return sum(self.count_point_bytes(path) for path in self.points)
+        return sum(self.count_layer_bytes(number) for number in range(len(self.layers)))
 
-    def count_point_bytes(self, path: Path) -> int:
-        """What is stored between the point before and this one, and at this one."""
-        begin, end = len(self.get_parent(path)), len(path)
-        captured = self.points[path].captured
+    def count_layer_bytes(self, number: int) -> int:
+        """What is stored of one layer: all that lies between two points, if it can be
+        cut; else what was captured at each."""
+        layer = self.layers[number]
+        if layer is None:
+            return 0
         return sum(
-            layer.count_bytes(begin, end)
-            for number, layer in enumerate(self.layers)
-            if layer is not None and (layer.can_be_cut or number in captured)
+            layer.count_bytes(len(parent), len(path))
+            for path, parent in self.get_parents().items()
+            if layer.can_be_cut or number in self.points[path].captured
         )
 
     # --- the limit ----------------------------------------------------------------------
@@ -238,28 +239,35 @@ class Trie(Model):
     def keep_limit(self) -> None:
         """Lets go of what was not used for the longest time, while there is too much."""
         while self.limit is not None and self.count_bytes() > self.limit:
-            victims = [path for path in self.points if self.can_go(path)]
+            parents = self.get_parents()
+            victims = self.list_victims(parents)
             if not victims:
                 return
-            self.evict(min(victims, key=lambda path: self.points[path].used))
+            victim = min(victims, key=lambda path: self.points[path].used)
+            children = list(parents.values()).count(victim)
+            self.evict(victim, children)
 
-    def can_go(self, path: Path) -> bool:
-        """Nothing goes that the conversation which the layers stand on runs along, not
-        even with its first token; else the end of a path, or what was captured on the
-        way."""
-        if count_common(path, self.get_live()) > len(self.get_parent(path)):
-            return False
-        return self.is_end(path) or bool(self.points[path].captured)
+    def list_victims(self, parents: Mapping[Path, Path]) -> list[Path]:
+        """What can go: the end of a path, or what was captured on the way. But nothing
+        that the conversation which the layers stand on runs along, not even with its
+        first token."""
+        live, inner = self.get_live(), set(parents.values())
+        return [
+            path
+            for path, parent in parents.items()
+            if count_common(path, live) <= len(parent)
+            and (path not in inner or self.points[path].captured)
+        ]
 
     def get_live(self) -> Path:
         """The tokens that every layer has read now."""
         tokens = self.live if self.request is None else self.request
         return tuple(tokens[: self.get_reached()])
 
-    def evict(self, path: Path) -> None:
+    def evict(self, path: Path, children: int) -> None:
         """The end of a path goes, back to the point before. On the way only what was
         captured goes; the tokens stay for what lies behind, and the point too if paths
         part there."""
         self.points[path].captured.clear()
-        if len(self.get_children(path)) <= 1:
+        if children <= 1:
             del self.points[path]

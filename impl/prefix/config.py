@@ -12,8 +12,8 @@ from impl.prefix.trie import Trie
 
 ERRORS: Mapping[str, type[Exception]] = {"no-slot": NoSlotError}
 
-ALWAYS = {"begin", "feed", "close", "cancel", "break"}
-STORE = {*ALWAYS, "refuse", "count", "free"}
+ALWAYS = {"begin", "feed", "close", "cancel", "break", "refuse"}
+STORE = {*ALWAYS, "count", "free"}
 
 OPERATIONS: Mapping[str, frozenset[str]] = {
     "session": frozenset(STORE),
@@ -24,7 +24,7 @@ OPERATIONS: Mapping[str, frozenset[str]] = {
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "session": {},
     "trie": {"interval": (None, None, 1, 2, 3, 5)},
-    "slots": {},
+    "slots": {"interval": (None, 1, 2, 3)},
 }
 
 

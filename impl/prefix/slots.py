@@ -123,8 +123,7 @@ class Slots:
             self.cache.copy_prefix(source, target, len(tokens))
             slot.tokens = tokens
         except self.refusals:
-            self.cache.remove(target, 0, None)
-            slot.tokens = []
+            slot.tokens = []  # and whatever was copied goes when the request begins
 
     def go(self, number: int, request: list[int]) -> tuple[int, str]:
         """Brings a sequence to where the request leaves it, or empties it; how many
@@ -191,7 +190,7 @@ class Slots:
         must. What follows moves up; if the cache cannot do that, all that is left is to
         be computed again."""
         slot = self.slots[number]
-        half = max(1, (self.context - self.keep) // 2)
+        half = (self.context - self.keep) // 2
         end = self.keep + max(half, count) - (self.context - len(slot.tokens))
         left = slot.tokens[: self.keep] + slot.tokens[end:]
         try:

@@ -21,7 +21,7 @@ def check_tokens(tokens: Iterable[int]) -> list[int]:
         if not isinstance(token, int) or isinstance(token, bool):
             raise ValueError(
                 f"token {token!r} at place {place} is not an integer; give the numbers"
-                " that the tokenizer made"
+                " that the tokenizer made as Python integers"
             )
     return checked
 

@@ -208,7 +208,7 @@ def check_limit(limit: int | None) -> None:
 
 def check_checkpoints(checkpoints: Collection[int]) -> None:
     for checkpoint in checkpoints:
-        if not isinstance(checkpoint, int) or checkpoint < 1:
+        if type(checkpoint) is not int or checkpoint < 1:
             raise ValueError(
                 f"begin: checkpoint {checkpoint!r} is not behind any token; give numbers"
                 " of tokens from 1 on"

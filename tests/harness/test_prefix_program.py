@@ -3,13 +3,14 @@ skipped, and what the reference answers."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from harness.contracts.prefix import PREFIX
 from harness.errors import UsageError
-from harness.program import Program, parse_program
+from harness.program import Program, parse_json, parse_program
 from harness.run import trace
 
 
@@ -100,6 +101,49 @@ def test_what_cannot_be_asked_now_is_skipped() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [
+        ("session", {"op": "limit", "bytes": 3}),
+        ("session", {"op": "checkpoint", "offsets": [1]}),
+        ("slots", {"op": "count"}),
+        ("slots", {"op": "free"}),
+    ],
+)
+def test_what_a_kind_does_not_have_is_skipped(kind: str, op: dict[str, Any]) -> None:
+    layers = ["causal"] if kind == "slots" else ["kv"]
+    (answer,) = trace(parse([op], kind=kind, layers=layers))
+    assert answer == {"skipped": f"a {kind} cache has no {op['op']}"}
+
+
+def test_what_is_no_integer_stays_what_it_is() -> None:
+    """It is the cache that must refuse it, in a saved program too."""
+    program = parse([{"op": "begin", "tokens": [1.5]}, {"op": "begin", "tokens": [2.0]}])
+    assert [op["tokens"] for op in program.ops] == [[1.5], [2]]
+    assert trace(program)[0] == {"error": "usage"}
+
+
+def test_a_number_without_end_is_no_number() -> None:
+    with pytest.raises(UsageError, match="1e400 is not a number of JSON"):
+        parse_json('{"ops": [{"op": "begin", "tokens": [1e400]}]}', "here")
+
+
+def test_long_histories_are_traced_in_seconds() -> None:
+    """Nothing in the reference grows with the square of all that is stored."""
+    talk = [
+        {"op": "begin", "tokens": list(range(400))},
+        {"op": "feed", "count": 400},
+        {"op": "close"},
+        {"op": "limit", "bytes": 10},
+        {"op": "begin", "tokens": [1]},
+        {"op": "close"},
+    ]
+    started = time.monotonic()
+    answers = trace(parse(talk, kind="trie", interval=1))
+    assert answers[2] == {"stored": 400}
+    assert time.monotonic() - started < 5
+
+
 def test_a_trace_says_what_remains_and_what_every_layer_holds() -> None:
     program = parse(
         [
@@ -155,7 +199,7 @@ def test_slots_answer_with_what_the_slot_holds() -> None:
         | {"tokens": [1], "remaining": [2]},
         {"slot": 1, "offsets": [1], "tokens": [1], "remaining": [3]},
         {"error": "no-slot"},
-        {"stored": 1, "tokens": [1]},
+        {"stored": 1, "offsets": [1], "tokens": [1], "remaining": []},
     ]
 
 

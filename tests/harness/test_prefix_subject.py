@@ -95,7 +95,9 @@ def close_early(trie: Any) -> None:
 def test_a_snapshot_that_is_never_closed_is_missed_after_free() -> None:
     where, words = find(forget_to_close, [*TALK, {"op": "free"}])
     assert where == "free snapshots"
-    assert words == "snapshots of 96 bytes are open, but what is stored takes 0"
+    assert (
+        words == "of layer 0 snapshots of 96 bytes are open, but what is stored takes 0"
+    )
 
 
 def test_or_at_the_end_where_nothing_was_freed() -> None:
@@ -112,7 +114,9 @@ def test_a_snapshot_that_is_closed_twice_is_noticed() -> None:
 def test_so_is_one_that_is_closed_too_early() -> None:
     where, words = find(close_early, TALK)
     assert where == "close snapshots"
-    assert words == "snapshots of 0 bytes are open, but what is stored takes 96"
+    assert (
+        words == "of layer 0 snapshots of 0 bytes are open, but what is stored takes 96"
+    )
 
 
 def test_so_is_one_of_another_layer() -> None:

@@ -284,7 +284,7 @@ def test_bad_text_is_refused(text: str, words: str) -> None:
 
 def test_a_number_beyond_all_floats_is_refused() -> None:
     text = json.dumps(with_op(op="trim", count=777)).replace("777", "1e999")
-    with pytest.raises(UsageError, match="count: inf is not of type 'integer'"):
+    with pytest.raises(UsageError, match="1e999 is not a number of JSON"):
         parse_program(parse_json(text, "here"), "here")
 
 

@@ -80,7 +80,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 """What is drawn for a field of the config, the simplest first."""
 
 LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
-"""Of the bytes that a trie may store: as many as so many tokens of all layers take."""
+"""Of the bytes that a trie may store: as many as so many tokens take, stored as one path
+in all layers."""
 
 METHODS = {
     "feed": "extend",
@@ -90,7 +91,12 @@ METHODS = {
 }
 """What a backend needs for an operation, if it is not a method of the same name."""
 
-OWN = {"slots": configs.SLOTS_ONLY, "trie": configs.TRIE_ONLY, "session": ()}
+OWN = {
+    "slots": (*configs.SLOTS_ONLY, "interval"),
+    "trie": (*configs.TRIE_ONLY, "interval"),
+    "session": (),
+}
+"""The fields that do not belong to every kind."""
 
 
 class PrefixContract(Contract):
@@ -113,9 +119,7 @@ class PrefixContract(Contract):
         return configs.why_not_config(config)
 
     def list_operations(self, kind: str) -> Sequence[str]:
-        only = {"session": {"checkpoint", "limit"}, "trie": set()}
-        slots = {"refuse", "checkpoint", "count", "limit", "free"}
-        absent = only.get(kind, slots)
+        absent = operations.ABSENT[kind]
         return [name for name in self.operations if name not in absent]
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
@@ -131,7 +135,7 @@ class PrefixContract(Contract):
             name: schema.get("default") for name, schema in self.config.items()
         }
         config["kind"] = kind
-        others = {name for owner, own in OWN.items() if owner != kind for name in own}
+        others = {name for own in OWN.values() for name in own} - set(OWN[kind])
         for name in self.config:
             if name in others:
                 continue
@@ -143,6 +147,8 @@ class PrefixContract(Contract):
                 options = [keep for keep in options if keep < config["context"]]
             if options:
                 config[name] = source.pick(list(options))
+        if kind == "slots" and "recurrent" not in config["layers"]:
+            config["interval"] = None
         if kind == "trie" and "limit" in declared.operations:
             config["limit"] = draw_limit(source, config)
         return config
@@ -173,8 +179,8 @@ class PrefixContract(Contract):
         return states.get_prefix_states(op, model)
 
     def get_facts(self, op: Op, model: Model) -> Mapping[str, int]:
-        """matched: tokens that are stored; whole: 1 if a request that was stored ended
-        with the last of these."""
+        """matched: tokens that are stored; whole: 1 if something is stored that ends with
+        the last of these: a request did, or was captured, or parted there."""
         tokens, stored = op.get("tokens", []), model.list_stored()
         matched = max((count_common(tokens, path) for path in stored), default=0)
         return {"matched": matched, "whole": int(tokens in stored)}

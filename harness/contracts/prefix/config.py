@@ -55,11 +55,12 @@ CONFIG: Mapping[str, Schema] = {
     "shift": {"type": "boolean", "default": True},
 }
 """`layers`: the cache of each layer, null for none; of slots, the caches of a wrapper, or
-the only one. `limit`, in bytes, and `interval` belong to tries. `slots`, `context`,
-`keep` and `several_users` belong to slots, and so does `shift`."""
+the only one. `limit`, in bytes, belongs to tries; `interval` to tries, and to recurrent
+caches under slots. `slots`, `context`, `keep` and `several_users` belong to slots, and so
+does `shift`."""
 
 SLOTS_ONLY = ("slots", "context", "keep", "several_users", "shift")
-TRIE_ONLY = ("limit", "interval")
+TRIE_ONLY = ("limit",)
 
 
 def why_not_config(config: Mapping[str, Any]) -> str | None:
@@ -69,6 +70,9 @@ def why_not_config(config: Mapping[str, Any]) -> str | None:
         for name in names:
             if kind != owner and config[name] != CONFIG[name]["default"]:
                 return f"{name} belongs to {owner}, not to {kind}"
+    has_interval = kind == "trie" or "recurrent" in config["layers"]
+    if config["interval"] is not None and not has_interval:
+        return f"interval belongs to trie and recurrent caches, not to this {kind}"
     for spec in config["layers"]:
         why = why_not_spec(spec, kind)
         if why:
@@ -108,6 +112,9 @@ def take_over(
     return {**defaults, **{name: config[name] for name in names}}
 
 
+CHECKPOINTS = 4
+"""That a recurrent cache keeps of each state."""
+
 DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
 
 
@@ -122,6 +129,8 @@ def get_unified_config(config: Mapping[str, Any]) -> dict[str, Any]:
     unified = take_over(config, UNIFIED_CONFIG, (*DIMENSIONS, "shift"))
     unified |= {"sequences": config["slots"], "capacity": config["context"]}
     unified["batch"] = config["context"]
+    if config["interval"] is not None:
+        unified |= {"interval": config["interval"], "checkpoints": CHECKPOINTS}
     layers = [parse_layer(spec) for spec in config["layers"]]
     if len(layers) == 1:
         return {**unified, **layers[0]}

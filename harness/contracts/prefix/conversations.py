@@ -43,16 +43,18 @@ def get_offsets(layers: Sequence[Layer | None]) -> list[int | None]:
 class ConversationModel:
     """The reference of one program.
 
-    tags: of every conversation computed so far, that of its last token. told: the
-    conversations that there were, to draw others from. refusing, checkpoints: what the
-    next request is to meet. fed: the tags of the last pass. broken: it broke off. past:
-    what happened since the last request began, for the abstract states.
+    tags: of every token that was computed, by the tag of the token before it, which
+    stands for all that come before, and the token itself. told: the conversations that
+    there were, to draw others from. refusing, checkpoints: what the next request is to
+    meet. reused: how much of the request was there when it began. fed: the tags of the
+    last pass. broken: it broke off. past: what happened since the last request began, for
+    the abstract states.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
-        self.tags: dict[tuple[int, ...], int] = {}
+        self.tags: dict[tuple[int | None, int], int] = {}
         layers = [open_layer(config, spec) for spec in config["layers"]]
         self.is_trie = config["kind"] == "trie"
         limits = config["limit"], config["interval"]
@@ -67,6 +69,7 @@ class ConversationModel:
         self.checkpoints: list[int] = []
         self.fed: list[int] = []
         self.broken = False
+        self.reused = 0
         self.past: set[str] = set()
 
     # --- tokens -------------------------------------------------------------------------
@@ -74,13 +77,15 @@ class ConversationModel:
     def get_tags(self, tokens: Sequence[int]) -> list[int]:
         """The tags of a conversation; a token that was never computed behind these tokens
         gets the next free one."""
-        paths = [tuple(tokens[: end + 1]) for end in range(len(tokens))]
+        tags: list[int] = []
         fresh = self.tag
-        for path in paths:
-            if path not in self.tags:
-                self.tags[path] = fresh
+        for token in tokens:
+            link = (tags[-1] if tags else None, token)
+            if link not in self.tags:
+                self.tags[link] = fresh
                 fresh += 1
-        return [self.tags[path] for path in paths]
+            tags.append(self.tags[link])
+        return tags
 
     def list_stored(self) -> list[list[int]]:
         """The conversations that are stored, as far as they go."""
@@ -117,6 +122,7 @@ class ConversationModel:
         if "error" in answer:
             return answer
         self.past, self.broken = set(), False
+        self.reused = cache.computed
         self.tell(list(tokens))
         return {"remaining": answer["result"], **self.describe_layers()}
 
@@ -157,7 +163,7 @@ class ConversationModel:
         return answer
 
     def close(self) -> Answer:
-        fed = self.cache.request is not None and self.cache.computed > 0
+        fed = self.cache.computed > self.reused
         request = self.cache.request
         before = self.list_points()
         answer = self.ask(self.cache.close)
@@ -197,7 +203,7 @@ class ConversationModel:
         if "error" in answer:
             return answer
         self.past = {"freed"}
-        return {"offsets": get_offsets(self.cache.layers)}
+        return self.describe_layers()
 
     def set_limit(self, limit: int | None) -> Answer:
         assert isinstance(self.cache, Trie)

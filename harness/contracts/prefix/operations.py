@@ -3,7 +3,7 @@ models and the subjects: conversations (session, trie) and slots have their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Operation, Schema, Source
@@ -29,10 +29,24 @@ def get_user(op: Op) -> str:
     return str(op.get("user", "a"))
 
 
+ABSENT: Mapping[str, Collection[str]] = {
+    "session": ("checkpoint", "limit"),
+    "trie": (),
+    "slots": ("checkpoint", "count", "limit", "free"),
+}
+"""The operations that a kind does not have."""
+
+
 class PrefixOperation(Operation):
     """What they share: of several users, each operation is one's."""
 
     def illegal(self, op: Op, model: Model) -> str | None:
+        kind = model.config["kind"]
+        if self.name in ABSENT[kind]:
+            return f"a {kind} cache has no {self.name}"
+        return self.illegal_here(op, model)
+
+    def illegal_here(self, op: Op, model: Any) -> str | None:
         return None
 
     def is_open(self, op: Op, model: Model) -> bool:
@@ -70,7 +84,7 @@ class Begin(PrefixOperation):
     name = "begin"
     fields: ClassVar[Mapping[str, Schema]] = {"tokens": TOKENS, **USER}
 
-    def illegal(self, op: Op, model: Model) -> str | None:
+    def illegal_here(self, op: Op, model: Any) -> str | None:
         if isinstance(model, SlotsModel) and get_user(op) in model.users:
             return f"user {op['user']} has an open request"
         return None
@@ -113,7 +127,7 @@ class Feed(PrefixOperation):
     def tokens(self, op: Op) -> int:
         return int(op["count"])
 
-    def illegal(self, op: Op, model: Model) -> str | None:
+    def illegal_here(self, op: Op, model: Any) -> str | None:
         return self.why_not_feed(op, model)
 
     def draw(self, source: Source, model: Model) -> Op | None:
@@ -171,7 +185,7 @@ class Break(PrefixOperation):
     def tokens(self, op: Op) -> int:
         return int(op["count"])
 
-    def illegal(self, op: Op, model: Model) -> str | None:
+    def illegal_here(self, op: Op, model: Any) -> str | None:
         if op["layers"] >= len(model.config["layers"]):
             return "all layers would have seen the tokens"
         why = self.why_not_feed(op, model)
@@ -210,7 +224,7 @@ class Close(PrefixOperation):
     early = 8
     fields: ClassVar[Mapping[str, Schema]] = USER
 
-    def illegal(self, op: Op, model: Model) -> str | None:
+    def illegal_here(self, op: Op, model: Any) -> str | None:
         if isinstance(model, SlotsModel) and get_user(op) not in model.users:
             return "no request is open"
         return None
@@ -230,7 +244,7 @@ class Close(PrefixOperation):
 
     def observe(self, op: Op, subject: Any, model: Any) -> Answer:
         if isinstance(subject, SlotsSubject):
-            return subject.close(op["user"], self.name)
+            return subject.close(op["user"], self.name, model)
         answer: Answer = subject.close(self.name, model)
         return answer
 
@@ -246,33 +260,42 @@ class Cancel(Close):
 
 
 class Refuse(PrefixOperation):
+    """The caches below refuse what they could do: layers to go back, the cache under
+    slots to be cut."""
+
     name = "refuse"
     fields: ClassVar[Mapping[str, Schema]] = {
-        "layers": NUMBERS,
+        "layers": {**NUMBERS, "default": []},
         "raising": {"type": "boolean", "default": False},
     }
 
     def draw(self, source: Source, model: Model) -> Op | None:
+        if isinstance(model, SlotsModel):
+            return {"op": self.name}
         if self.is_open({}, model):
             return None
         layers = len(model.config["layers"])
-        one = source.below(layers)
-        chosen = sorted({one, source.below(layers)})
+        chosen = sorted({source.below(layers), source.below(layers)})
         raising = {"raising": True} if source.below(2) else {}
         return {"op": self.name, "layers": chosen, **raising}
 
-    def expect(self, op: Op, model: ConversationModel) -> Answer:
-        model.refusing = op["layers"]
+    def expect(self, op: Op, model: Model) -> Answer:
+        if isinstance(model, SlotsModel):
+            model.pool.refusing = True
+        else:
+            model.refusing = op["layers"]
         return {}
 
-    def observe(self, op: Op, subject: ConversationSubject, model: Model) -> Answer:
-        subject.refusing, subject.raising = op["layers"], op["raising"]
+    def observe(self, op: Op, subject: Subject, model: Model) -> Answer:
+        if isinstance(subject, ConversationSubject):
+            subject.refusing, subject.raising = op["layers"], op["raising"]
         return {}
 
     def describe(self, op: Op) -> str:
         layers = ", ".join(map(str, op["layers"]))
         how = "raise an error" if op["raising"] else "refuse"
-        return f"the next time layers {layers} should go back, they {how}"
+        whose = f"layers {layers} should go back, they" if layers else "it is cut, it"
+        return f"the next time {whose} {how}" + ("" if layers else "s")
 
 
 class Checkpoint(PrefixOperation):
@@ -282,10 +305,14 @@ class Checkpoint(PrefixOperation):
     def draw(self, source: Source, model: Model) -> Op | None:
         if self.is_open({}, model):
             return None
-        most = model.reach
-        first = source.between(1, most)
-        offsets = sorted({first, *([source.between(1, most)] if source.below(2) else [])})
-        return {"op": self.name, "offsets": offsets}
+        near = [len(path) - less for path in model.list_stored() for less in (0, 1)]
+        near = [offset for offset in near if offset > 0] or [1]
+        count = 1 + source.below(2)
+        offsets = {
+            source.pick(near) if source.below(2) else source.between(1, model.reach)
+            for _ in range(count)
+        }
+        return {"op": self.name, "offsets": sorted(offsets)}
 
     def expect(self, op: Op, model: ConversationModel) -> Answer:
         model.checkpoints = op["offsets"]

@@ -29,6 +29,9 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
         request = ask_at_once(ops[begin:end])
         if request is not None:
             yield [*ops[:begin], *request, *ops[end:]]
+    for place, op in enumerate(ops):
+        if op["op"] == "cancel":
+            yield [*ops[:place], {**op, "op": "close"}, *ops[place + 1 :]]
     longest = max((len(op["tokens"]) for op in ops if op["op"] == "begin"), default=0)
     for place in range(longest):
         shorter = [leave_out_token(op, place) for op in ops]

@@ -13,6 +13,24 @@ from harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
 from harness.contracts.unified.subject import UnifiedSubject
 
 
+class WatchedPool:
+    """A unified cache of the backend. refusing: it refuses to be cut once, as a cache may
+    that cannot do what it should."""
+
+    def __init__(self, cache: Any, errors: Mapping[str, type[Exception]]) -> None:
+        self.cache, self.errors = cache, errors
+        self.refusing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cache, name)
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        if self.refusing and begin > 0:
+            self.refusing = False
+            raise self.errors["not-supported"]("it could, but refuses")
+        self.cache.remove(sequence, begin, end)
+
+
 class SlotsSubject:
     """The slots of one program in a backend. unified: the cache under them."""
 
@@ -24,10 +42,12 @@ class SlotsSubject:
         unified = get_unified_config(config)
         self.unified = self.unified_type(backend, unified, tags, every)
         builds_on = backend.contracts["prefix"][config["kind"]].builds_on
-        caches = [self.unified.cache] if builds_on else None
+        self.pool = WatchedPool(self.unified.cache, backend.errors)
+        caches = [self.pool] if builds_on else None
         given = {**config, "poison": backend.poison, "caches": caches}
         self.cache = backend.open(given)
-        self.unified.cache = self.cache.cache
+        if not builds_on:
+            self.unified.cache = self.cache.cache
         self.users: dict[str, int] = {}
 
     @property
@@ -36,13 +56,18 @@ class SlotsSubject:
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
-        return {
+        answer = {
             "offsets": [len(tokens)],
             "tokens": list(tokens),
             "remaining": list(remaining),
         }
+        for handed_out in (tokens, remaining):
+            if isinstance(handed_out, list):
+                handed_out.clear()  # it is the caller's
+        return answer
 
     def begin(self, op: Op, model: SlotsModel) -> Answer:
+        self.pool.refusing = model.pool.refused
         tokens = list(op["tokens"])
         answer = self.unified.ask(lambda: self.cache.begin(tokens))
         tokens[:] = [NO_TOKEN] * len(tokens)  # they are the caller's
@@ -57,6 +82,7 @@ class SlotsSubject:
         return {"slot": slot, **self.describe_slot(slot)}
 
     def feed(self, op: Op, model: SlotsModel) -> Answer:
+        self.pool.refusing = model.pool.refused
         slot, count = self.users[op["user"]], model.fed
         answer: Answer = {}
         if count:
@@ -90,6 +116,7 @@ class SlotsSubject:
 
     def break_off(self, op: Op, model: SlotsModel) -> Answer:
         """Announces the pass, and puts it in the first layers only."""
+        self.pool.refusing = model.pool.refused
         slot = self.users[op["user"]]
         positions = self.reserve(slot, model.fed)
         forward = make_forward(positions, slot)
@@ -99,11 +126,12 @@ class SlotsSubject:
             self.unified.put_some(op["layers"], model.unified)
         return {"positions": positions, **answer, **self.describe_slot(slot)}
 
-    def close(self, user: str, name: str) -> Answer:
+    def close(self, user: str, name: str, model: SlotsModel) -> Answer:
+        self.pool.refusing = model.pool.refused
         slot = self.users.pop(user)
         call = self.cache.close if name == "close" else self.cache.cancel
         stored = call(slot)
-        return {"stored": stored, "tokens": list(self.cache.get_tokens(slot))}
+        return {"stored": stored, **self.describe_slot(slot)}
 
     # --- checks beside the answer -------------------------------------------------------
 

@@ -173,7 +173,7 @@ class ConversationSubject:
 
     def free(self, model: ConversationModel) -> Answer:
         answer = self.change(self.cache.free, model)
-        return answer or {"offsets": self.get_offsets()}
+        return answer or self.describe_layers(model)
 
     def change(self, call: Callable[[], Any], model: ConversationModel) -> Answer:
         """`call` changes what is stored."""
@@ -192,15 +192,17 @@ class ConversationSubject:
 
     def check_snapshots(self, model: ConversationModel) -> None:
         """The snapshots that are open are what is stored, no more and no less."""
-        if not self.watched:
-            return
-        held = sum(cache.get_bytes() for cache in self.watched if cache is not None)
-        stored = model.cache.count_bytes() if isinstance(model.cache, Trie) else 0
-        if held != stored:
-            raise Broken(
-                "snapshots",
-                f"snapshots of {held} bytes are open, but what is stored takes {stored}",
-            )
+        for number, cache in enumerate(self.watched):
+            if cache is None:
+                continue
+            held, trie = cache.get_bytes(), model.cache
+            stored = trie.count_layer_bytes(number) if isinstance(trie, Trie) else 0
+            if held != stored:
+                raise Broken(
+                    "snapshots",
+                    f"of layer {number} snapshots of {held} bytes are open, but what is"
+                    f" stored takes {stored}",
+                )
 
     def settle(self, op: Op) -> None:
         for layer in self.layers:

@@ -9,6 +9,7 @@ from harness.contracts.base import Answer, Op
 from harness.contracts.prefix.config import get_unified_config
 from harness.contracts.unified.forward import Forward
 from harness.contracts.unified.model import UnifiedModel
+from reference.errors import NotSupported
 from reference.slots import REFUSALS, NoSlot, Slot, Slots
 
 FORWARD = Forward()
@@ -16,16 +17,24 @@ MOST_TOLD = 24
 
 
 class WatchedReference:
-    """The reference cache of a unified model, which learns of all that is asked of it."""
+    """The reference cache of a unified model, which learns of all that is asked of it.
+
+    refusing: the next time that something is to be cut off, it refuses. refused: it has
+    done so in the last operation.
+    """
 
     def __init__(self, model: UnifiedModel) -> None:
         self.model = model
+        self.refusing = self.refused = False
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.model.close()  # in a wrapper, some caches may copy before one refuses
         self.model.cache.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        if self.refusing and begin > 0 and self.model.get_end(sequence) > begin:
+            self.refusing, self.refused = False, True
+            raise NotSupported("it could, but refuses")
         refused = None
         with self.model.watch_turns(sequence):
             try:
@@ -52,8 +61,9 @@ class SlotsModel:
         self.config, self.rows = config, rows
         self.tag = 0
         self.unified = UnifiedModel(get_unified_config(config), rows)
+        self.pool = WatchedReference(self.unified)
         self.slots = Slots(
-            WatchedReference(self.unified),
+            self.pool,
             config["slots"],
             config["context"],
             config["keep"],
@@ -83,7 +93,7 @@ class SlotsModel:
         }
 
     def begin(self, op: Op) -> Answer:
-        self.past = set()
+        self.past, self.pool.refused = set(), False
         tokens = op["tokens"]
         before = {number: list(slot.tokens) for number, slot in enumerate(self.list())}
         try:
@@ -116,7 +126,7 @@ class SlotsModel:
 
     def feed(self, op: Op) -> Answer:
         """A pass with the next tokens of one user; {"error": name} if it is refused."""
-        user = op["user"]
+        user, self.pool.refused = op["user"], False
         answer = self.reserve(user, op["count"])
         if "error" not in answer:
             if self.fed:
@@ -150,7 +160,7 @@ class SlotsModel:
 
     def break_off(self, op: Op) -> Answer:
         """A pass that is announced, and never computed to its end."""
-        user = op["user"]
+        user, self.pool.refused = op["user"], False
         answer = self.reserve(user, op["count"])
         self.broken.add(user)
         self.past.add("broken-off")
@@ -158,12 +168,12 @@ class SlotsModel:
         return {**told, **self.describe_slot(self.get_slot(user))}
 
     def close(self, user: str) -> Answer:
-        number = self.users.pop(user)
+        number, self.pool.refused = self.users.pop(user), False
         self.broken.discard(user)
         slot = self.list()[number]
         self.told = [*self.told, [*slot.tokens, *slot.remaining]][-MOST_TOLD:]
         stored = self.slots.close(number)
-        return {"stored": stored, "tokens": list(slot.tokens)}
+        return {"stored": stored, **self.describe_slot(slot)}
 
     def list_live(self) -> Mapping[int, int]:
         return self.unified.list_live()
