@@ -56,5 +56,5 @@ def test_fault_is_found_shrunk_saved_and_replayed(
         task = {"do": "run", "program": saved.to_json()}
         event = lockstep_pool.call({**task, "backend": backend})
         assert judge(event, saved)[0] == "FAILED"
-        event = lockstep_pool.call({**task, "backend": f"{framework}-cpu"})
+        event = lockstep_pool.call({**task, "backend": fault.get_correct(framework)})
         assert judge(event, saved)[0] == "FIXED"

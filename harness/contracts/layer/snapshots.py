@@ -68,7 +68,9 @@ class Restore(LayerOperation):
         else:
             snapshot = model.snapshots[name]
             begin, end = snapshot.begin, snapshot.end
+            middle = (begin + end) // 2
             targets = [end, end, end, end - 1, begin, begin - 1, begin + 1, end + 1, 0]
+            targets += [middle, end]
         return {"snapshot": name, "target": source.pick(targets)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:

@@ -30,7 +30,7 @@ WEIGHTS = {
     "close": 9,
     "cancel": 2,
     "checkpoint": 2,
-    "count": 2,
+    "limit": 3,
 }
 """How often an operation is drawn against the others, which have 1."""
 

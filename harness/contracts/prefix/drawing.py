@@ -31,15 +31,15 @@ def draw_request(source: Source, model: Any) -> list[int]:
     known = [*stored, *model.told]
     if source.below(2):
         known = stored[-1:] or known
-    way = source.below(8)
-    if not known or way == 7:
+    way = source.below(9)
+    if not known or way == 8 or (way == 7 and len(stored) > 1):
         return draw_tokens(source, model, 2 * longer)
     tokens = list(source.pick(known))
-    if way in (0, 1, 2):  # goes on
+    if way in (0, 1):  # goes on
         tokens = [*tokens, *draw_tokens(source, model, longer)]
     elif way == 3:  # stops short
         tokens = tokens[: source.between(1, len(tokens))]
-    elif way in (4, 5):  # leaves it somewhere
+    elif way in (4, 5, 6):  # leaves it somewhere
         cut = source.below(len(tokens))
         tokens = [*tokens[:cut], *draw_tokens(source, model, longer)]
     return tokens[: model.reach]

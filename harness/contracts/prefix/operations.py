@@ -372,8 +372,11 @@ class Limit(PrefixOperation):
     def draw(self, source: Source, model: Model) -> Op | None:
         if not isinstance(model, ConversationModel):
             return None
+        few = len(model.list_stored()) < 4
+        if few and source.below(3):
+            return None
         held = model.describe_store().get("bytes", 0)
-        limits = [held - 1, held // 2, None, held * 2 // 3, held, 0, None, 2 * held]
+        limits = [held - 1, held // 2, None, held - 1, held * 5 // 6, held, 0, None]
         limit = source.pick(limits)
         return {"op": self.name, "bytes": limit if limit is None else max(0, limit)}
 
