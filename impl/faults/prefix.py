@@ -177,7 +177,7 @@ FAULTS = {
             "ollama ac5f0dbb6",
             "trie",
             "recency refreshed on the whole path: wrong victim",
-            9,
+            8,
             touch_path,
         ),
         make_fault(

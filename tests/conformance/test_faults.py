@@ -17,8 +17,9 @@ PROGRAMS, SECONDS = 2000, 30.0
 SHARD = 50
 """Programs that are run before it is seen whether they were enough."""
 
-EXCESS = {"layer": 1, "unified": 2, "prefix": 2}
-"""By how many operations a shrunk program may exceed the shortest one."""
+EXCESS = {"layer": 1, "unified": 2, "prefix": 3}
+"""By how many operations a shrunk program may exceed the shortest one. Limits in bytes
+hold a program where it is: one token fewer, and another limit is needed."""
 
 
 def search(settings: Settings, pool: Pool, most: int) -> Outcome:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from harness.contracts.base import Op
-from harness.contracts.prefix.conversations import open_layer
+from harness.contracts.prefix.conversations import ConversationModel, open_layer
+from harness.contracts.prefix.operations import OPERATIONS
 
 LISTS = ("tokens", "generate")
 
@@ -130,6 +131,8 @@ def simplify_config(
         if config[name] != plain:
             yield scale_limits(config, {**config, name: plain}, ops)
     if config["kind"] == "trie":
+        yield from list_first_limits(config, ops)
+        yield from list_tight_limits(config, ops)
         yield from list_lower_limits(config, ops)
 
 
@@ -181,6 +184,42 @@ def change_limits(
         for op in ops
     ]
     return {**config, "limit": limit if limit is None else change(limit)}, changed
+
+
+def list_first_limits(
+    config: Mapping[str, Any], ops: Sequence[Op]
+) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
+    """A limit that holds from the beginning on, not from some operation on."""
+    for place, op in enumerate(ops):
+        if op["op"] == "limit":
+            yield {**config, "limit": op["bytes"]}, [*ops[:place], *ops[place + 1 :]]
+
+
+def list_tight_limits(
+    config: Mapping[str, Any], ops: Sequence[Op]
+) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
+    """One request or operation fewer, and a limit that is just too low for what is stored
+    then."""
+    for place, op in enumerate(ops):
+        if op["op"] == "limit":
+            fewer = [[*ops[:gone], *ops[gone + 1 : place]] for gone in range(place)]
+            for begin, end in list_requests(ops[:place]):
+                rest, fed = ops[end + 1 : place], count_fed(ops[begin:end])
+                fewer = [[*ops[:begin], *grow_pass(rest, fed)], *fewer]
+            for before in fewer:
+                limit = max(0, count_stored(config, before) - 1)
+                yield config, [*before, {**op, "bytes": limit}, *ops[place + 1 :]]
+
+
+def count_stored(config: Mapping[str, Any], ops: Sequence[Op]) -> int:
+    """The bytes that a trie stores after these operations."""
+    model = ConversationModel(config, rows=False)
+    for op in ops:
+        operation = OPERATIONS[op["op"]]
+        if operation.illegal(op, model) is None:
+            operation.expect(op, model)
+        model.tag += operation.tokens(op)
+    return int(model.describe_store()["bytes"])
 
 
 def list_lower_limits(
