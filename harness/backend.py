@@ -275,6 +275,25 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Planted:
+    """A mistake that was planted in a backend, to see that it is found.
+
+    backend: with the mistake, as package.module:factory. correct: the same without it.
+    source: where a real cache made it. shortest: operations of the shortest program known
+    to show it.
+    """
+
+    id: str
+    source: str
+    contract: str
+    kind: str
+    mistake: str
+    shortest: int
+    backend: str
+    correct: str
+
+
+@dataclass(frozen=True)
 class Backend:
     """One implementation on one device, as it declares itself.
 
@@ -292,6 +311,7 @@ class Backend:
     tolerance: by how much a number may change in storage; 0 for everything that only
     moves data, more for quantized storage.
     ledger: the folder of its known divergences; see `harness.ledger`.
+    faults: "package.module:function", which returns the mistakes `Planted` in it.
     versions: package name to version, for failure files.
     """
 
@@ -307,6 +327,7 @@ class Backend:
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None
+    faults: str | None = None
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""

@@ -24,6 +24,8 @@ from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.failures import RUNNING, iterate_saved, save
+from harness.faults import Hunt
+from harness.faults_console import FaultsProgress, print_searches
 from harness.fronts import FRONTS
 from harness.options import (
     BACKEND_HELP,
@@ -55,6 +57,13 @@ REPLAY_EXAMPLES = """\b
 Examples:
   lockstep replay failures                          all that were saved
   lockstep replay FILE --backend torch-cpu          on another backend
+"""
+
+FAULTS_EXAMPLES = """\b
+Examples:
+  lockstep faults                                 all, in every backend that has some
+  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
+  lockstep faults --fault shift-twice --seed 7    one of them, other programs
 """
 
 TRACE_EXAMPLES = """\b
@@ -181,6 +190,58 @@ def count_cores() -> int:
     return (
         len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     )
+
+
+@main.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
+@backends_option
+@click.option("--fault", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="After so many a fault counts as not found.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
+)
+@step_option
+@failures_option
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@command
+def faults(
+    backends: Sequence[str],
+    ids: Sequence[str],
+    programs: int,
+    seed: int,
+    jobs: int | None,
+    step_time: float,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Looks for the mistakes that are planted in backends, to see that they are found.
+
+    Exit status 1 if one survives.
+    """
+    for name in backends:
+        get_target(name)
+    settings = Settings(
+        backends=backends,
+        programs=programs,
+        seed=seed,
+        jobs=jobs or count_cores(),
+        failures=failures,
+        step_seconds=step_time,
+    )
+    console = Console(stderr=as_json, highlight=False)
+    with FaultsProgress(console) as progress:
+        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
+    if as_json:
+        click.echo(json.dumps(searches.to_json(), indent=1))
+    else:
+        print_searches(console, searches)
+    return searches.get_exit_status()
 
 
 @main.command(

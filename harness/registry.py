@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
-from harness.backend import Alignment, Backend, Kind, Lifetime
+from harness.backend import Alignment, Backend, Kind, Lifetime, Planted
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract
 from harness.errors import UsageError
@@ -76,6 +76,21 @@ def load(name: str) -> Backend:
         )
     check_declaration(backend)
     return backend
+
+
+def load_faults(target: str) -> list[Planted]:
+    """What a backend names as its faults. Raises Unavailable."""
+    module_name, _, function_name = target.partition(":")
+    function = getattr(import_module(target, module_name), function_name, None)
+    if not callable(function):
+        raise Unavailable(f"names {target} as its faults, which is no function")
+    faults = list(function())
+    for planted in faults:
+        if not isinstance(planted, Planted):
+            raise Unavailable(
+                f"{target} returned {planted!r}, not harness.backend.Planted"
+            )
+    return faults
 
 
 def import_module(name: str, module_name: str) -> Any:

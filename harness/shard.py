@@ -35,6 +35,7 @@ class Shard:
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
         self.reported = 0.0
+        self.started = time.monotonic()
 
     def check(self) -> dict[str, Any]:
         task = self.task
@@ -52,6 +53,7 @@ class Shard:
         return self.get_counts() | {
             "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
             "digest": self.digest.hexdigest(),
+            "seconds": self.get_seconds(),
         }
 
     def consume(self, program: Program) -> None:
@@ -87,9 +89,12 @@ class Shard:
                 "program": program.to_json(),
                 "divergence": divergence.to_json(),
                 "versions": dict(self.backend.versions),
-                "found": {"programs": self.programs},
+                "found": {"programs": self.programs, "seconds": self.get_seconds()},
             }
         )
+
+    def get_seconds(self) -> float:
+        return round(time.monotonic() - self.started, 3)
 
     def get_counts(self) -> dict[str, Any]:
         return {

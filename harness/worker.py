@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -24,7 +24,7 @@ from harness.errors import UsageError
 from harness.ledger import load_ledger
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
-from harness.registry import Unavailable, load
+from harness.registry import Unavailable, load, load_faults
 from harness.run import Divergence, Result, run
 from harness.shard import Shard
 from harness.shrink import Shrinker
@@ -141,6 +141,15 @@ def do_declare(
     }
 
 
+def do_list_faults(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The mistakes that are planted in a backend."""
+    if backend.faults is None:
+        return {"faults": []}
+    return {"faults": [asdict(planted) for planted in load_faults(backend.faults)]}
+
+
 def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """One program: does it diverge?"""
     program = parse_program(task["program"], "program")
@@ -224,6 +233,7 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "run": do_run,
     "shrink": do_shrink,
     "ledger": do_ledger,
+    "faults": do_list_faults,
 }
 
 

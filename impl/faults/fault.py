@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.backend import Backend, Kind
+from harness.backend import Backend, Kind, Planted
 
 MakeBand = Callable[..., Any]
 """The `make_band` of the cache's framework."""
@@ -77,6 +77,23 @@ def make_plain_fault(
         change(cache)
 
     return Fault(id, source, kind, mistake, shortest, plant, contract, form)
+
+
+def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
+    """The faults as they are planted in the caches of a framework."""
+    return [
+        Planted(
+            fault.id,
+            fault.source,
+            fault.contract,
+            fault.kind,
+            fault.mistake,
+            fault.shortest,
+            f"impl.faults.{framework}:{fault.id.replace('-', '_')}",
+            fault.get_correct(framework),
+        )
+        for fault in faults
+    ]
 
 
 def plant(fault: Fault, cache: Any, make_band: MakeBand) -> Any:

@@ -7,11 +7,15 @@ from typing import Any
 
 import mlx.core as mx
 
-from harness.backend import Backend
+from harness.backend import Backend, Planted
 from impl.faults import FAULTS, Fault, plant
-from impl.faults.fault import declare
+from impl.faults.fault import declare, describe
 from impl.mlx.backend import OnDevice, cpu, make_cache, open_cache
 from impl.mlx.masks import make_band
+
+
+def list_faults() -> list[Planted]:
+    return describe(FAULTS.values(), "mlx")
 
 
 def __getattr__(name: str) -> Callable[[], Backend]:
@@ -29,4 +33,4 @@ def open_planted(fault: Fault, config: Mapping[str, Any]) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [name.replace("-", "_") for name in FAULTS]
+    return ["list_faults", *(name.replace("-", "_") for name in FAULTS)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.backend import Backend
+from harness.backend import Backend, Planted
 from impl.faults import FAULTS, plant
-from impl.faults.fault import declare
+from impl.faults.fault import declare, describe
 from impl.torch.backend import cpu
 from impl.torch.masks import make_band
+
+
+def list_faults() -> list[Planted]:
+    return describe(FAULTS.values(), "torch")
 
 
 def __getattr__(name: str) -> Callable[[], Backend]:
@@ -22,4 +26,4 @@ def __getattr__(name: str) -> Callable[[], Backend]:
 
 
 def __dir__() -> list[str]:
-    return [name.replace("-", "_") for name in FAULTS]
+    return ["list_faults", *(name.replace("-", "_") for name in FAULTS)]

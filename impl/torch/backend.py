@@ -86,6 +86,7 @@ def declare(name: str, device: str) -> Backend:
         poison=True,
         overwrite=lambda array: array.fill_(math.nan),
         errors={**unified.ERRORS, **prefix.ERRORS},
+        faults="impl.faults.torch:list_faults",
         versions={"torch": torch.__version__},
     )
 

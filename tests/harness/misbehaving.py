@@ -12,13 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Backend, Kind
+from harness.backend import Backend, Kind, Planted
 
 Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
@@ -347,3 +348,41 @@ def kind_is_a_set() -> Backend:
 
 def field_is_a_number() -> Backend:
     return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}})  # type: ignore[dict-item]
+
+
+def plant(id: str, factory: str, shortest: int = 1) -> Planted:
+    here, mistake = "tests.harness.misbehaving", f"as in {factory}"
+    names = f"{here}:{factory}", f"{here}:correct"
+    return Planted(id, "constructed", "layer", "kv", mistake, shortest, *names)
+
+
+def list_found() -> list[Planted]:
+    return [
+        plant("nan-in-the-third", "shows_nan", 1),
+        plant("one-less", "one_column_less"),
+        plant("raises-late", "raises_at_length"),
+    ]
+
+
+def list_survivor() -> list[Planted]:
+    return [plant("one-less", "one_column_less"), plant("no-mistake", "correct")]
+
+
+def list_broken() -> list[Planted]:
+    return [plant("no-factory", "there_is_no_such_factory")]
+
+
+def has_faults() -> Backend:
+    return replace(correct(), faults="tests.harness.misbehaving:list_found")
+
+
+def has_a_survivor() -> Backend:
+    return replace(correct(), faults="tests.harness.misbehaving:list_survivor")
+
+
+def has_a_broken_fault() -> Backend:
+    return replace(correct(), faults="tests.harness.misbehaving:list_broken")
+
+
+def names_no_function() -> Backend:
+    return replace(correct(), faults="tests.harness.misbehaving:there_is_none")
