@@ -73,8 +73,8 @@ def print_searches(console: Console, searches: Searches) -> None:
 
 def make_table(backend: str, searches: list[Search]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(backend, overflow="fold", min_width=23)
-    for name in ("programs", "seconds", "operations", "excess"):
+    table.add_column(backend, no_wrap=True)
+    for name in ("programs", "seconds", "ops", "excess"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("differs in", overflow="fold")
     for search in searches:
