@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,13 @@ from rich.text import Text
 
 from harness import __version__
 from harness.campaign import Campaign, get_crash
+from harness.command import command, count_cores
 from harness.console import Progress, print_failure, print_outcome, print_replayed
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.failures import RUNNING, iterate_saved, save
-from harness.faults import Hunt
-from harness.faults_console import FaultsProgress, print_searches
+from harness.faults_command import faults
 from harness.fronts import FRONTS
 from harness.options import (
     BACKEND_HELP,
@@ -59,13 +55,6 @@ Examples:
   lockstep replay FILE --backend torch-cpu          on another backend
 """
 
-FAULTS_EXAMPLES = """\b
-Examples:
-  lockstep faults                                 all, in every backend that has some
-  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
-  lockstep faults --fault shift-twice --seed 7    one of them, other programs
-"""
-
 TRACE_EXAMPLES = """\b
 Example:
   echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
@@ -81,31 +70,6 @@ def main() -> None:
 
     Exit status: 0 all agree, 1 a divergence, 2 could not run.
     """
-
-
-def command(function: Callable[..., int]) -> Callable[..., None]:
-    """Gives a command its exit status, and one line for what it cannot do."""
-
-    @wraps(function)
-    def run(*arguments: Any, **options: Any) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # it may not know ✓ and ×
-                stream.reconfigure(errors="replace")
-        try:
-            status = function(*arguments, **options)
-            sys.stdout.flush()
-        except UsageError as error:
-            click.echo(f"lockstep: {error}", err=True)
-            status = 2
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = 2
-        except KeyboardInterrupt:
-            click.echo("lockstep: stopped", err=True)
-            status = 130
-        sys.exit(status)
-
-    return run
 
 
 @main.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
@@ -184,64 +148,6 @@ def check(
     else:
         print_outcome(console, outcome)
     return outcome.get_exit_status()
-
-
-def count_cores() -> int:
-    return (
-        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    )
-
-
-@main.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
-@backends_option
-@click.option("--fault", "ids", multiple=True, metavar="ID", help="Only this one.")
-@click.option(
-    "--programs",
-    type=click.IntRange(1),
-    default=2000,
-    show_default=True,
-    help="After so many a fault counts as not found.",
-)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
-)
-@step_option
-@failures_option
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
-@command
-def faults(
-    backends: Sequence[str],
-    ids: Sequence[str],
-    programs: int,
-    seed: int,
-    jobs: int | None,
-    step_time: float,
-    failures: Path,
-    as_json: bool,
-) -> int:
-    """Looks for the mistakes that are planted in backends, to see that they are found.
-
-    Exit status 1 if one survives.
-    """
-    for name in backends:
-        get_target(name)
-    settings = Settings(
-        backends=backends,
-        programs=programs,
-        seed=seed,
-        jobs=jobs or count_cores(),
-        failures=failures,
-        step_seconds=step_time,
-    )
-    console = Console(stderr=as_json, highlight=False)
-    with FaultsProgress(console) as progress:
-        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
-    if as_json:
-        click.echo(json.dumps(searches.to_json(), indent=1))
-    else:
-        print_searches(console, searches)
-    return searches.get_exit_status()
 
 
 @main.command(
@@ -429,6 +335,8 @@ def doctor(failures: Path) -> int:
         console.print(line, soft_wrap=True)
     return 0
 
+
+main.add_command(faults)
 
 if __name__ == "__main__":
     main()

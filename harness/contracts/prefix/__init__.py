@@ -1,8 +1,8 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
 `config`: the config, and those of the caches below. `conversations`, `users`: the
-reference of sessions and tries, and of slots. `operations`, `drawing`, `misuse`: one
-class for each operation, and how requests are drawn. `states`: what generation should
+reference of sessions and tries, and of slots. `requests`, `store`: one class for each
+operation. `drawing`, `misuse`: how requests are drawn. `states`: what generation should
 reach. `subject`, `slots_subject`, `watch`: a backend's side. `simpler`: what makes a
 program simpler. Here: how they make a contract, and how programs are drawn.
 """
@@ -17,6 +17,7 @@ from harness.contracts.base import Contract, Op, Operation, Schema, Source
 from harness.contracts.prefix import config as configs
 from harness.contracts.prefix import drawing, misuse, operations, simpler, states
 from harness.contracts.prefix.conversations import ConversationModel, open_layer
+from harness.contracts.prefix.operation import ABSENT
 from harness.contracts.prefix.slots_subject import SlotsSubject
 from harness.contracts.prefix.subject import ConversationSubject
 from harness.contracts.prefix.users import SlotsModel
@@ -119,7 +120,7 @@ class PrefixContract(Contract):
         return configs.why_not_config(config)
 
     def list_operations(self, kind: str) -> Sequence[str]:
-        absent = operations.ABSENT[kind]
+        absent = ABSENT[kind]
         return [name for name in self.operations if name not in absent]
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:

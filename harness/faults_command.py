@@ -1,0 +1,76 @@
+"""The command `lockstep faults`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness.command import command, count_cores
+from harness.faults import Hunt
+from harness.faults_console import FaultsProgress, print_searches
+from harness.options import backends_option, failures_option, step_option
+from harness.outcome import Settings
+from harness.registry import get_target, list_names
+
+FAULTS_EXAMPLES = """\b
+Examples:
+  lockstep faults                                 all, in every backend that has some
+  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
+  lockstep faults --fault shift-twice --seed 7    one of them, other programs
+"""
+
+
+@click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
+@backends_option
+@click.option("--fault", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="After so many a fault counts as not found.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
+)
+@step_option
+@failures_option
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@command
+def faults(
+    backends: Sequence[str],
+    ids: Sequence[str],
+    programs: int,
+    seed: int,
+    jobs: int | None,
+    step_time: float,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Looks for the mistakes that are planted in backends, to see that they are found.
+
+    Exit status 1 if one survives.
+    """
+    for name in backends:
+        get_target(name)
+    settings = Settings(
+        backends=backends,
+        programs=programs,
+        seed=seed,
+        jobs=jobs or count_cores(),
+        failures=failures,
+        step_seconds=step_time,
+    )
+    console = Console(stderr=as_json, highlight=False)
+    with FaultsProgress(console) as progress:
+        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
+    if as_json:
+        click.echo(json.dumps(searches.to_json(), indent=1))
+    else:
+        print_searches(console, searches)
+    return searches.get_exit_status()
