@@ -32,6 +32,7 @@ WEIGHTS = {
     "cancel": 2,
     "checkpoint": 2,
     "limit": 3,
+    "break": 2,
 }
 """How often an operation is drawn against the others, which have 1."""
 
@@ -46,7 +47,7 @@ MODELS: Sequence[Sequence[str | None]] = (
     ["rotating:8", "kv"],
     ["state", "rotating:1"],
     ["rotating:5", "rotating:2"],
-    ["kv", "rotating:4"],
+    ["rotating:2", "state"],
     [None],
 )
 """The layers of a model under a session or a trie, as models combine them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.backend import Kind
 from harness.contracts.base import Op
@@ -34,6 +34,7 @@ TRIE_STATES = (
     "evicted",
     "capture-evicted",
     "over-the-limit",
+    "captured-in-part",
 )
 
 SLOTS_STATES = (
@@ -113,6 +114,8 @@ def get_trie_states(
     most = min(matched, len(tokens) - 1)
     reuse = max(p for p in range(most + 1) if trie.can_reach(tokens, p))
     live = count_common(tokens, trie.live)
+    if any(is_in_part(point.captured, trie) for point in trie.points.values()):
+        states.append("captured-in-part")
     if reuse < most:
         states.append("shortened")
     if reuse and tuple(tokens[:reuse]) not in trie.points:
@@ -122,6 +125,12 @@ def get_trie_states(
     if reuse > live:
         states.append("enters-another-path")
     return states
+
+
+def is_in_part(captured: Collection[int], trie: Trie) -> bool:
+    """Some layers were captured, but not all that need it."""
+    needing = sum(not layer.can_be_cut for layer in trie.cached)
+    return 0 < len(captured) < needing
 
 
 def get_slots_states(op: Op, model: SlotsModel) -> list[str]:
@@ -163,6 +172,7 @@ def list_prefix_states(kind: str, declared: Kind) -> Sequence[str]:
             "limit-while-open": limits,
             "evicted": limits,
             "capture-evicted": limits and captures,
+            "captured-in-part": "break" in has and captures,
             "over-the-limit": limits,
         }
         states = {name: can for name, can in states.items() if name in names}
