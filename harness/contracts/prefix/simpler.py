@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.contracts.base import Op
-from harness.contracts.prefix.conversations import ConversationModel, open_layer
-from harness.contracts.prefix.operations import OPERATIONS
+from harness.contracts.fields import MAX_LENGTH
+from harness.contracts.prefix.limits import (
+    list_first_limits,
+    list_lower_limits,
+    list_tight_limits,
+    scale_limits,
+)
 
 LISTS = ("tokens", "generate")
 
@@ -16,9 +20,10 @@ LISTS = ("tokens", "generate")
 def merge_feeds(first: Op, second: Op) -> Op | None:
     """Two passes of one user in a row are one, if nothing was generated between."""
     same = first["op"] == second["op"] == "feed" and first["user"] == second["user"]
-    if not same or first["generate"]:
+    count = first.get("count", 0) + second.get("count", 0)
+    if not same or first["generate"] or count > MAX_LENGTH:
         return None
-    return {**second, "count": first["count"] + second["count"]}
+    return {**second, "count": count}
 
 
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -51,6 +56,14 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
             yield [rename_token(op, {token: other}) for op in ops]
 
 
+def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """One request fewer, what it computed left to the next; one operation fewer."""
+    for begin, end in list_requests(ops):
+        yield [*ops[:begin], *grow_pass(ops[end + 1 :], count_fed(ops[begin:end]))]
+    for place in range(len(ops)):
+        yield [*ops[:place], *ops[place + 1 :]]
+
+
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
     """Where each request of the first user begins and ends, if nothing comes between."""
     begin = None
@@ -67,16 +80,18 @@ def ask_at_once(ops: Sequence[Op]) -> list[Op] | None:
     None if none were."""
     generated = [token for op in ops for token in op.get("generate", ())]
     others = [op for op in ops[1:] if op["op"] != "feed"]
-    if not generated:
+    tokens = [*ops[0]["tokens"], *generated]
+    if not generated or len(tokens) > MAX_LENGTH:
         return None
     count = count_fed(ops)
-    begin = {**ops[0], "tokens": [*ops[0]["tokens"], *generated]}
+    begin = {**ops[0], "tokens": tokens}
     feed = {"op": "feed", "user": ops[0]["user"], "count": count, "generate": []}
     return [begin, *([feed] if count else []), *others]
 
 
 def count_fed(ops: Sequence[Op]) -> int:
-    return sum(op["count"] for op in ops if op["op"] == "feed")
+    fed: int = sum(op["count"] for op in ops if op["op"] == "feed")
+    return min(MAX_LENGTH, fed)
 
 
 def grow_pass(ops: Sequence[Op], more: int) -> list[Op]:
@@ -84,7 +99,7 @@ def grow_pass(ops: Sequence[Op], more: int) -> list[Op]:
     place = next((n for n, op in enumerate(ops) if op["op"] in ("feed", "break")), None)
     if place is None:
         return list(ops)
-    longer = {**ops[place], "count": ops[place]["count"] + more}
+    longer = {**ops[place], "count": min(MAX_LENGTH, ops[place]["count"] + more)}
     return [*ops[:place], longer, *ops[place + 1 :]]
 
 
@@ -132,8 +147,8 @@ def simplify_config(
             yield scale_limits(config, {**config, name: plain}, ops)
     if config["kind"] == "trie":
         yield from list_first_limits(config, ops)
-        yield from list_tight_limits(config, ops)
-        yield from list_lower_limits(config, ops)
+        yield from list_tight_limits(config, ops, list_fewer)
+        yield from list_lower_limits(config, ops, simplify)
 
 
 PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
@@ -154,90 +169,6 @@ def list_simpler_layers(
         name, *sizes = (spec or "").split(":")
         for size in range(1, int(sizes[0]) if sizes else 0):
             yield [*before, ":".join((name, str(size), *sizes[1:])), *after], None
-
-
-def get_unit(config: Mapping[str, Any]) -> int:
-    """The bytes of one token in all layers."""
-    layers = [open_layer(config, spec) for spec in config["layers"]]
-    return sum(layer.count_bytes(0, 1) for layer in layers if layer is not None)
-
-
-def scale_limits(
-    old: Mapping[str, Any], new: Mapping[str, Any], ops: Sequence[Op]
-) -> tuple[Mapping[str, Any], Sequence[Op]]:
-    """Limits for as many tokens in the new config as in the old one."""
-    if old["kind"] != "trie":
-        return new, ops
-    before, after = max(1, get_unit(old)), get_unit(new)
-    return change_limits(new, ops, lambda limit: limit * after // before)
-
-
-def change_limits(
-    config: Mapping[str, Any], ops: Sequence[Op], change: Callable[[int], int]
-) -> tuple[Mapping[str, Any], Sequence[Op]]:
-    """The same with other limits, where there are any."""
-    limit = config["limit"]
-    changed = [
-        {**op, "bytes": change(op["bytes"])}
-        if op["op"] == "limit" and op["bytes"] is not None
-        else op
-        for op in ops
-    ]
-    return {**config, "limit": limit if limit is None else change(limit)}, changed
-
-
-def list_first_limits(
-    config: Mapping[str, Any], ops: Sequence[Op]
-) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-    """A limit that holds from the beginning on, not from some operation on."""
-    for place, op in enumerate(ops):
-        if op["op"] == "limit":
-            yield {**config, "limit": op["bytes"]}, [*ops[:place], *ops[place + 1 :]]
-
-
-def list_tight_limits(
-    config: Mapping[str, Any], ops: Sequence[Op]
-) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-    """One request or operation fewer, and a limit that is just too low for what is stored
-    then."""
-    for place, op in enumerate(ops):
-        if op["op"] == "limit":
-            fewer = [[*ops[:gone], *ops[gone + 1 : place]] for gone in range(place)]
-            for begin, end in list_requests(ops[:place]):
-                rest, fed = ops[end + 1 : place], count_fed(ops[begin:end])
-                fewer = [[*ops[:begin], *grow_pass(rest, fed)], *fewer]
-            for before in fewer:
-                limit = max(0, count_stored(config, before) - 1)
-                yield config, [*before, {**op, "bytes": limit}, *ops[place + 1 :]]
-
-
-def count_stored(config: Mapping[str, Any], ops: Sequence[Op]) -> int:
-    """The bytes that a trie stores after these operations."""
-    model = ConversationModel(config, rows=False)
-    for op in ops:
-        operation = OPERATIONS[op["op"]]
-        if operation.illegal(op, model) is None:
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
-    return int(model.describe_store()["bytes"])
-
-
-def list_lower_limits(
-    config: Mapping[str, Any], ops: Sequence[Op]
-) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-    has_limit = config["limit"] is not None or any(op.get("bytes") for op in ops)
-    if not has_limit:
-        return
-    unit = max(1, get_unit(config))
-    for less in (unit, unit // 2, 2 * unit):
-        lower = partial(lower_by, less)
-        yield change_limits(config, ops, lower)
-        for shorter in simplify(ops):
-            yield change_limits(config, shorter, lower)
-
-
-def lower_by(less: int, limit: int) -> int:
-    return max(0, limit - less)
 
 
 def lose_layer(op: Op, place: int) -> Op:
