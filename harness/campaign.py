@@ -89,20 +89,8 @@ class Campaign:
         for shard, programs in settings.list_shards():
             for pair in pairs:
                 pair.wanted += programs
-                self.tasks.append(
-                    {
-                        "do": "check",
-                        "backend": pair.backend,
-                        "contract": pair.contract,
-                        "kind": pair.kind,
-                        "front": settings.front,
-                        "misuse": settings.misuse,
-                        "seed": settings.seed,
-                        "shard": shard,
-                        "programs": programs,
-                        "known": [],
-                    }
-                )
+                own = pair.backend, pair.contract, pair.kind
+                self.tasks.append(make_task(settings, *own, shard, programs))
 
     def handle(self, task: Task, event: Event) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
@@ -239,6 +227,24 @@ class Campaign:
         operation = program.ops[last]["op"] if program.ops else "open"
         divergence = replace(divergence, step=last, operation=operation)
         self.save(pair, task, program, divergence, self.outcome.versions, {})
+
+
+def make_task(
+    settings: Settings, backend: str, contract: str, kind: str, shard: int, programs: int
+) -> Task:
+    """One shard of programs for a worker."""
+    return {
+        "do": "check",
+        "backend": backend,
+        "contract": contract,
+        "kind": kind,
+        "front": settings.front,
+        "misuse": settings.misuse,
+        "seed": settings.seed,
+        "shard": shard,
+        "programs": programs,
+        "known": [],
+    }
 
 
 def get_crash(event: Event) -> tuple[Program, Divergence]:

@@ -16,7 +16,14 @@ from rich.text import Text
 from harness import __version__
 from harness.campaign import Campaign, get_crash
 from harness.command import command, count_cores
-from harness.console import Progress, print_failure, print_outcome, print_replayed
+from harness.console import (
+    Progress,
+    draw_progress,
+    get_status,
+    print_failure,
+    print_outcome,
+    print_replayed,
+)
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
@@ -139,7 +146,7 @@ def check(
         step_seconds=step_time,
     )
     console = Console(stderr=as_json, highlight=False)
-    with Progress(console) as progress:
+    with Progress(console, draw_progress, get_status) as progress:
         outcome = Campaign(settings, list(list_names()), progress.show).run()
     if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
         raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")

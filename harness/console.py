@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -136,16 +137,27 @@ def get_summary(outcome: Outcome) -> Text:
     return Text(f"{verdict}: {text}", style)
 
 
-class Progress:
-    """Shows a running check: a live table on a terminal, else a line now and then."""
+T = TypeVar("T")
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+
+class Progress(Generic[T]):
+    """Shows running work: redrawn on a terminal, else a line now and then.
+
+    draw: what a terminal shows; say: the line.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        draw: Callable[[T], RenderableType],
+        say: Callable[[T], Text],
+    ) -> None:
+        self.console, self.draw, self.say = console, draw, say
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self.printed = time.monotonic()
         self.drawn = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Progress[T]:
         if self.console.is_terminal:
             self.live.__enter__()
         return self
@@ -154,18 +166,20 @@ class Progress:
         if self.console.is_terminal:
             self.live.__exit__(None, None, None)
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, work: T) -> None:
         now = time.monotonic()
         if self.console.is_terminal:
             if now - self.drawn > 0.2:
                 self.drawn = now
-                self.live.update(self.draw(outcome), refresh=True)
+                self.live.update(self.draw(work), refresh=True)
         elif now - self.printed > QUIET_SECONDS:
             self.printed = now
-            self.console.print(get_status(outcome))
+            self.console.print(self.say(work))
 
-    def draw(self, outcome: Outcome) -> RenderableType:
-        return Group(make_matrices(outcome), get_status(outcome))
+
+def draw_progress(outcome: Outcome) -> RenderableType:
+    """A running check, on a terminal."""
+    return Group(make_matrices(outcome), get_status(outcome))
 
 
 def get_status(outcome: Outcome) -> Text:

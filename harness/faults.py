@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from harness.backend import Planted
+from harness.campaign import make_task
 from harness.errors import UsageError
 from harness.failures import RUNNING
 from harness.outcome import Settings
@@ -170,18 +171,9 @@ class Hunt:
     def make_task(self, search: Search, shard: int) -> Task:
         """The next programs for one fault."""
         planted, settings = search.planted, self.settings
-        return {
-            "do": "check",
-            "backend": planted.backend,
-            "contract": planted.contract,
-            "kind": planted.kind,
-            "front": settings.front,
-            "misuse": False,
-            "seed": settings.seed,
-            "shard": shard,
-            "programs": min(SHARD, settings.programs - shard * SHARD),
-            "known": [],
-        }
+        own = planted.backend, planted.contract, planted.kind
+        programs = min(SHARD, settings.programs - shard * SHARD)
+        return make_task(settings, *own, shard, programs)
 
     def handle(self, task: Task, event: Event) -> None:
         search = self.find(task)
@@ -194,8 +186,11 @@ class Hunt:
             search.error, search.is_over = str(event.get("why", kind)), True
 
     def find(self, task: Task) -> Search:
-        own = (search for search in self.searches.all)
-        return next(one for one in own if one.planted.backend == task["backend"])
+        return next(
+            search
+            for search in self.searches.all
+            if search.planted.backend == task["backend"]
+        )
 
     def keep(self, search: Search, task: Task, event: Event) -> None:
         """Once as it was found, once shrunk, for each signature."""

@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 
 from harness.command import command, count_cores
+from harness.console import Progress
 from harness.faults import Hunt
-from harness.faults_console import FaultsProgress, print_searches
+from harness.faults_console import get_status, print_searches
 from harness.options import backends_option, failures_option, step_option
 from harness.outcome import Settings
 from harness.registry import get_target, list_names
@@ -67,7 +68,7 @@ def faults(
         step_seconds=step_time,
     )
     console = Console(stderr=as_json, highlight=False)
-    with FaultsProgress(console) as progress:
+    with Progress(console, get_status, get_status) as progress:
         searches = Hunt(settings, list(list_names()), ids, progress.show).run()
     if as_json:
         click.echo(json.dumps(searches.to_json(), indent=1))

@@ -6,42 +6,10 @@ import time
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from harness.faults import Search, Searches, list_survivors, summarize
-
-QUIET_SECONDS = 15.0
-"""How often progress is printed where nothing can be redrawn."""
-
-
-class FaultsProgress:
-    """Shows a running search: a line that is redrawn on a terminal, else one now and
-    then."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.shown = time.monotonic()
-
-    def __enter__(self) -> FaultsProgress:
-        if self.console.is_terminal:
-            self.live.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.console.is_terminal:
-            self.live.__exit__(None, None, None)
-
-    def show(self, searches: Searches) -> None:
-        now = time.monotonic()
-        if self.console.is_terminal and now - self.shown > 0.2:
-            self.shown = now
-            self.live.update(get_status(searches), refresh=True)
-        elif not self.console.is_terminal and now - self.shown > QUIET_SECONDS:
-            self.shown = now
-            self.console.print(get_status(searches))
 
 
 def get_status(searches: Searches) -> Text:

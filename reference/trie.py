@@ -90,8 +90,9 @@ class Trie(Model):
         matched = self.count_matched(tokens)
         most = min(matched, len(tokens) - 1)
         reuse = max(p for p in range(most + 1) if self.can_reach(tokens, p))
-        if any(self.has_to_move(number, tokens, reuse) for number in refusing):
-            reuse = 0
+        for number, layer in enumerate(self.layers):
+            if number in refusing and self.has_to_move(layer, tokens, reuse):
+                reuse = 0
         self.wanted = set(checkpoints)
         if 0 < matched < len(tokens):
             self.wanted.add(matched)
@@ -122,9 +123,8 @@ class Trie(Model):
     def is_live(self, path: Path) -> bool:
         return tuple(self.live[: len(path)]) == path
 
-    def has_to_move(self, number: int, tokens: Tokens, length: int) -> bool:
+    def has_to_move(self, layer: Layer | None, tokens: Tokens, length: int) -> bool:
         """Whether a layer does not stand there already."""
-        layer = dict(enumerate(self.layers)).get(number)
         if layer is None or length == 0:
             return False
         return layer.offset != length or not self.is_live(tuple(tokens[:length]))

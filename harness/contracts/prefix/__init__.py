@@ -21,7 +21,6 @@ from harness.contracts.prefix.operation import ABSENT
 from harness.contracts.prefix.slots_subject import SlotsSubject
 from harness.contracts.prefix.subject import ConversationSubject
 from harness.contracts.prefix.users import SlotsModel
-from reference.layers import count_common
 
 Model = ConversationModel | SlotsModel
 
@@ -110,7 +109,7 @@ class PrefixContract(Contract):
     required = ("begin", "feed", "close")
     states = states.STATES
     opt_in = frozenset({"interval"})
-    facts = ("matched", "whole")
+    facts = ("whole",)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Only slots refuse anything: what their cache refuses, and a lack of slots."""
@@ -181,11 +180,9 @@ class PrefixContract(Contract):
         return states.get_prefix_states(op, model)
 
     def get_facts(self, op: Op, model: Model) -> Mapping[str, int]:
-        """matched: tokens that are stored; whole: 1 if something is stored that ends with
+        """whole: 1 if something is stored that ends with
         the last of these: a request did, or was captured, or parted there."""
-        tokens, stored = op.get("tokens", []), model.list_stored()
-        matched = max((count_common(tokens, path) for path in stored), default=0)
-        return {"matched": matched, "whole": int(tokens in stored)}
+        return {"whole": int(op.get("tokens") in model.list_stored())}
 
     def list_live(self, model: Model) -> Mapping[int, int]:
         return model.list_live()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.contracts.layer.model import (
     open_cache,
 )
 from harness.contracts.prefix.config import get_layer_config
+from harness.contracts.prefix.drawing import MOST_TOLD
 from reference.layers import Layer, count_common
 from reference.session import Session
 from reference.trie import Trie
@@ -19,9 +21,6 @@ from reference.trie import Trie
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4
 """The delta state is always float32."""
-
-MOST_TOLD = 24
-"""Conversations that are kept to draw others from."""
 
 
 def open_layer(config: Mapping[str, Any], spec: str | None) -> Layer | None:
@@ -63,7 +62,7 @@ class ConversationModel:
             if self.is_trie
             else Session(layers, self.get_tags)
         )
-        self.told: list[list[int]] = []
+        self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
         self.alphabet, self.reach = 3, 12
         self.refusing: list[int] = []
         self.checkpoints: list[int] = []
@@ -129,7 +128,7 @@ class ConversationModel:
     def tell(self, tokens: list[int]) -> None:
         if tokens in self.told:
             self.told.remove(tokens)
-        self.told = [*self.told, tokens][-MOST_TOLD:]
+        self.told.append(tokens)
 
     def describe_layers(self) -> Answer:
         """Where each layer stands, and what it holds."""

@@ -8,6 +8,9 @@ from typing import Any
 
 from harness.contracts.base import Source
 
+MOST_TOLD = 24
+"""Conversations that are kept to draw others from."""
+
 LONG, LONG_REACH = 32, 72
 """One program in so many has long conversations."""
 

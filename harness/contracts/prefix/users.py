@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.contracts.base import Answer, Op
 from harness.contracts.prefix.config import get_unified_config
+from harness.contracts.prefix.drawing import MOST_TOLD
 from harness.contracts.unified.forward import Forward
 from harness.contracts.unified.model import UnifiedModel
 from reference.errors import NotSupported
 from reference.slots import REFUSALS, NoSlot, Slot, Slots
 
 FORWARD = Forward()
-MOST_TOLD = 24
 
 
 class WatchedReference:
@@ -72,7 +73,7 @@ class SlotsModel:
         self.users: dict[str, int] = {}
         self.broken: set[str] = set()
         self.fed = 0
-        self.told: list[list[int]] = []
+        self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
         self.alphabet, self.reach = 3, 12
         self.past: set[str] = set()
 
@@ -105,7 +106,7 @@ class SlotsModel:
         self.users[op["user"]] = number
         slot = self.get_slot(op["user"])
         self.note_begin(tokens, before, number)
-        self.told = [*self.told, list(tokens)][-MOST_TOLD:]
+        self.told.append(list(tokens))
         return {"slot": number, **self.describe_slot(slot)}
 
     def list(self) -> Sequence[Slot]:
@@ -171,7 +172,7 @@ class SlotsModel:
         number, self.pool.refused = self.users.pop(user), False
         self.broken.discard(user)
         slot = self.list()[number]
-        self.told = [*self.told, [*slot.tokens, *slot.remaining]][-MOST_TOLD:]
+        self.told.append([*slot.tokens, *slot.remaining])
         stored = self.slots.close(number)
         return {"stored": stored, **self.describe_slot(slot)}
 
