@@ -280,7 +280,8 @@ class Planted:
 
     backend: with the mistake, as package.module:factory. correct: the same without it.
     source: where a real cache made it. shortest: operations of the shortest program known
-    to show it.
+    to show it. operation, nature: what is carried out wrongly, and in what way, if that
+    is known.
     """
 
     id: str
@@ -291,6 +292,8 @@ class Planted:
     shortest: int
     backend: str
     correct: str
+    operation: str | None = None
+    nature: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import cleandoc
 from typing import Any
 
 from harness.backend import Backend, Kind, Planted
@@ -13,6 +14,26 @@ MakeBand = Callable[..., Any]
 
 Open = Callable[[Mapping[str, Any]], Any]
 """Makes one empty cache from a complete config."""
+
+
+INVENTED = "our own invention"
+"""The source of a mistake that no real cache is known to have made."""
+
+NATURES = (
+    "bound",
+    "order",
+    "aliasing",
+    "stale metadata",
+    "wrong layer",
+    "wrong sequence",
+    "wrong dtype",
+    "missing rollback",
+    "evicted too early",
+    "evicted too late",
+    "error class",
+    "silent clamp",
+)
+"""In how many ways a cache goes wrong."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +61,11 @@ class Form:
 class Fault:
     """One mistake.
 
-    source: where a real cache made it. shortest: operations of the shortest program known
-    to show it. change: makes the mistake in a correct cache. contract: of the kind. form:
-    of the cache, if ours has not the right one.
+    source: where a real cache made it, or INVENTED. shortest: operations of the shortest
+    program known to show it. change: makes the mistake in a correct cache. contract: of
+    the kind. form: of the cache, if ours has not the right one. operation, nature: of an
+    invented one, the operation that is carried out wrongly, and in what way: one of
+    NATURES.
     """
 
     id: str
@@ -53,6 +76,8 @@ class Fault:
     change: Callable[[Any, MakeBand], None]
     contract: str = "layer"
     form: Form | None = None
+    operation: str | None = None
+    nature: str | None = None
 
     def get_correct(self, framework: str) -> str:
         """The name of the backend without the mistake; framework: "torch" or "mlx"."""
@@ -79,6 +104,34 @@ def make_plain_fault(
     return Fault(id, source, kind, mistake, shortest, plant, contract, form)
 
 
+class Inventor:
+    """Collects the mistakes of a contract that we thought up ourselves.
+
+    A function that makes one becomes a fault: its name is the id, its docstring says what
+    the mistake is. It gets a correct cache, and replaces a method or two.
+    """
+
+    def __init__(self, contract: str) -> None:
+        self.contract = contract
+        self.faults: dict[str, Fault] = {}
+
+    def __call__(
+        self, operation: str, nature: str, kind: str, shortest: int
+    ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+        """operation: of the contract, carried out wrongly. nature: one of NATURES.
+        shortest: see `Fault`."""
+
+        def keep(change: Callable[[Any], None]) -> Callable[[Any], None]:
+            id = change.__name__.replace("_", "-")
+            mistake = " ".join(cleandoc(change.__doc__ or "").split())
+            own = self.contract, id, INVENTED, kind, mistake, shortest, change
+            fault = make_plain_fault(*own)
+            self.faults[id] = replace(fault, operation=operation, nature=nature)
+            return change
+
+        return keep
+
+
 def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
     """The faults as they are planted in the caches of a framework."""
     return [
@@ -91,6 +144,8 @@ def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
             fault.shortest,
             f"impl.faults.{framework}:{fault.id.replace('-', '_')}",
             fault.get_correct(framework),
+            fault.operation,
+            fault.nature,
         )
         for fault in faults
     ]
