@@ -154,7 +154,7 @@ class Campaign:
 
     def leave_out(self, pair: Pair) -> None:
         """No more shards of a pair whose backend does not answer."""
-        own = {"backend": pair.backend, "kind": pair.kind, "do": "check"}
+        own = {"backend": pair.backend, "kind": pair.kind}
         rest = [t for t in self.tasks if any(t.get(k) != v for k, v in own.items())]
         self.tasks.clear()
         self.tasks.extend(rest)

@@ -27,16 +27,16 @@ from harness.console import (
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
+from harness.explore_command import explore
 from harness.failures import RUNNING, iterate_saved, save
 from harness.faults_command import faults
 from harness.fronts import FRONTS
 from harness.options import (
     BACKEND_HELP,
-    KINDS,
     Seconds,
     backends_option,
     failures_option,
-    get_kinds,
+    kinds_option,
     step_option,
 )
 from harness.outcome import PROFILES, Settings
@@ -81,14 +81,7 @@ def main() -> None:
 
 @main.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
 @backends_option
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    metavar="KIND",
-    callback=get_kinds,
-    help=f"One of {', '.join(KINDS)}; may be repeated.",
-)
+@kinds_option
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
@@ -344,6 +337,7 @@ def doctor(failures: Path) -> int:
 
 
 main.add_command(faults)
+main.add_command(explore)
 
 if __name__ == "__main__":
     main()

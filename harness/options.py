@@ -35,6 +35,14 @@ def get_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Sequ
     return kinds
 
 
+kinds_option = click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    callback=get_kinds,
+    help=f"One of {', '.join(KINDS)}; may be repeated.",
+)
 failures_option = click.option(
     "--failures",
     type=click.Path(file_okay=False, path_type=Path),

@@ -38,7 +38,10 @@ PROFILES: Mapping[str, Profile] = {
 
 @dataclass
 class Pair:
-    """One backend and one kind, and what came of it."""
+    """One backend and one kind, and what came of it.
+
+    covered, avoided: where every program over a domain is run, see `harness.part.Part`.
+    """
 
     backend: str
     contract: str
@@ -57,6 +60,8 @@ class Pair:
     errors: list[str] = field(default_factory=list)
     crashes: int = 0
     known: int = 0
+    covered: int = 0
+    avoided: int = 0
     outdated: list[str] = field(default_factory=list)
 
     @property
@@ -94,6 +99,8 @@ class Pair:
         self.programs += counts["programs"]
         self.steps += counts["steps"]
         self.skipped += counts["skipped"]
+        self.covered += counts.get("covered", 0)
+        self.avoided += counts.get("avoided", 0)
         self.margin = max(self.margin, counts["margin"])
         self.signatures.update(counts["signatures"])
         for state, operation, times in counts["coverage"]:

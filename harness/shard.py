@@ -38,10 +38,19 @@ class Shard:
         self.started = time.monotonic()
 
     def check(self) -> dict[str, Any]:
+        """All of its programs; what there is to count."""
+        self.generate(self.make_drawer())
+        return self.get_counts() | {
+            "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
+            "digest": self.digest.hexdigest(),
+            "seconds": self.get_seconds(),
+        }
+
+    def make_drawer(self) -> Drawer:
         task = self.task
         kinds = self.backend.contracts[task["contract"]]
         avoid = load_ledger(self.backend.ledger, self.backend.name)
-        drawer = Drawer(
+        return Drawer(
             task["contract"],
             task["kind"],
             kinds[task["kind"]],
@@ -49,12 +58,11 @@ class Shard:
             avoid,
             task["misuse"],
         )
+
+    def generate(self, drawer: Drawer) -> None:
+        """Hands its programs to `consume`."""
+        task = self.task
         FRONTS[task["front"]](task["programs"], get_seed(task), drawer.draw, self.consume)
-        return self.get_counts() | {
-            "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
-            "digest": self.digest.hexdigest(),
-            "seconds": self.get_seconds(),
-        }
 
     def consume(self, program: Program) -> None:
         """Runs one program; shrinks and reports what is new in it."""

@@ -22,6 +22,7 @@ from typing import Any
 from harness.backend import Backend
 from harness.errors import UsageError
 from harness.ledger import load_ledger
+from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
 from harness.registry import Unavailable, load, load_faults
@@ -114,6 +115,19 @@ class Worker:
 
 def do_check(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     return Shard(worker, backend, task).check()
+
+
+def do_survey(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What there is to explore."""
+    return Part(worker, backend, task).survey()
+
+
+def do_explore(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    return Part(worker, backend, task).check()
 
 
 def do_declare(
@@ -229,6 +243,8 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
 
 TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {
     "check": do_check,
+    "survey": do_survey,
+    "explore": do_explore,
     "declare": do_declare,
     "run": do_run,
     "shrink": do_shrink,

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from harness.backend import Backend, Kind
+from harness.contracts.domain import Domain
 
 Op = Mapping[str, Any]
 """One operation of a program: {"op": name, field: value, …}, every field set."""
@@ -271,3 +272,13 @@ class Contract(ABC):
     @abstractmethod
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         """The same operations, names in the order of appearance. For shrinking."""
+
+    @abstractmethod
+    def get_domain(self, kind: str, size: str) -> Domain:
+        """The small world of a kind in which every program can be run; size: one of
+        `harness.contracts.domain.SIZES`."""
+
+    def complete_move(self, move: Op, model: Any) -> Op | None:
+        """The operation that a move of a domain stands for in the model's state, every
+        field set; None if it would break a rule of usage there."""
+        return {**self.operations[move["op"]].get_defaults(), **move}

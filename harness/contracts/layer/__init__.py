@@ -1,8 +1,9 @@
 """The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
 
 `model`: the config, and the reference as the caches of a program. `operations`: one class
-for each. `states`: what generation should reach. `subject`: a backend's side. Here: how
-they make a contract, how programs are drawn, and what makes one simpler.
+for each. `states`: what generation should reach. `domain`: small worlds. `subject`: a
+backend's side. Here: how they make a contract, how programs are drawn, and what makes one
+simpler.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.domain import Domain
 from harness.contracts.fields import MAX_LENGTH
 from harness.contracts.layer import model, operations, states
+from harness.contracts.layer.domain import DOMAINS
 from harness.contracts.layer.model import LONG_REACH, LayerModel
 from harness.contracts.layer.subject import LayerSubject
 
@@ -143,6 +146,9 @@ class LayerContract(Contract):
                     *ops[:place],
                     *(lower_offsets(later) for later in ops[place + 1 :]),
                 ]
+
+    def get_domain(self, kind: str, size: str) -> Domain:
+        return DOMAINS[size]
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         caches, snapshots = {"a": "a"}, dict[str, str]()

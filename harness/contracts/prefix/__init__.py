@@ -3,8 +3,9 @@
 `config`: the config, and those of the caches below. `conversations`, `users`: the
 reference of sessions and tries, and of slots. `requests`, `store`: one class for each
 operation. `drawing`, `misuse`: how requests are drawn. `states`: what generation should
-reach. `subject`, `slots_subject`, `watch`: a backend's side. `simpler`: what makes a
-program simpler. Here: how they make a contract, and how programs are drawn.
+reach. `domain`: small worlds. `subject`, `slots_subject`, `watch`: a backend's side.
+`simpler`: what makes a program simpler. Here: how they make a contract, and how programs
+are drawn.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.domain import Domain
 from harness.contracts.prefix import config as configs
-from harness.contracts.prefix import drawing, misuse, operations, simpler, states
+from harness.contracts.prefix import (
+    domain,
+    drawing,
+    misuse,
+    operations,
+    simpler,
+    states,
+)
 from harness.contracts.prefix.conversations import ConversationModel, open_layer
 from harness.contracts.prefix.operation import ABSENT
 from harness.contracts.prefix.slots_subject import SlotsSubject
@@ -209,6 +218,22 @@ class PrefixContract(Contract):
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         return simpler.rename(ops)
+
+    def get_domain(self, kind: str, size: str) -> Domain:
+        return domain.get_domain(kind, size)
+
+    def complete_move(self, move: Op, model: Model) -> Op | None:
+        """None where a request must be open and is not, or the other way round."""
+        name = move["op"]
+        if isinstance(model, ConversationModel):
+            is_open = model.cache.request is not None
+            if name in ("close", "cancel") if not is_open else name in BETWEEN:
+                return None
+        return {**self.operations[name].get_defaults(), **move}
+
+
+BETWEEN = ("begin", "refuse", "checkpoint", "free")
+"""The operations of conversations that are asked between two requests."""
 
 
 def draw_limit(source: Source, config: Mapping[str, Any]) -> int | None:

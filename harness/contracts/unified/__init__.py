@@ -2,8 +2,9 @@
 
 `model`: the config, and the reference as the cache of a program. `forward`, `operations`:
 one class for each operation. `misuse`: those that must be refused. `states`: what
-generation should reach. `subject`, `reader`: a backend's side. `simpler`: what makes a
-program simpler. Here: how they make a contract, and how programs are drawn.
+generation should reach. `domain`: small worlds. `subject`, `reader`: a backend's side.
+`simpler`: what makes a program simpler. Here: how they make a contract, and how programs
+are drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source
-from harness.contracts.unified import misuse, model, operations, simpler, states
+from harness.contracts.domain import Domain
+from harness.contracts.unified import domain, misuse, model, operations, simpler, states
 from harness.contracts.unified.model import CAUSAL, UnifiedModel
 from harness.contracts.unified.subject import UnifiedSubject
 
@@ -183,6 +185,20 @@ class UnifiedContract(Contract):
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
         return simpler.rename(ops)
+
+    def get_domain(self, kind: str, size: str) -> Domain:
+        return domain.get_domain(kind, size)
+
+    def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
+        """Rows of a pass stand at the next positions of their sequences."""
+        op = {**self.operations[move["op"]].get_defaults(), **move}
+        if op["op"] == "forward":
+            rows = enumerate(op["sequences"])
+            op["positions"] = [
+                model.get_end(sequence) + op["sequences"][:row].count(sequence)
+                for row, sequence in rows
+            ]
+        return op
 
 
 BELONGS = {

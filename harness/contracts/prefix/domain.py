@@ -1,0 +1,147 @@
+"""The small worlds of the prefix contract: two tokens, two layers, two users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts.base import Op
+from harness.contracts.domain import Domain, Renaming, join
+from harness.contracts.prefix.simpler import rename_token
+
+ALL = 8
+"""More tokens than a request has: a pass computes those that remain."""
+
+CONFIGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "session": {"layers": [["kv", "rotating:2"]], "step": [2]},
+    "trie": {"layers": [["kv", "rotating:2"]], "step": [2]},
+    "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
+}
+DEEP = ["rotating:3", None, "kv", "state"]
+LARGER: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "session": {"layers": [DEEP], "step": [2], "heads": [2]},
+    "trie": {"layers": [DEEP], "step": [2], "interval": [2]},
+    "slots": {
+        "layers": [["causal", "swa:3"]],
+        "slots": [2],
+        "context": [5],
+        "keep": [1],
+    },
+}
+
+
+def begin(*tokens: int, user: str = "a") -> Op:
+    return {"op": "begin", "tokens": list(tokens), "user": user}
+
+
+def feed(count: int, *generated: int, user: str = "a") -> Op:
+    return {"op": "feed", "count": count, "generate": list(generated), "user": user}
+
+
+def break_off(count: int, layers: int, user: str = "a") -> Op:
+    return {"op": "break", "count": count, "layers": layers, "user": user}
+
+
+def end(name: str, user: str = "a") -> Op:
+    return {"op": name, "user": user}
+
+
+def refuse(*layers: int, raising: bool = False) -> Op:
+    return {"op": "refuse", "layers": list(layers), "raising": raising}
+
+
+def limit(size: int | None) -> Op:
+    return {"op": "limit", "bytes": size}
+
+
+REQUESTS: Sequence[Op] = (begin(1, 2), begin(2, 1), begin(1, 2, 1), begin(2, 1, 2))
+TINY: Sequence[Op] = join(
+    REQUESTS, (feed(1), feed(ALL), feed(ALL, 1), feed(ALL, 2), end("close"))
+)
+SMALL: Sequence[Op] = join(
+    TINY,
+    (
+        end("cancel"),
+        break_off(1, 0),
+        break_off(2, 1),
+        refuse(0),
+        refuse(0, 1, raising=True),
+        {"op": "count"},
+        {"op": "free"},
+        {"op": "checkpoint", "offsets": [1]},
+        {"op": "checkpoint", "offsets": [2]},
+        limit(128),
+        limit(None),
+    ),
+)
+STANDARD: Sequence[Op] = join(
+    SMALL,
+    (
+        begin(1),
+        begin(2),
+        begin(1, 1, 2, 2),
+        begin(2, 2, 1, 1),
+        feed(0, 1),
+        feed(0, 2),
+        feed(2),
+        break_off(1, 2),
+        refuse(2),
+        {"op": "checkpoint", "offsets": [1, 3]},
+        limit(0),
+        limit(256),
+    ),
+)
+"""A session keeps one path and has no limit: `fit` leaves out what it does not have."""
+
+
+def for_both(*moves: Op) -> tuple[Op, ...]:
+    """Each move of user a, and the same of user b."""
+    return join(moves, [{**move, "user": "b"} for move in moves])
+
+
+TINY_SLOTS: Sequence[Op] = for_both(begin(1, 2), begin(2, 1), feed(ALL), end("close"))
+SMALL_SLOTS: Sequence[Op] = join(
+    TINY_SLOTS,
+    for_both(begin(1, 2, 1), begin(2, 1, 2), feed(1), feed(ALL, 1), feed(ALL, 2)),
+    for_both(end("cancel"), break_off(1, 0)),
+    (refuse(),),
+)
+STANDARD_SLOTS: Sequence[Op] = join(
+    SMALL_SLOTS,
+    for_both(
+        begin(1),
+        begin(2),
+        begin(1, 1, 2, 2),
+        begin(2, 2, 1, 1),
+        feed(2, 1, 2),
+        feed(2, 2, 1),
+        feed(0, 1),
+        feed(0, 2),
+        break_off(2, 1),
+    ),
+)
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}
+
+USERS = {"a": "b", "b": "a"}
+
+
+def exchange_tokens(op: Op) -> Op:
+    return rename_token(op, {1: 2, 2: 1})
+
+
+def exchange_users(op: Op) -> Op:
+    return {**op, "user": USERS[op["user"]]} if "user" in op else op
+
+
+RENAMINGS: Sequence[Renaming] = (
+    exchange_tokens,
+    exchange_users,
+    lambda op: exchange_tokens(exchange_users(op)),
+)
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    config = LARGER if size == "standard" else CONFIGS
+    moves = SLOTS_MOVES if kind == "slots" else MOVES
+    return Domain(config[kind], moves[size], RENAMINGS)

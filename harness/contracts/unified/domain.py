@@ -1,0 +1,102 @@
+"""The small worlds of the unified contract: two sequences, a window of two, a capacity of
+four, passes of up to three rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts.base import Op
+from harness.contracts.domain import Domain, Renaming, join
+from harness.contracts.unified.simpler import rename_owner
+
+CONFIG: Mapping[str, Sequence[Any]] = {
+    "window": [2],
+    "memory": [3],
+    "chunk": [2],
+    "sequences": [2],
+    "capacity": [4],
+    "batch": [3],
+    "caches": [[{"kind": "causal"}, {"kind": "swa", "window": 2}]],
+    "interval": [2],
+    "checkpoints": [2],
+}
+LARGER: Mapping[str, Sequence[Any]] = {
+    **CONFIG,
+    "window": [3],
+    "memory": [4],
+    "chunk": [3],
+    "sequences": [3],
+    "batch": [4],
+    "layers": [2],
+    "heads": [2],
+    "cache_padding": [2],
+    "mask_padding": [4],
+}
+
+
+def forward(*sequences: int, **fields: Any) -> Op:
+    """A row for each of these, at the next positions of its sequence."""
+    return {"op": "forward", "sequences": list(sequences), **fields}
+
+
+def copy(source: int, target: int, length: int) -> Op:
+    return {"op": "copy_prefix", "source": source, "target": target, "length": length}
+
+
+def remove(sequence: int, begin: int, end: int | None) -> Op:
+    return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
+
+
+def resume(sequence: int, position: int) -> Op:
+    return {"op": "can_resume", "sequence": sequence, "position": position}
+
+
+def for_both(*moves: Op) -> tuple[Op, ...]:
+    """Each move of sequence 0, and the same of sequence 1."""
+    pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in moves)
+    return join(*pairs)
+
+
+TINY: Sequence[Op] = for_both(forward(0), forward(0, 0), copy(0, 1, 1), remove(0, 0, 1))
+SMALL: Sequence[Op] = join(
+    TINY,
+    for_both(forward(0, 1), copy(0, 1, 2), remove(0, 1, None), resume(0, 2)),
+)
+STANDARD: Sequence[Op] = join(
+    SMALL,
+    for_both(
+        forward(0, 0, 0),
+        forward(0, 0, 1),
+        forward(0, 0, **{"except": [0]}),
+        forward(0, 0, reserve=True),
+        remove(0, 0, None),
+        remove(0, 1, 2),
+        resume(0, 1),
+    ),
+    (copy(0, 2, 2), forward(2), forward(2, 0, 1), remove(2, 0, 1), {"op": "get"}),
+)
+SAVED: Sequence[Op] = (
+    {"op": "save", "into": "x"},
+    {"op": "load", "from": "x"},
+    {"op": "load", "from": "x", "fresh": True},
+)
+IMAGES: Sequence[Op] = for_both(
+    forward(0, multimodal=[0]), forward(0, 1, multimodal=[1]), forward(0, reserve=True)
+)
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+
+
+def exchange(first: int, second: int) -> Renaming:
+    return lambda op: dict(rename_owner(op, {first: second, second: first}))
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    config = LARGER if size == "standard" else CONFIG
+    moves = MOVES[size]
+    if kind == "encoder":
+        moves = join(moves, IMAGES)
+    if size != "tiny":
+        moves = join(moves, SAVED)  # which only the causal caches have
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    return Domain(config, moves, [exchange(*pair) for pair in pairs])

@@ -1,0 +1,30 @@
+"""Every small program on our own caches, not only those that are drawn."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.explorer import Explorer
+from harness.options import KINDS
+from harness.outcome import Settings
+from harness.pool import Pool
+from harness.pytest_plugin import describe
+
+DEPTH = 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
+def test_every_program_of_up_to_three_operations_agrees(
+    backend: str, kind: str, tmp_path: Path, lockstep_pool: Pool
+) -> None:
+    settings = Settings((backend,), (kind,), failures=tmp_path)
+    explorer = Explorer(settings, (), "small", DEPTH)
+    outcome = explorer.run_in(lockstep_pool)
+    if outcome.unavailable:
+        pytest.skip(f"{backend}: {outcome.unavailable[backend]}")
+    assert outcome.get_exit_status() == 0, describe(outcome)
+    (survey,) = explorer.exploration.surveys
+    assert survey.is_complete
+    assert survey.moves >= 15
+    assert survey.covered > 300

@@ -1,0 +1,162 @@
+"""The tree of all programs over a domain, against a count that takes no short cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+from harness.backend import Kind
+from harness.contracts import CONTRACTS
+from harness.contracts.base import Contract, Op
+from harness.contracts.domain import SIZES, Domain, World, fit, make_key
+from harness.fronts.every import ROOT, Walk
+from harness.program import parse_program
+
+EVERY_KIND = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+EVERY_SIZE = [(*one, size) for one in EVERY_KIND for size in SIZES]
+
+
+def ask_for_all(rules: Contract, kind: str, size: str) -> World:
+    """The domain for a backend that declares everything."""
+    declared = Kind(frozenset(rules.list_operations(kind)))
+    domain = rules.get_domain(kind, size)
+    return fit(domain, rules, kind, declared, ["float32"])
+
+
+def make_walk(rules: Contract, world: World) -> Walk:
+    return Walk(rules, world, lambda op, model: False)
+
+
+def list_all(rules: Contract, world: World, depth: int) -> Iterator[list[Op]]:
+    """Every legal program of up to `depth` operations, by trying all."""
+    for length in range(1, depth + 1):
+        for moves in product(world.moves, repeat=length):
+            ops = complete(rules, world, moves)
+            if ops is not None:
+                yield ops
+
+
+def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | None:
+    model = rules.open_model(world.config)
+    ops: list[Op] = []
+    for move in moves:
+        op = rules.complete_move(move, model)
+        if op is None or rules.operations[op["op"]].illegal(op, model):
+            return None
+        rules.operations[op["op"]].expect(op, model)
+        model.tag += rules.operations[op["op"]].tokens(op)
+        ops.append(op)
+    return ops
+
+
+def list_beginnings(programs: Sequence[Sequence[Op]]) -> set[Any]:
+    return {make_key(ops[:end]) for ops in programs for end in range(1, len(ops) + 1)}
+
+
+def test_by_hand() -> None:
+    rules = CONTRACTS["layer"]
+    update, restore = {"op": "update", "length": 1}, {"op": "restore", "target": 0}
+    moves = (update, {**restore, "snapshot": "s0"}, {"op": "state"})
+    declared = Kind(frozenset({"update", "restore", "state"}))
+    world = fit(Domain({}, moves), rules, "kv", declared, ["float32"])
+    found = list(make_walk(rules, world).find_longest(ROOT, 2))
+    names = [[op["op"] for op in branch.ops] for branch in found]
+    assert names == [
+        ["update", "update"],
+        ["update", "state"],
+        ["state", "update"],
+        ["state", "state"],
+    ]
+    assert [branch.covered for branch in found] == [2, 1, 2, 1]
+
+
+def test_names_that_mean_the_same_by_hand() -> None:
+    rules = CONTRACTS["unified"]
+    world = ask_for_all(rules, "causal", "tiny")
+    moves = [move for move in world.moves if move["op"] == "forward"][:2]
+    two = World(world.config, moves, [[1, 0]])
+    found = list(make_walk(rules, two).find_longest(ROOT, 2))
+    assert [branch.path for branch in found] == [(0, 0), (0, 1)]
+    assert [op["positions"] for op in found[0].ops] == [[0], [1]]
+    assert [op["positions"] for op in found[1].ops] == [[0], [0]]
+
+
+@pytest.mark.parametrize(("size", "depth"), [("tiny", 3), ("small", 2)])
+@pytest.mark.parametrize(("rules", "kind"), EVERY_KIND, ids=[k for _, k in EVERY_KIND])
+def test_every_program_is_run_or_stands_for_one_that_is(
+    rules: Contract, kind: str, size: str, depth: int
+) -> None:
+    """All programs that there are: each is a beginning of one that is run, or is so with
+    its names exchanged."""
+    world = ask_for_all(rules, kind, size)
+    found = list(make_walk(rules, world).find_longest(ROOT, depth))
+    run = list_beginnings([branch.ops for branch in found])
+    assert sum(branch.covered for branch in found) == len(run)
+    renamings = rules.get_domain(kind, size).renamings
+    assert len(world.symmetries) <= len(renamings)
+    count = 0
+    for ops in list_all(rules, world, depth):
+        count += 1
+        renamed = [list(map(renaming, ops)) for renaming in renamings]
+        assert any(make_key(twin) in run for twin in [ops, *renamed])
+    assert len(run) <= count
+    if not world.symmetries:
+        assert len(run) == count
+
+
+@pytest.mark.parametrize(("rules", "kind"), EVERY_KIND, ids=[k for _, k in EVERY_KIND])
+def test_parts_make_the_whole(rules: Contract, kind: str) -> None:
+    walk = make_walk(rules, ask_for_all(rules, kind, "tiny"))
+    whole = list(walk.find_longest(ROOT, 4))
+    parts = [
+        branch
+        for start in walk.find_longest(ROOT, 2)
+        for branch in walk.find_longest(walk.follow(start.path, start.covered), 4)
+    ]
+    assert parts == whole
+
+
+@pytest.mark.parametrize(
+    ("rules", "kind", "size"), EVERY_SIZE, ids=[f"{k}-{s}" for _, k, s in EVERY_SIZE]
+)
+def test_every_move_is_complete_and_can_be_made(
+    rules: Contract, kind: str, size: str
+) -> None:
+    """Within a few operations; what a program file could not hold would be no program."""
+    world = ask_for_all(rules, kind, size)
+    assert len(world.moves) >= {"tiny": 8, "small": 15, "standard": 24}[size]
+    walk, made = make_walk(rules, world), set[int]()
+    starts = [ROOT]
+    for _ in range(5):
+        longer = [each for start in starts for each in walk.list_longer(start)]
+        fresh = [branch for branch in longer if branch.path[-1] not in made]
+        made |= {branch.path[-1] for branch in longer}
+        starts = (fresh + longer)[:60]
+    for start in starts:
+        program = walk.make_program(start)
+        again = parse_program(program.to_json(), "here")
+        assert (again.config, list(again.ops)) == (program.config, list(program.ops))
+    assert made == set(range(len(world.moves)))
+
+
+def test_what_a_backend_does_not_declare_is_left_out() -> None:
+    rules = CONTRACTS["layer"]
+    declared = Kind(frozenset({"update", "trim"}), {"window": (4, 8), "heads": (1, 2)})
+    domain = rules.get_domain("rotating", "standard")
+    world = fit(domain, rules, "rotating", declared, ["float16"])
+    assert {move["op"] for move in world.moves} == {"update", "trim"}
+    wanted = {"window": 4, "heads": 2, "dtype": "float16", "chunk": None, "keep": 0}
+    assert {name: world.config[name] for name in wanted} == wanted
+
+
+def test_what_the_ledger_knows_is_left_out_and_counted() -> None:
+    rules = CONTRACTS["layer"]
+    world = ask_for_all(rules, "kv", "tiny")
+    walk = Walk(rules, world, lambda op, model: op["op"] == "trim")
+    found = list(walk.find_longest(ROOT, 2))
+    assert all(op["op"] != "trim" for branch in found for op in branch.ops)
+    firsts = {branch.path[0] for branch in found}
+    assert walk.avoided == 1 + len(firsts)

@@ -1,0 +1,154 @@
+"""`lockstep explore`: what it covers, finds, keeps, prints and exits with."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = "tests.harness.misbehaving"
+CORRECT = ("--backend", f"{HERE}:correct")
+
+Lockstep = Callable[..., Any]
+
+
+def explore(lockstep: Lockstep, folder: Path, *arguments: object) -> Any:
+    return lockstep("explore", *arguments, "--failures", folder)
+
+
+def test_what_is_covered_is_said(lockstep: Lockstep, tmp_path: Path) -> None:
+    """The small domain has five moves of these: update 1 and 3, update 1 in cache b,
+    trim, state. All can be made at any time: 5 + 25 + 125 programs."""
+    ended = explore(lockstep, tmp_path, *CORRECT, "--depth", 3)
+    assert ended.status == 0, ended.words
+    said = "every program of up to 3 operations over this domain: 155, none diverges"
+    assert said in ended.words
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+def test_the_same_as_json(lockstep: Lockstep, tmp_path: Path) -> None:
+    ended = explore(lockstep, tmp_path, *CORRECT, "--depth", 3, "--json")
+    outcome = json.loads(ended.out)
+    (pair,) = outcome["pairs"]
+    assert (pair["covered"], pair["run"], pair["operations"]) == (155, 125, 5)
+    assert (outcome["complete"], outcome["exit_status"]) == (True, 0)
+    assert pair["diverging"] == {}
+
+
+def test_a_divergence_is_found_shrunk_saved_and_exit_status_1(
+    lockstep: Lockstep, tmp_path: Path
+) -> None:
+    wrong = ("--backend", f"{HERE}:wrong_and_slow")
+    ended = explore(lockstep, tmp_path, *wrong, "--depth", 2, "--size", "tiny")
+    assert ended.status == 1, ended.words
+    assert "every program of up to 2 operations over this domain" in ended.words
+    assert "diverge (" in ended.words
+    (saved,) = tmp_path.glob("layer-kv-*/*.json")
+    ended = lockstep("replay", saved, *wrong)
+    assert ended.status == 1
+    assert "FAILED" in ended.out
+
+
+def test_a_crash_is_found_and_status_2(lockstep: Lockstep, tmp_path: Path) -> None:
+    dies = ("--backend", f"{HERE}:dies", "--depth", 3, "--size", "tiny")
+    ended = explore(lockstep, tmp_path, *dies)
+    assert ended.status == 2, ended.words
+    assert "layer-kv-update-crash" in ended.words
+    assert "! ERROR" in ended.words
+    assert "not every program" in ended.words
+
+
+def test_it_goes_on_where_it_was_stopped(
+    begin: Callable[..., subprocess.Popen[str]], lockstep: Lockstep, tmp_path: Path
+) -> None:
+    """Ctrl-C in the middle, then the rest: in all, as many as there are."""
+    arguments = ("explore", *CORRECT, "--depth", 5, "--failures", tmp_path)
+    running = begin(*arguments)
+    journal = (
+        tmp_path / "explored" / "tests.harness.misbehaving-correct-kv-small-5.journal"
+    )
+    deadline = time.monotonic() + 60
+    while not journal.exists() or len(journal.read_text().splitlines()) < 4:
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "stopped before the end: --resume goes on from here" in " ".join(out.split())
+    before = journal.read_text().splitlines()
+    ended = lockstep(*arguments, "--resume")
+    assert ended.status == 0, ended.words
+    assert "over this domain: 3,905, none diverges" in ended.words
+    after = journal.read_text().splitlines()
+    assert after[: len(before)] == before
+    assert len(after) == 1 + 25
+    ended = lockstep(*arguments, "--resume", "--json")
+    assert json.loads(ended.out)["pairs"][0]["covered"] == 3905
+
+
+def keep_journal(lockstep: Lockstep, folder: Path) -> Path:
+    explore(lockstep, folder, *CORRECT, "--depth", 2, "--size", "tiny")
+    (journal,) = (folder / "explored").iterdir()
+    return journal
+
+
+def resume(lockstep: Lockstep, folder: Path) -> Any:
+    own = ("--depth", 2, "--size", "tiny", "--resume")
+    return explore(lockstep, folder, *CORRECT, *own)
+
+
+def test_a_line_that_was_cut_off_does_not_count(
+    lockstep: Lockstep, tmp_path: Path
+) -> None:
+    journal = keep_journal(lockstep, tmp_path)
+    text = journal.read_text()
+    journal.write_text(text[:-20])
+    for _ in range(2):  # what the first one adds is whole again
+        ended = resume(lockstep, tmp_path)
+        assert ended.status == 0, ended.words
+        assert "over this domain: 30, none diverges" in ended.words
+    assert journal.read_text().splitlines() == text.splitlines()
+
+
+def test_a_journal_about_something_else_is_told(
+    lockstep: Lockstep, tmp_path: Path
+) -> None:
+    journal = keep_journal(lockstep, tmp_path)
+    journal.write_text("{}\n")
+    ended = resume(lockstep, tmp_path)
+    assert ended.status == 2
+    assert "is about something else" in ended.words
+    assert "start anew without --resume" in ended.words
+
+
+def test_time_is_up(lockstep: Lockstep, tmp_path: Path) -> None:
+    arguments = ("--depth", 6, "--time", 1)
+    ended = explore(lockstep, tmp_path, *CORRECT, *arguments)
+    assert ended.status == 0, ended.words
+    assert "not every program of up to 6 operations" in ended.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--depth", 12), "choose at most 7, or a smaller --size"),
+        (("--depth", 0), "0 is not in the range 1<=x<=16"),
+        (("--size", "huge"), "'huge' is not one of 'tiny', 'small', 'standard'"),
+        (("--kind", "kw"), "there is no kind kw"),
+        (("--kind", "trie"), "no chosen backend declares a kind trie"),
+        (("--backend", "nobody"), "no backend has this name"),
+    ],
+)
+def test_bad_input(
+    lockstep: Lockstep, tmp_path: Path, arguments: tuple[object, ...], why: str
+) -> None:
+    ended = explore(lockstep, tmp_path, *CORRECT, *arguments)
+    assert ended.status == 2
+    assert why in ended.words
