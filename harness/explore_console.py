@@ -61,7 +61,7 @@ def make_table(exploration: Exploration) -> Table:
     table.add_column("config", overflow="fold")
     table.add_column("", justify="right", no_wrap=True)
     for survey in exploration.surveys:
-        cells = survey.pair.name, str(survey.moves), f"{survey.covered:,}"
+        cells = survey.pair.name, str(len(survey.moves)), f"{survey.covered:,}"
         config = Text(say_config(survey.config))
         table.add_row(*cells, config, get_verdict(survey))
     return table
@@ -154,7 +154,7 @@ def describe_survey(survey: Survey) -> dict[str, Any]:
     return {
         "backend": pair.backend,
         "kind": pair.kind,
-        "operations": survey.moves,
+        "operations": list(survey.moves),
         "symmetries": survey.symmetries,
         "config": dict(survey.config),
         "complete": survey.is_complete,

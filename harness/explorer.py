@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.campaign import Campaign, make_task, say_unavailable
 from harness.contracts import CONTRACTS
+from harness.contracts.base import Op
 from harness.errors import UsageError
 from harness.journal import Journal
 from harness.outcome import Outcome, Pair, Settings
@@ -25,7 +26,7 @@ class Survey:
     """
 
     pair: Pair
-    moves: int
+    moves: Sequence[Op]
     symmetries: int
     config: Mapping[str, Any]
     parts: Sequence[Sequence[Any]]

@@ -67,7 +67,7 @@ class Part(Shard):
         content = [dict(world.config), list(world.moves), known]
         text = json.dumps(content, sort_keys=True)
         return {
-            "moves": len(world.moves),
+            "moves": list(world.moves),
             "symmetries": len(world.symmetries),
             "config": drop_defaults(world.config, walk.rules.config),
             "parts": parts,
