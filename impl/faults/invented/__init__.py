@@ -1,6 +1,14 @@
 """Mistakes that no real cache is known to have made: for every operation of every
 contract at least two, of different natures."""
 
-from impl.faults.invented import layer, prefix, unified
+from impl.faults.invented import (
+    layer,
+    layer_captures,
+    layer_snapshots,
+    prefix,
+    unified,
+)
 
 FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS}
+
+__all__ = ["FAULTS", "layer_captures", "layer_snapshots"]
