@@ -226,33 +226,36 @@ def get_seen(
     return seen
 
 
-MOST_KEPT = 8
-"""Arrays under watch at a time: the latest."""
+MOST_KEPT = 12
+"""Pairs of arrays under watch at a time: the latest."""
 
 
 class Promises:
-    """Arrays that were returned, and what they held then."""
+    """Arrays that went to a cache or came from it, and what they held then."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        self.kept: list[tuple[str, str, list[Array], list[npt.NDArray[Any]]]] = []
+        self.kept: list[tuple[str, str, str, list[Array], list[npt.NDArray[Any]]]] = []
 
-    def keep(self, cache: str, name: str, pair: Sequence[Array]) -> None:
-        """Remembers what the arrays that `cache` returned hold."""
+    def keep(
+        self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
+    ) -> None:
+        """Remembers what the arrays hold that the operation `name` of `cache` returned,
+        or "was given"."""
         content = [np.array(self.arrays.to_numpy(array)) for array in pair]
-        self.kept.append((cache, name, list(pair), content))
+        self.kept.append((cache, name, how, list(pair), content))
         del self.kept[:-MOST_KEPT]
 
     def check(self, concerned: Callable[[str], bool] = lambda cache: True) -> None:
         """Raises Broken("alias") if an array of a concerned cache has changed."""
-        for cache, name, arrays, content in self.kept:
+        for cache, name, how, arrays, content in self.kept:
             if concerned(cache):
                 for array, held in zip(arrays, content, strict=True):
                     now = self.arrays.to_numpy(array)
                     if not np.array_equal(now, held, equal_nan=True):
                         raise Broken(
                             "alias",
-                            f"an array that {name} returned has changed before it was"
+                            f"an array that {name} {how} has changed before it was"
                             f" allowed to{'' if cache == 'a' else f' (cache {cache})'}",
                             operation=name,
                         )

@@ -8,7 +8,7 @@ read in the same order, and float32 holds them exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,11 +70,14 @@ class Recurrence:
         return np.concatenate([missing, rows])[None]
 
     def advance(
-        self, cache: Any, tags: Sequence[int]
+        self,
+        cache: Any,
+        tags: Sequence[int],
+        give: Callable[[Sequence[Array]], None],
     ) -> tuple[list[list[Column]], Sequence[Array]]:
         """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
         Returns what the state at each token has read, and the arrays that were written
-        last."""
+        last. give: is told of arrays that are about to be written."""
         written: Sequence[Array] = ()
         rows: list[list[Column]] = []
         length = len(tags)
@@ -86,16 +89,17 @@ class Recurrence:
             new, tags = tags[:part], tags[part:]
             rows += [[*before, *new[: row + 1]] for row in range(part)]
             old = tuple(seen for seen in before if isinstance(seen, int))
-            written = self.write(cache, (*old, *new), part)
+            written = self.compute((*old, *new))
+            give(written)
+            cache.write(*written, part)
         rows[-1] = self.read(cache.read(), "read")
         return rows, written
 
-    def write(self, cache: Any, tags: Tags, length: int) -> Sequence[Array]:
+    def compute(self, tags: Tags) -> tuple[Array, Array]:
+        """conv and delta after `tags`."""
         arrays = self.arrays
         conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
-        delta = arrays.from_numpy(self.compute_delta(tags), "float32")
-        cache.write(conv, delta, length)
-        return conv, delta
+        return conv, arrays.from_numpy(self.compute_delta(tags), "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list

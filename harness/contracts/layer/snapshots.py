@@ -260,10 +260,13 @@ class Prepare(LayerOperation):
         return {}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+        offsets = list(op["offsets"])
         try:
-            subject.get(op.get("cache", "a")).prepare(op["offsets"])
+            subject.get(op.get("cache", "a")).prepare(offsets)
         except ValueError:
             return dict(USAGE)
+        finally:
+            offsets.clear()  # the caller's list: a cache must not rely on it
         return {}
 
     def describe_here(self, op: Op) -> str:

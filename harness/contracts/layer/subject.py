@@ -94,11 +94,14 @@ class LayerSubject:
         """
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
-            rows, self.inputs[name] = self.recurrence.advance(cache, tags)
+            rows, self.inputs[name] = self.recurrence.advance(
+                cache, tags, lambda arrays: self.give(name, tags[0], arrays)
+            )
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
         keys, values = self.inputs[name] = self.reader.feed(tags)
+        self.give(name, tags[0], (keys, values))
         mask = cache.make_mask(length, rows_padded)
         keys, values = split_pair(cache.update(keys, values), "update")
         columns = self.reader.read((keys, values), "update", tokens)
@@ -135,6 +138,12 @@ class LayerSubject:
         return {"tags": sorted(tags, key=sort_key)}
 
     # --- checks beside the answer -------------------------------------------------------
+
+    def give(self, name: str, tag: int, arrays: Sequence[Array]) -> None:
+        """Before a cache gets arrays, whose first new token has this tag: they are the
+        caller's, and not to be written."""
+        if self.is_sampled(tag):
+            self.promises.keep(name, "update", arrays, "was given")
 
     def is_sampled(self, tag: int) -> bool:
         return self.every or tag % SAMPLE == 0
