@@ -4,6 +4,7 @@ contract at least two, of different natures."""
 from impl.faults.invented import (
     layer,
     layer_captures,
+    layer_reads,
     layer_snapshots,
     prefix,
     unified,
@@ -11,4 +12,4 @@ from impl.faults.invented import (
 
 FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS}
 
-__all__ = ["FAULTS", "layer_captures", "layer_snapshots"]
+__all__ = ["FAULTS", "layer_captures", "layer_reads", "layer_snapshots"]

@@ -1,5 +1,7 @@
-"""Mistakes of layer caches that we thought up: with tokens. Those with snapshots are in
-`layer_snapshots`, those with captures in `layer_captures`.
+"""Mistakes of layer caches that we thought up: when tokens come, or are taken back.
+
+`layer_reads` has those with what is read, cloned or freed, `layer_snapshots` those with
+snapshots, and `layer_captures` those with captures.
 
 One nature does not occur: a cache of this contract has one layer, so nothing can get
 into the wrong one. The wrong sequence is that of another cache: the original of a clone,
@@ -96,89 +98,6 @@ def keys_scaled_in_place(cache: Any) -> None:
     cache.update = update_and_scale
 
 
-# --- view, state, size ------------------------------------------------------------------
-
-
-@invent("view", "aliasing", "kv", 5)
-def views_share_scratch(cache: Any) -> None:
-    """A view is gathered in the arrays of the last view of as many tokens, of whichever
-    clone."""
-    scratch = vars(cache).setdefault("scratch", {})
-    view, clone = cache.view, cache.clone
-
-    def gather() -> Arrays | None:
-        arrays = view()
-        if arrays is None:
-            return None
-        copied = cache.memory.copy(0, cache.offset)
-        gathered: Arrays = scratch.setdefault(cache.offset, copied)
-        for array, new in zip(gathered, arrays, strict=True):
-            array[:] = new
-        return gathered
-
-    def share() -> Any:
-        other = clone()
-        other.scratch = scratch
-        return other
-
-    cache.view, cache.clone = gather, share
-
-
-@invent("view", "evicted too early", "rotating", 2)
-def view_for_next_token(cache: Any) -> None:
-    """A view of a full window leaves out the token that the next one will push out."""
-    view = cache.view
-
-    def view_rest() -> Arrays | None:
-        if cache.offset < cache.window:
-            return view()  # type: ignore[no-any-return]
-        first = cache.get_first(cache.offset) + 1
-        return cache.memory.read(first, cache.offset)  # type: ignore[no-any-return]
-
-    cache.view = view_rest
-
-
-@invent("state", "bound", "rotating", 3)
-def state_ends_with_ring(cache: Any) -> None:
-    """The state is read up to the end of the ring, and not on from its begin."""
-
-    def state() -> Arrays | None:
-        if not cache.offset:
-            return None
-        first = cache.get_first(cache.offset)
-        fits = cache.memory.capacity - first % cache.memory.capacity
-        arrays: Arrays = cache.memory.read(first, min(cache.offset, first + fits))
-        return arrays
-
-    cache.state = state
-
-
-@invent("state", "stale metadata", "state", 5)
-def state_kept_by_offset(cache: Any) -> None:
-    """The state is kept for whoever asks again at the same offset, even after other
-    tokens."""
-    kept: dict[int, Arrays] = {}
-
-    def state() -> Arrays:
-        if cache.offset not in kept:
-            kept[cache.offset] = cache.memory.copy(0, cache.offset)
-        return kept[cache.offset]
-
-    cache.state = state
-
-
-@invent("size", "silent clamp", "kv", 2)
-def size_in_a_byte(cache: Any) -> None:
-    """The size stays at 255, however many tokens come."""
-    cache.size = lambda: min(cache.offset, 255)
-
-
-@invent("size", "evicted too late", "rotating", 2)
-def size_of_ring(cache: Any) -> None:
-    """The size counts tokens that are still in the ring, but no longer in the window."""
-    cache.size = lambda: min(cache.offset, cache.memory.capacity)
-
-
 # --- trim -------------------------------------------------------------------------------
 
 
@@ -247,72 +166,3 @@ def full_window_not_trimmed(cache: Any) -> None:
     """`>=` where `>` belongs: a window that is just full counts as one that has slid."""
     trim = cache.trim
     cache.trim = lambda count: 0 if cache.offset >= cache.window else trim(count)
-
-
-# --- clone, free ------------------------------------------------------------------------
-
-
-@invent("clone", "wrong sequence", "rotating", 3)
-def clone_counts_for_original(cache: Any) -> None:
-    """How many old tokens come along, a clone asks the cache that it was cloned from."""
-    clone = cache.clone
-
-    def clone_and_bind() -> Any:
-        other = clone()
-        other.count_before = cache.count_before
-        return other
-
-    cache.clone = clone_and_bind
-
-
-@invent("clone", "aliasing", "kv", 3)
-def clone_shares_schedule(cache: Any) -> None:
-    """Original and clone have one schedule of captures."""
-    clone = cache.clone
-
-    def clone_with_schedule() -> Any:
-        other = clone()
-        other.captures = cache.captures
-        return other
-
-    cache.clone = clone_with_schedule
-
-
-@invent("clone", "aliasing", "state", 2)
-def clone_shares_convolution(cache: Any) -> None:
-    """A clone copies the running state, but reads the convolution inputs of the
-    original."""
-    clone = cache.clone
-
-    def clone_half() -> Any:
-        other = clone()
-        read = other.memory.read
-        other.memory.read = lambda *ends: (cache.memory.read(*ends)[0], read(*ends)[1])
-        return other
-
-    cache.clone = clone_half
-
-
-@invent("free", "evicted too early", "kv", 4)
-def free_closes_snapshots(cache: Any) -> None:
-    """With the memory, the snapshots go that were not copied yet."""
-    free = cache.free
-
-    def free_all() -> None:
-        for snapshot in list(cache.memory.named):
-            snapshot.close()
-        free()
-
-    cache.free = free_all
-
-
-@invent("free", "stale metadata", "state", 3)
-def free_keeps_schedule(cache: Any) -> None:
-    """A freed cache goes on with the captures that the tokens before were to have."""
-
-    def free() -> None:
-        cache.memory.secure_all()
-        cache.memory.clear()
-        cache.offset = 0
-
-    cache.free = free

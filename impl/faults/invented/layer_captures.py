@@ -20,7 +20,7 @@ def prepare_skips_what_is_behind(cache: Any) -> None:
     cache.prepare = lambda offsets: prepare([at for at in offsets if at >= cache.offset])
 
 
-@invent("prepare", "missing rollback", "rotating", 4)
+@invent("prepare", "missing rollback", "rotating", 3)
 def refused_prepare_replaces(cache: Any) -> None:
     """The schedule is replaced before the old one is found not to be taken yet."""
     prepare, captures = cache.prepare, cache.captures
@@ -68,17 +68,11 @@ def first_capture_from_zero(cache: Any) -> None:
 # --- take -------------------------------------------------------------------------------
 
 
-@invent("take", "order", "kv", 8)
-def taken_as_they_came(cache: Any) -> None:
-    """Captures are returned in the order in which they were made: another one, if the
-    cache was restored past an offset and came back to it."""
-    take, captures = cache.take, cache.captures
-
-    def take_in_turn() -> Taken:
-        made = iter(list(captures.captured.values()))
-        return [taken and next(made) for taken in take()]
-
-    cache.take = take_in_turn
+@invent("take", "order", "kv", 3)
+def unreached_taken_last(cache: Any) -> None:
+    """What was captured is returned first, and None for the other offsets behind it."""
+    take = cache.take
+    cache.take = lambda: sorted(take(), key=lambda snapshot: snapshot is None)
 
 
 @invent("take", "stale metadata", "kv", 4)
@@ -94,21 +88,6 @@ def taken_captures_stay(cache: Any) -> None:
         return taken
 
     cache.take = take_and_keep
-
-
-@invent("take", "evicted too early", "rotating", 7)
-def captured_again(cache: Any) -> None:
-    """A cache that went back captures once more where it has captured before."""
-    captures = cache.captures
-    reach = captures.reach
-
-    def reach_again(before: int, after: int, take: Callable[..., Snapshot]) -> None:
-        for offset in list(captures.captured):
-            if before < offset <= after:
-                captures.captured.pop(offset).close()
-        reach(before, after, take)
-
-    captures.reach = reach_again
 
 
 @invent("take", "evicted too late", "state", 3)

@@ -48,7 +48,7 @@ def snapshot_kept_by_range(cache: Any) -> None:
 # --- restore ----------------------------------------------------------------------------
 
 
-@invent("restore", "wrong sequence", "kv", 5)
+@invent("restore", "wrong sequence", "kv", 4)
 def restore_in_place(cache: Any) -> None:
     """A snapshot that was not copied yet is taken to be in the memory of the cache that
     restores it."""
@@ -92,7 +92,7 @@ def refused_restore_writes(cache: Any) -> None:
     cache.restore = write_and_restore
 
 
-@invent("restore", "error class", "kv", 4)
+@invent("restore", "error class", "kv", 3)
 def restore_across_gap_raises(cache: Any) -> None:
     """A snapshot that begins ahead of the cache is an error, not refused."""
     restore = cache.restore
@@ -135,19 +135,6 @@ def restore_widens_convolution(cache: Any) -> None:
 
 
 # --- split ------------------------------------------------------------------------------
-
-
-@invent("split", "bound", "kv", 7)
-def cut_counted_from_zero(cache: Any) -> None:
-    """A copied snapshot that does not begin at 0 is cut too far behind."""
-    split, cut = cache.split, cache.cut
-
-    def split_late(snapshot: Snapshot, at: int) -> Parts:
-        cache.cut = lambda arrays, place: cut(arrays, place + snapshot.begin)
-        parts: Parts = split(snapshot, at)
-        return parts
-
-    cache.split = split_late
 
 
 @invent("split", "aliasing", "kv", 4)
@@ -207,20 +194,6 @@ def refused_merge_closes_parent(cache: Any) -> None:
             raise
 
     cache.merge = merge_or_close
-
-
-@invent("merge", "wrong sequence", "kv", 8)
-def merge_in_memory_of_parent(cache: Any) -> None:
-    """Two snapshots that were not copied yet are taken to be in one memory, though they
-    are of two caches."""
-    merge = cache.merge
-
-    def merge_lazily(parent: Any, child: Any) -> Any:
-        if parent and child and parent.memory and child.memory:
-            child.memory = parent.memory
-        return merge(parent, child)
-
-    cache.merge = merge_lazily
 
 
 @invent("merge", "evicted too early", "rotating", 3)
