@@ -80,7 +80,8 @@ class LayerCache(Protocol):
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Appends [1, heads, length, dim] and returns the K and V to attend to."""
+        """Appends [1, heads, length, dim] and returns the K and V to attend to. The
+        arrays are the caller's: not to be written, now or later."""
 
     def state(self) -> tuple[Array, Array] | None: ...
     def view(self) -> tuple[Array, Array] | None: ...
@@ -99,7 +100,8 @@ class LayerCache(Protocol):
     def close(self, snapshot: Snapshot) -> None: ...
     def prepare(self, offsets: Sequence[int]) -> None:
         """Raises ValueError, and schedules nothing, if the offsets do not ascend, lie
-        behind the cache, or if earlier captures were not taken."""
+        behind the cache, or if earlier captures were not taken. The list is the caller's,
+        who may change it afterwards."""
 
     def take(self) -> Sequence[Snapshot | None]: ...
 
@@ -123,7 +125,8 @@ class StateCache(Protocol):
         tokens must come in, so that each scheduled capture falls between two of them."""
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """The state after `length` more tokens."""
+        """The state after `length` more tokens. The arrays are the caller's: not to be
+        written, now or later."""
 
 
 class UnifiedCache(Protocol):

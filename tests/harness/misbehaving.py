@@ -145,6 +145,15 @@ def returns_a_list() -> Backend:
     return change_keys(lambda keys: keys.tolist())
 
 
+def writes_its_input() -> Backend:
+    def update(cache: Cache, keys: Array, values: Array) -> Any:
+        pair = Cache.update(cache, keys.copy(), values)
+        keys *= 2
+        return pair
+
+    return misbehave(update)
+
+
 def wrong_rank() -> Backend:
     return change_keys(lambda keys: keys[0])
 
