@@ -32,6 +32,27 @@ WEIGHTS = {
 }
 """How often an operation is drawn against the others, which have 1."""
 
+NEXT: Mapping[str, Sequence[str]] = {
+    "update": ("snapshot", "trim", "view", "state"),
+    "view": ("view", "update"),
+    "state": ("state", "free"),
+    "trim": ("update",),
+    "clone": ("update", "snapshot", "trim"),
+    "free": ("restore", "update"),
+    "snapshot": ("trim", "restore", "split", "merge", "clone"),
+    "restore": ("update", "split", "trim"),
+    "split": ("restore", "restore", "merge"),
+    "merge": ("restore",),
+    "close": ("trim", "update"),
+    "prepare": ("update", "restore", "trim"),
+    "take": ("restore", "prepare"),
+}
+"""What uses that which an operation has just made, or puts it to the test: chance alone
+seldom does one after the other."""
+
+FOLLOW = 3
+"""One operation in so many is drawn from NEXT."""
+
 LONG = 32
 """One program in so many is a long one."""
 
@@ -89,6 +110,16 @@ class LayerContract(Contract):
             if options:
                 config[name] = source.pick(list(options))
         return config
+
+    def draw_operation(
+        self, source: Source, model: LayerModel, operations: Sequence[str]
+    ) -> Op | None:
+        following = [name for name in NEXT.get(model.last, ()) if name in operations]
+        if following and not source.below(FOLLOW):
+            operations = following
+        op = super().draw_operation(source, model, operations)
+        model.last = op["op"] if op else ""
+        return op
 
     def draw_reach(self, source: Source, model: LayerModel) -> None:
         if source.below(LONG) == LONG - 1:

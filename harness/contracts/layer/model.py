@@ -71,13 +71,15 @@ class LayerModel:
     """The reference caches and snapshots of one program, by name.
 
     A cache exists, empty, as soon as it is named. `past` notes what happened to one since
-    its last update, for the abstract states. `reach` bounds what is drawn.
+    its last update, for the abstract states. `reach` bounds what is drawn; `last` is the
+    operation that was drawn last.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
         self.config = config
         self.rows = rows
         self.reach = REACH
+        self.last = ""
         self.tag = 0
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}

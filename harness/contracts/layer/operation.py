@@ -31,7 +31,7 @@ class LayerOperation(Operation):
         return None
 
     def draw(self, source: Source, model: LayerModel) -> Op | None:
-        cache = source.pick(("a", "a", *model.caches))
+        cache = source.pick(("a", *model.caches))
         op = self.draw_fields(source, model, cache)
         if op is None:
             return None

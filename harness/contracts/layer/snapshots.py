@@ -32,7 +32,8 @@ class TakeSnapshot(LayerOperation):
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
         begins = [0, 0, offset // 2, offset - 1, offset - 2, offset, offset + 1, -1]
-        begins += [snapshot.end for snapshot in model.snapshots.values()]
+        ends = [snapshot.end for snapshot in model.snapshots.values()]
+        begins += [*ends, *(end for end in ends if end < offset)]
         return {"from": source.pick(begins), "into": source.pick(SNAPSHOTS)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
@@ -62,7 +63,8 @@ class Restore(LayerOperation):
         self, source: Source, model: LayerModel, cache: str
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
-        name = source.pick([*model.snapshots, *model.snapshots, None])
+        names = list(model.snapshots)  # the latest last, such as the parts of a split
+        name = source.pick([*names, *names[-2:], *names[-2:], None])
         if name is None:
             targets = [offset, offset - 1, offset - 2, offset // 2, 0, offset + 1, -1]
         else:
@@ -245,11 +247,14 @@ class Prepare(LayerOperation):
         self, source: Source, model: LayerModel, cache: str
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
-        if model.get(cache).captures.scheduled and source.below(8):
+        if model.get(cache).captures.scheduled and source.below(4):
             return None
         if not source.below(16):
             return {"offsets": [max(0, offset - 1), offset + source.below(3)]}
-        ahead = {offset + source.below(6) for _ in range(source.between(1, 3))}
+        ends = [snapshot.end for snapshot in model.snapshots.values()]
+        near = [offset + more for more in range(6)]
+        near += [end + 1 for end in ends if end >= offset]  # to be jumped past, or met
+        ahead = {source.pick(near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:

@@ -58,7 +58,11 @@ class Update(LayerOperation):
         edges += [step - offset % step, step - offset % step + 1]
         if chunk := config["chunk"]:
             edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
-        return edges + [at - offset for at in model.get(cache).captures.scheduled]
+        # Other tokens at an offset known from elsewhere may be mistaken for those.
+        known = [*model.get(cache).captures.scheduled]
+        known += [snapshot.end for snapshot in model.snapshots.values()]
+        known += [other.offset for other in model.caches.values()]
+        return edges + [at - offset for at in known if at > offset]
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name, length = op.get("cache", "a"), op["length"]
@@ -124,6 +128,8 @@ class Trim(LayerOperation):
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
         far = [offset, offset + 1, offset + 3, max(0, offset - 1)]
+        scheduled = model.get(cache).captures.scheduled
+        far += [offset + 1 - at for at in scheduled if at <= offset]
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *far])}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
