@@ -34,18 +34,18 @@ WEIGHTS = {
 
 NEXT: Mapping[str, Sequence[str]] = {
     "update": ("snapshot", "trim", "view", "state"),
-    "view": ("view", "update"),
+    "view": ("view", "trim", "restore"),
     "state": ("state", "free"),
-    "trim": ("update",),
+    "trim": ("update", "update", "view"),
     "clone": ("update", "snapshot", "trim"),
     "free": ("restore", "update"),
     "snapshot": ("trim", "restore", "split", "merge", "clone"),
-    "restore": ("update", "split", "trim"),
+    "restore": ("update", "update", "view", "split", "trim"),
     "split": ("restore", "restore", "merge"),
     "merge": ("restore",),
     "close": ("trim", "update"),
-    "prepare": ("update", "restore", "trim"),
-    "take": ("restore", "prepare"),
+    "prepare": ("update", "restore", "trim", "prepare", "take"),
+    "take": ("free", "restore", "prepare"),
 }
 """What uses that which an operation has just made, or puts it to the test: chance alone
 seldom does one after the other."""

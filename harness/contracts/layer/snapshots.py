@@ -247,7 +247,7 @@ class Prepare(LayerOperation):
         self, source: Source, model: LayerModel, cache: str
     ) -> dict[str, Any] | None:
         offset = model.get(cache).offset
-        if model.get(cache).captures.scheduled and source.below(4):
+        if model.get(cache).captures.scheduled and source.below(2):
             return None
         if not source.below(16):
             return {"offsets": [max(0, offset - 1), offset + source.below(3)]}

@@ -116,7 +116,7 @@ def short_trim_ends_captures(cache: Any) -> None:
     cache.trim = trim_or_drop
 
 
-@invent("trim", "evicted too early", "kv", 5)
+@invent("trim", "evicted too early", "kv", 4)
 def trim_returns_memory(cache: Any) -> None:
     """When no token is left, memory is given back that snapshots still name."""
     trim, memory = cache.trim, cache.memory

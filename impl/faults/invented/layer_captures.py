@@ -104,7 +104,7 @@ def unreached_stay_scheduled(cache: Any) -> None:
     cache.take = take_reached
 
 
-@invent("take", "bound", "rotating", 7)
+@invent("take", "bound", "rotating", 6)
 def capture_begins_with_chunk(cache: Any) -> None:
     """The window of a capture goes back to the begin of the chunk, and no further."""
     captures, get_snapshot = cache.captures, cache.get_snapshot

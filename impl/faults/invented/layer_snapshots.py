@@ -213,7 +213,7 @@ def merge_needs_parent(cache: Any) -> None:
 # --- close ------------------------------------------------------------------------------
 
 
-@invent("close", "aliasing", "kv", 8)
+@invent("close", "aliasing", "kv", 6)
 def close_forgets_others(cache: Any) -> None:
     """With a closed snapshot, the memory forgets all that name its tokens: none of them
     is copied any more."""
