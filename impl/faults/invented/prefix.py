@@ -1,8 +1,12 @@
-"""Mistakes of prefix caches that we thought up."""
+"""Mistakes of prefix caches that we thought up; every nature occurs among them."""
 
 from __future__ import annotations
 
-from impl.faults.fault import Inventor
+from impl.faults.invented import prefix_limits, prefix_session, prefix_slots, prefix_trie
 
-invent = Inventor("prefix")
-FAULTS = invent.faults
+FAULTS = {
+    **prefix_session.FAULTS,
+    **prefix_trie.FAULTS,
+    **prefix_limits.FAULTS,
+    **prefix_slots.FAULTS,
+}

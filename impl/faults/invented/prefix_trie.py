@@ -1,0 +1,226 @@
+"""Mistakes of the requests of tries that we thought up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from impl.faults.fault import Inventor
+from impl.prefix.tokens import count_common
+
+invent = Inventor("prefix")
+FAULTS = invent.faults
+
+
+@invent("begin", "silent clamp", "trie", 6)
+def whole_edges_only(trie: Any) -> None:
+    """Of another conversation than that of the layers only whole edges are reused."""
+    go = trie.go
+
+    def go_to_node(request: Sequence[int], match: Any) -> Any:
+        if match.inside is not None:
+            held = count_common(trie.live, request)
+            most = min(match.length, max(held, match.inside.begin))
+            match = replace(match, length=most)
+        return go(request, match)
+
+    trie.go = go_to_node
+
+
+@invent("feed", "stale metadata", "trie", 4)
+def captured_as_asked(trie: Any) -> None:
+    """Captures are scheduled when a request begins, and none among the tokens that are
+    generated later."""
+    extend, schedule = trie.extend, trie.schedule
+
+    def extend_only(tokens: Sequence[int]) -> None:
+        trie.schedule = lambda first: None
+        try:
+            extend(tokens)
+        finally:
+            trie.schedule = schedule
+
+    trie.extend = extend_only
+
+
+@invent("feed", "bound", "trie", 7)
+def parted_by_the_first(trie: Any) -> None:
+    """Nothing is captured where the first generated token leaves what is stored, only
+    where a later one does."""
+    extend = trie.extend
+
+    def extend_behind(tokens: Sequence[int]) -> None:
+        end = len(trie.get_request("extend"))
+        was_wanted = end in trie.wanted
+        extend(tokens)
+        if not was_wanted:
+            trie.wanted.discard(end)
+
+    trie.extend = extend_behind
+
+
+@invent("close", "aliasing", "trie", 6)
+def parts_share_capture(trie: Any) -> None:
+    """Where paths part inside an edge, the new node gets the capture at the end of the
+    edge, too, as if it had been made there."""
+    split = trie.tree.split_snapshot
+
+    def split_and_share(node: Any, number: int, layer: Any, end: int) -> Any:
+        upper, lower = split(node, number, layer, end)
+        return (upper, lower) if layer.can_split else (lower, lower)
+
+    trie.tree.split_snapshot = split_and_share
+
+
+@invent("close", "order", "trie", 6)
+def end_used_first(trie: Any) -> None:
+    """The end of a request counts as used before what was captured on the way to it."""
+    insert = trie.tree.insert
+    trie.tree.insert = lambda path, ends: insert(path, ends)[::-1]
+
+
+@invent("close", "stale metadata", "trie", 7)
+def captured_once(trie: Any) -> None:
+    """A node at which some layers were captured, because a pass broke off, gets no
+    captures of the others when a later request comes by."""
+    take = trie.take_captures
+    trie.take_captures = lambda node: {} if trie.tree.is_captured(node) else take(node)
+
+
+@invent("cancel", "order", "trie", 6)
+def limit_before_store(trie: Any) -> None:
+    """When a request is cancelled, the limit is kept before what was computed is stored,
+    not after it."""
+
+    def cancel() -> int:
+        request, limit = trie.get_request("cancel"), trie.limit
+        trie.keep_limit(tuple(request[: trie.get_reached()]))
+        trie.limit = None
+        try:
+            stored: int = trie.close()
+        finally:
+            trie.limit = limit
+        return stored
+
+    trie.cancel = cancel
+
+
+@invent("cancel", "bound", "trie", 5)
+def nothing_to_store(trie: Any) -> None:
+    """A request that is cancelled before anything was computed leaves no trace where it
+    began, although the layers stand there and can be captured."""
+
+    def cancel() -> int:
+        store = trie.store
+        if trie.get_reached() <= trie.reused:
+            trie.store = lambda path: None
+        try:
+            stored: int = trie.close()
+        finally:
+            trie.store = store
+        return stored
+
+    trie.cancel = cancel
+
+
+@invent("break", "missing rollback", "trie", 4)
+def ahead_put_aside(trie: Any) -> None:
+    """What the layers that ran ahead have read is put aside, too, and never closed."""
+    append = trie.tree.append
+
+    def append_and_keep(node: Any, path: Any, ends: Sequence[int]) -> Any:
+        made = append(node, path, ends)
+        for _, layer in trie.tree.layers:
+            if made and layer.can_split:
+                layer.snapshot(made[-1].end)
+        return made
+
+    trie.tree.append = append_and_keep
+
+
+@invent("refuse", "error class", "trie", 5)
+def failure_not_caught(trie: Any) -> None:
+    """Only a layer that answers no is taken for one that refuses; what it raises goes to
+    whoever asked."""
+    move = trie.move
+
+    def move_or_raise(target: int, common: int, restore: Callable[..., Any]) -> Any:
+        raised: list[Exception] = []
+
+        def restore_and_note(number: int, layer: Any) -> Any:
+            try:
+                return restore(number, layer)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        reason = move(target, common, restore_and_note)
+        if raised:
+            raise raised[0]
+        return reason
+
+    trie.move = move_or_raise
+
+
+@invent("refuse", "evicted too late", "trie", 10)
+def refused_is_used(trie: Any) -> None:
+    """What a request is about to reuse counts as used before the layers go there, even if
+    one refuses and nothing is reused."""
+    go, move = trie.go, trie.move
+
+    def go_to_used(request: Sequence[int], match: Any) -> Any:
+        def use_and_move(target: int, *how: Any) -> Any:
+            trie.eviction.touch(next(one for one in match.path if one.end >= target))
+            return move(target, *how)
+
+        trie.move = use_and_move
+        return go(request, match)
+
+    trie.go = go_to_used
+
+
+@invent("checkpoint", "bound", "trie", 7)
+def checkpoint_behind_reuse(trie: Any) -> None:
+    """A checkpoint exactly where the reuse ends is taken for one that was made before."""
+    begin, go = trie.begin, trie.go
+
+    def begin_behind(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        behind = list(checkpoints)
+
+        def go_and_drop(request: Sequence[int], match: Any) -> Any:
+            reuse, reason = go(request, match)
+            behind[:] = [offset for offset in behind if offset != reuse]
+            return reuse, reason
+
+        trie.go = go_and_drop
+        return begin(tokens, behind)
+
+    trie.begin = begin_behind
+
+
+@invent("checkpoint", "order", "trie", 7)
+def checkpoint_instead(trie: Any) -> None:
+    """Checkpoints are noted after the place where the request leaves what is stored, and
+    take its place."""
+    begin = trie.begin
+
+    def begin_and_replace(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        remaining = begin(tokens, checkpoints)
+        trie.wanted = set(checkpoints) or trie.wanted
+        return remaining
+
+    trie.begin = begin_and_replace
+
+
+@invent("checkpoint", "stale metadata", "trie", 6)
+def checkpoint_stays(trie: Any) -> None:
+    """The checkpoints of a request hold for those after it, too."""
+    begin, all_ever = trie.begin, set[int]()
+
+    def begin_with_all(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        remaining = begin(tokens, [*all_ever, *checkpoints])
+        all_ever.update(checkpoints)
+        return remaining
+
+    trie.begin = begin_with_all
