@@ -45,15 +45,25 @@ def cut_edge_lighter(trie: Any) -> None:
     tree.loosen = loosen_and_weigh
 
 
-@invent("limit", "bound", "trie", 6)
-def limit_is_too_much(trie: Any) -> None:
-    """Exactly as many bytes as the limit allows are taken for too many."""
+@invent("limit", "bound", "trie", 5)
+def one_more_goes(trie: Any) -> None:
+    """Where something has to go, so much goes that less is stored than may be."""
+    shrink = trie.eviction.shrink
+    trie.eviction.shrink = lambda limit, kept: shrink(limit - 1, kept)
 
-    def keep_below(live: Any) -> None:
-        if trie.limit is not None and trie.tree.size >= trie.limit:
-            trie.eviction.shrink(trie.limit - 1, set(trie.tree.match(live).path))
 
-    trie.keep_limit = keep_below
+@invent("limit", "silent clamp", "trie", 5)
+def zero_is_no_limit(trie: Any) -> None:
+    """A limit of 0 bytes is none."""
+    keep_limit = trie.keep_limit
+    trie.keep_limit = lambda live: keep_limit(live) if trie.limit else None
+
+
+@invent("limit", "stale metadata", "trie", 6)
+def limit_not_lifted(trie: Any) -> None:
+    """Once there was a limit, None does not lift it."""
+    set_limit = trie.set_limit
+    trie.set_limit = lambda limit: set_limit(trie.limit if limit is None else limit)
 
 
 @invent("limit", "evicted too late", "trie", 6)
@@ -110,7 +120,7 @@ def first_in_first_out(trie: Any) -> None:
     eviction.touch = touch_once
 
 
-@invent("limit", "evicted too late", "trie", 6)
+@invent("limit", "evicted too late", "trie", 5)
 def spared_for_good(trie: Any) -> None:
     """What must not go now, because the layers stand on it, is lost to the queue, and
     never goes unless it is used again."""
@@ -127,7 +137,7 @@ def spared_for_good(trie: Any) -> None:
     eviction.shrink = shrink_and_lose
 
 
-@invent("limit", "wrong layer", "trie", 13)
+@invent("limit", "wrong layer", "trie", 11)
 def uncaptured_in_the_first(trie: Any) -> None:
     """Where paths part and what was captured has to go, only the first layer's goes."""
     tree = trie.tree
@@ -147,7 +157,7 @@ def queue_not_freed(trie: Any) -> None:
     trie.eviction.clear = lambda: None
 
 
-@invent("free", "evicted too late", "trie", 7)
+@invent("free", "evicted too late", "trie", 6)
 def limit_freed(trie: Any) -> None:
     """The limit is forgotten along with what is stored."""
     free = trie.free

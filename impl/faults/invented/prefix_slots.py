@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from impl.faults.fault import Inventor
+from impl.prefix.tokens import check_tokens
 from impl.shared.errors import SharedError
 
 invent = Inventor("prefix")
@@ -28,7 +29,7 @@ def forked_from_latest(slots: Any) -> None:
     slots.fork = fork_latest
 
 
-@invent("begin", "stale metadata", "slots", 4)
+@invent("begin", "bound", "slots", 4)
 def whole_slot_not_asked(slots: Any) -> None:
     """Where a request goes on behind all that its slot holds, the cache is not asked
     whether it can resume there; a copy may lack the window."""
@@ -41,6 +42,49 @@ def whole_slot_not_asked(slots: Any) -> None:
         return go(number, request)
 
     slots.go = go_unasked
+
+
+@invent("begin", "stale metadata", "slots", 6)
+def refused_copy_keeps_tokens(slots: Any) -> None:
+    """A slot into which nothing could be copied still counts as holding what it held,
+    although some of the caches have let go of it."""
+    fork = slots.fork
+
+    def fork_or_keep(source: int, target: int, tokens: list[int]) -> None:
+        held = slots.slots[target].tokens
+        fork(source, target, tokens)
+        slots.slots[target].tokens = slots.slots[target].tokens or held
+
+    slots.fork = fork_or_keep
+
+
+@invent("begin", "missing rollback", "slots", 4)
+def empty_slot_not_cut(slots: Any) -> None:
+    """A slot that holds no token is not emptied, although a copy that was refused may
+    have left something there."""
+    go = slots.go
+
+    def go_unless_empty(number: int, request: list[int]) -> Any:
+        held = slots.slots[number].tokens
+        return go(number, request) if held else (0, "nothing is stored")
+
+    slots.go = go_unless_empty
+
+
+@invent("feed", "missing rollback", "slots", 3)
+def computed_beside_the_old(slots: Any) -> None:
+    """Where an over-long conversation is computed again, what was there stays."""
+    discard = slots.discard
+
+    def discard_and_leave(number: int, count: int) -> None:
+        cache, remove = slots.cache, slots.cache.remove
+        cache.remove = lambda *cut: None if cut[2] is None else remove(*cut)
+        try:
+            discard(number, count)
+        finally:
+            cache.remove = remove
+
+    slots.discard = discard_and_leave
 
 
 @invent("feed", "error class", "slots", 4)
@@ -76,6 +120,7 @@ def generated_list_kept(slots: Any) -> None:
         if slot.remaining:
             extend(number, tokens)
         else:
+            check_tokens(tokens)
             slot.remaining = tokens
 
     slots.extend = extend_or_take
@@ -107,6 +152,21 @@ def closing_is_use(slots: Any) -> None:
     slots.close = close_and_use
 
 
+@invent("close", "silent clamp", "slots", 3)
+def full_slot_cut(slots: Any) -> None:
+    """A slot that is exactly full loses its last token when its request is closed, for
+    the next one to have a place."""
+    close = slots.close
+
+    def close_and_cut(number: int) -> int:
+        tokens = slots.get_open(number).tokens
+        del tokens[slots.context - 1 :]
+        stored: int = close(number)
+        return stored
+
+    slots.close = close_and_cut
+
+
 @invent("cancel", "wrong sequence", "slots", 5)
 def latest_cancelled(slots: Any) -> None:
     """When a request is cancelled, the sequence of the one that began last is cut."""
@@ -124,7 +184,7 @@ def latest_cancelled(slots: Any) -> None:
     slots.cancel = cancel
 
 
-@invent("break", "stale metadata", "slots", 3)
+@invent("break", "stale metadata", "slots", 4)
 def broken_pass_stays(slots: Any) -> None:
     """What a pass that broke off has written stays when its request is closed."""
     close, cut = slots.close, slots.cut
@@ -140,7 +200,7 @@ def broken_pass_stays(slots: Any) -> None:
     slots.close = close_uncut
 
 
-@invent("refuse", "missing rollback", "slots", 5)
+@invent("refuse", "missing rollback", "slots", 6)
 def refused_stays(slots: Any) -> None:
     """A sequence that the cache cannot cut counts as empty, but is not emptied."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import merge
 from typing import Any
 
 from impl.faults.fault import Inventor
@@ -26,6 +27,25 @@ def whole_edges_only(trie: Any) -> None:
         return go(request, match)
 
     trie.go = go_to_node
+
+
+@invent("begin", "bound", "trie", 4)
+def zero_is_padding(trie: Any) -> None:
+    """A request is followed up to its first token 0, which is taken for padding."""
+    begin, tree = trie.begin, trie.tree
+    match = tree.match
+
+    def match_before_zero(tokens: Any) -> Any:
+        return match(tokens[: tokens.index(0)] if 0 in tokens else tokens)
+
+    def begin_before_zero(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        tree.match = match_before_zero
+        try:
+            return begin(tokens, checkpoints)
+        finally:
+            tree.match = match
+
+    trie.begin = begin_before_zero
 
 
 @invent("feed", "stale metadata", "trie", 4)
@@ -60,6 +80,30 @@ def parted_by_the_first(trie: Any) -> None:
     trie.extend = extend_behind
 
 
+@invent("feed", "order", "trie", 4)
+def scheduled_from_the_end(trie: Any) -> None:
+    """When tokens are generated before the request is computed, captures are scheduled
+    anew from its end on, and those before are lost."""
+    extend, schedule = trie.extend, trie.schedule
+
+    def extend_and_lose(tokens: Sequence[int]) -> None:
+        end = len(trie.get_request("extend"))
+        trie.schedule = lambda first: schedule(end)
+        try:
+            extend(tokens)
+        finally:
+            trie.schedule = schedule
+
+    trie.extend = extend_and_lose
+
+
+@invent("feed", "silent clamp", "trie", 3)
+def sixteen_captures(trie: Any) -> None:
+    """At most 16 captures are made of one request; those further on are left out."""
+    list_wanted = trie.list_wanted
+    trie.list_wanted = lambda first, last: list_wanted(first, last)[:16]
+
+
 @invent("close", "aliasing", "trie", 6)
 def parts_share_capture(trie: Any) -> None:
     """Where paths part inside an edge, the new node gets the capture at the end of the
@@ -73,19 +117,51 @@ def parts_share_capture(trie: Any) -> None:
     trie.tree.split_snapshot = split_and_share
 
 
-@invent("close", "order", "trie", 6)
+@invent("close", "order", "trie", 5)
 def end_used_first(trie: Any) -> None:
     """The end of a request counts as used before what was captured on the way to it."""
     insert = trie.tree.insert
     trie.tree.insert = lambda path, ends: insert(path, ends)[::-1]
 
 
-@invent("close", "stale metadata", "trie", 7)
+@invent("close", "stale metadata", "trie", 6)
 def captured_once(trie: Any) -> None:
     """A node at which some layers were captured, because a pass broke off, gets no
     captures of the others when a later request comes by."""
     take = trie.take_captures
     trie.take_captures = lambda node: {} if trie.tree.is_captured(node) else take(node)
+
+
+@invent("close", "bound", "trie", 5)
+def cut_to_the_end(trie: Any) -> None:
+    """Of an edge inside which a request began, the layers are thought to have read all,
+    however far they have read it."""
+    loosen = trie.tree.loosen
+
+    def loosen_whole(node: Any, at: int) -> None:
+        loosen(node, at)
+        cut = trie.tree.cut
+        if cut is not None:
+            move = cut.move
+            cut.move = lambda end, layers: move(node.end, layers)
+
+    trie.tree.loosen = loosen_whole
+
+
+@invent("cancel", "evicted too late", "trie", 5)
+def uncomputed_spared(trie: Any) -> None:
+    """When a request is cancelled, the limit spares all that it asked for."""
+
+    def cancel() -> int:
+        request, keep_limit = tuple(trie.get_request("cancel")), trie.keep_limit
+        trie.keep_limit = lambda live: keep_limit(request)
+        try:
+            stored: int = trie.close()
+        finally:
+            trie.keep_limit = keep_limit
+        return stored
+
+    trie.cancel = cancel
 
 
 @invent("cancel", "order", "trie", 6)
@@ -224,3 +300,24 @@ def checkpoint_stays(trie: Any) -> None:
         return remaining
 
     trie.begin = begin_with_all
+
+
+@invent("checkpoint", "error class", "trie", 2)
+def checkpoints_as_given(trie: Any) -> None:
+    """Checkpoints are scheduled in the order in which they were given; if that does not
+    ascend, a layer raises an error."""
+    begin, list_wanted = trie.begin, trie.list_wanted
+
+    def begin_as_given(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        given = dict.fromkeys(checkpoints)
+
+        def list_as_given(first: int, last: int) -> list[int]:
+            wanted = list_wanted(first, last)
+            asked = [offset for offset in given if offset in wanted]
+            others = [offset for offset in wanted if offset not in asked]
+            return list(merge(asked, others))
+
+        trie.list_wanted = list_as_given
+        return begin(tokens, checkpoints)
+
+    trie.begin = begin_as_given
