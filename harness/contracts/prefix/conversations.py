@@ -63,7 +63,7 @@ class ConversationModel:
             else Session(layers, self.get_tags)
         )
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
-        self.alphabet, self.reach = 3, 12
+        self.alphabet, self.reach = (1, 2, 3), 12
         self.refusing: list[int] = []
         self.checkpoints: list[int] = []
         self.fed: list[int] = []

@@ -11,20 +11,24 @@ from harness.contracts.base import Source
 MOST_TOLD = 24
 """Conversations that are kept to draw others from."""
 
+ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
+"""Few different tokens; two that are the same in 16 bits, and one that might be taken for
+padding."""
+
 LONG, LONG_REACH = 32, 72
 """One program in so many has long conversations."""
 
 
 def draw_reach(source: Source, model: Any) -> None:
-    """How many different tokens there are, and how long conversations get."""
-    model.alphabet = source.pick((2, 3, 2, 4))
+    """Which tokens there are, and how long conversations get."""
+    model.alphabet = source.pick(ALPHABETS)
     if source.below(LONG) == LONG - 1:
         model.reach = LONG_REACH
 
 
 def draw_tokens(source: Source, model: Any, most: int) -> list[int]:
     """`most` tokens at most, at least one."""
-    return [1 + source.below(model.alphabet) for _ in range(source.between(1, most))]
+    return [source.pick(model.alphabet) for _ in range(source.between(1, most))]
 
 
 def draw_request(source: Source, model: Any) -> list[int]:

@@ -67,11 +67,11 @@ class Checkpoint(PrefixOperation):
         near = [len(path) - less for path in model.list_stored() for less in (0, 1)]
         near = [offset for offset in near if offset > 0] or [1]
         count = 1 + source.below(2)
-        offsets = {
+        offsets = [  # in any order, and one perhaps twice
             source.pick(near) if source.below(2) else source.between(1, model.reach)
             for _ in range(count)
-        }
-        return {"op": self.name, "offsets": sorted(offsets)}
+        ]
+        return {"op": self.name, "offsets": offsets}
 
     def expect(self, op: Op, model: ConversationModel) -> Answer:
         model.checkpoints = op["offsets"]

@@ -74,7 +74,7 @@ class SlotsModel:
         self.broken: set[str] = set()
         self.fed = 0
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
-        self.alphabet, self.reach = 3, 12
+        self.alphabet, self.reach = (1, 2, 3), 12
         self.past: set[str] = set()
 
     def get_slot(self, user: str) -> Slot:
