@@ -66,6 +66,46 @@ def test_many_requests_can_reuse_something(kind: str) -> None:
     assert reused > 0.2 * requests
 
 
+def test_captures_where_conversations_part_go() -> None:
+    """Only once all that lies behind was used later, and the layers stand elsewhere."""
+    assert sum(map(count_let_go, draw("trie"))) >= 3
+
+
+def count_let_go(program: Program) -> int:
+    """How often only a capture went, and the point stayed."""
+    model, let_go = PREFIX.open_model(program.config, rows=False), 0
+    for op in program.ops:
+        operation = PREFIX.operations[op["op"]]
+        before = model.list_points()
+        operation.expect(op, model)
+        model.tag += operation.tokens(op)
+        after = model.list_points()
+        let_go += any(held and not after.get(path, True) for path, held in before.items())
+    return let_go
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_not_all_alike(kind: str) -> None:
+    """Some might be taken for padding, or for each other in 16 bits."""
+    tokens = {
+        token
+        for program in draw(kind)
+        for op in program.ops
+        for token in op.get("tokens", ())
+    }
+    assert tokens >= {0, 1, 65_537}
+
+
+def test_checkpoints_come_in_any_order() -> None:
+    given = [
+        op["offsets"]
+        for program in draw("trie")
+        for op in program.ops
+        if op["op"] == "checkpoint"
+    ]
+    assert any(offsets != sorted(offsets) for offsets in given)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_are_mixed(kind: str) -> None:
     models = {str(program.config["layers"]) for program in draw(kind)}

@@ -30,6 +30,7 @@ from harness.contracts.prefix.operation import ABSENT
 from harness.contracts.prefix.slots_subject import SlotsSubject
 from harness.contracts.prefix.subject import ConversationSubject
 from harness.contracts.prefix.users import SlotsModel
+from reference.layers import Layer
 
 Model = ConversationModel | SlotsModel
 
@@ -92,6 +93,9 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
 """Of the bytes that a trie may store: as many as so many tokens take, stored as one path
 in all layers."""
+
+TOKENS_A_CAPTURE = 6
+"""Captures are so far apart where conversations end and part."""
 
 METHODS = {
     "feed": "extend",
@@ -242,7 +246,13 @@ def draw_limit(source: Source, config: Mapping[str, Any]) -> int | None:
     if tokens is None:
         return None
     layers = [layer for spec in config["layers"] if (layer := open_layer(config, spec))]
-    return sum(layer.count_bytes(0, tokens) for layer in layers)
+    return sum(count_bytes(layer, tokens) for layer in layers)
+
+
+def count_bytes(layer: Layer, tokens: int) -> int:
+    """Of a path of so many tokens; if the layer cannot be cut, of some captures on it."""
+    captures = 1 if layer.can_be_cut else 1 + tokens // TOKENS_A_CAPTURE
+    return layer.count_bytes(0, tokens) * captures
 
 
 PREFIX = PrefixContract()

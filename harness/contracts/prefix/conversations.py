@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from harness.contracts.prefix.config import get_layer_config
 from harness.contracts.prefix.drawing import MOST_TOLD
 from reference.layers import Layer, count_common
 from reference.session import Session
-from reference.trie import Trie
+from reference.trie import Path, Trie
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4
@@ -179,6 +179,20 @@ class ConversationModel:
         """path → whether anything was captured there."""
         points = self.cache.points if isinstance(self.cache, Trie) else {}
         return {path: bool(point.captured) for path, point in points.items()}
+
+    def list_partings(self) -> dict[Path, list[Path]]:
+        """Where conversations part and something was captured → the stored paths right
+        behind it that were used less lately."""
+        if not isinstance(self.cache, Trie):
+            return {}
+        points, behind = self.cache.points, defaultdict[Path, list[Path]](list)
+        for path, parent in self.cache.get_parents().items():
+            behind[parent].append(path)
+        return {
+            path: [one for one in paths if points[one].used < points[path].used]
+            for path, paths in behind.items()
+            if path and len(paths) > 1 and points[path].captured
+        }
 
     def note_evictions(self, before: Mapping[tuple[int, ...], bool]) -> None:
         after = self.list_points()

@@ -3,7 +3,7 @@ was there before, so that they repeat, grow, are cut and part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.contracts.base import Source
@@ -33,6 +33,8 @@ def draw_tokens(source: Source, model: Any, most: int) -> list[int]:
 
 def draw_request(source: Source, model: Any) -> list[int]:
     """The tokens of a request: new, or made of an earlier conversation."""
+    if source.below(3) == 2 and (partings := model.list_partings()):
+        return draw_past_parting(source, model, partings)[: model.reach]
     longer = 4 if model.reach < LONG_REACH else 40
     stored = model.list_stored()
     known = [*stored, *model.told]
@@ -50,6 +52,17 @@ def draw_request(source: Source, model: Any) -> list[int]:
         cut = source.below(len(tokens))
         tokens = [*tokens[:cut], *draw_tokens(source, model, longer)]
     return tokens[: model.reach]
+
+
+def draw_past_parting(
+    source: Source, model: Any, partings: Mapping[Sequence[int], Sequence[Sequence[int]]]
+) -> list[int]:
+    """A step towards letting go of what was captured where conversations part: all that
+    lies behind it must have been used later, and the layers must stand elsewhere."""
+    path = source.pick(list(partings))
+    if partings[path]:
+        return [*source.pick(partings[path]), *draw_tokens(source, model, 2)]
+    return [source.pick([token for token in model.alphabet if token != path[0]])]
 
 
 def draw_generated(source: Source, model: Any, request: Sequence[int]) -> list[int]:

@@ -131,11 +131,14 @@ class Limit(PrefixOperation):
     def draw(self, source: Source, model: Model) -> Op | None:
         if not isinstance(model, ConversationModel):
             return None
+        parting_first = any(not older for older in model.list_partings().values())
         few = len(model.list_stored()) < 4
-        if few and source.below(3):
+        if few and not parting_first and source.below(8):
             return None
         held = model.describe_store().get("bytes", 0)
         limits = [held - 1, held // 2, None, held - 1, held * 5 // 6, held, 0, None]
+        if parting_first and source.below(2):
+            limits = [held - 1, held * 2 // 3]
         limit = source.pick(limits)
         return {"op": self.name, "bytes": limit if limit is None else max(0, limit)}
 

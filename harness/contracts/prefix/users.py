@@ -86,6 +86,10 @@ class SlotsModel:
     def list_stored(self) -> list[list[int]]:
         return [slot.tokens for slot in self.slots.slots if slot.tokens]
 
+    def list_partings(self) -> Mapping[Sequence[int], Sequence[Sequence[int]]]:
+        """None: nothing is captured in a slot."""
+        return {}
+
     def describe_slot(self, slot: Slot) -> Answer:
         return {
             "offsets": [len(slot.tokens)],
