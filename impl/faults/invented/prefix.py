@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from impl.faults.invented import prefix_limits, prefix_session, prefix_slots, prefix_trie
+from impl.faults.invented import (
+    prefix_limits,
+    prefix_session,
+    prefix_slots,
+    prefix_store,
+    prefix_trie,
+)
 
 FAULTS = {
     **prefix_session.FAULTS,
     **prefix_trie.FAULTS,
+    **prefix_store.FAULTS,
     **prefix_limits.FAULTS,
     **prefix_slots.FAULTS,
 }
