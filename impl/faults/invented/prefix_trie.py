@@ -48,6 +48,18 @@ def zero_is_padding(trie: Any) -> None:
     trie.begin = begin_before_zero
 
 
+@invent("begin", "stale metadata", "trie", 6)
+def uncaptured_where_it_begins(trie: Any) -> None:
+    """A capture that is wanted exactly where a request begins to compute is taken for one
+    that was made before."""
+    list_wanted = trie.list_wanted
+
+    def list_behind(first: int, last: int) -> list[int]:
+        return [offset for offset in list_wanted(first, last) if offset != trie.reused]
+
+    trie.list_wanted = list_behind
+
+
 @invent("feed", "stale metadata", "trie", 4)
 def captured_as_asked(trie: Any) -> None:
     """Captures are scheduled when a request begins, and none among the tokens that are
@@ -143,25 +155,6 @@ def refused_is_used(trie: Any) -> None:
         return go(request, match)
 
     trie.go = go_to_used
-
-
-@invent("checkpoint", "bound", "trie", 7)
-def checkpoint_behind_reuse(trie: Any) -> None:
-    """A checkpoint exactly where the reuse ends is taken for one that was made before."""
-    begin, go = trie.begin, trie.go
-
-    def begin_behind(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
-        behind = list(checkpoints)
-
-        def go_and_drop(request: Sequence[int], match: Any) -> Any:
-            reuse, reason = go(request, match)
-            behind[:] = [offset for offset in behind if offset != reuse]
-            return reuse, reason
-
-        trie.go = go_and_drop
-        return begin(tokens, behind)
-
-    trie.begin = begin_behind
 
 
 @invent("checkpoint", "order", "trie", 7)
