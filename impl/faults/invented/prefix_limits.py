@@ -94,7 +94,7 @@ def limit_forgets_computed(trie: Any) -> None:
     trie.set_limit = set_limit
 
 
-@invent("limit", "missing rollback", "trie", 6)
+@invent("limit", "missing rollback", "trie", 5)
 def cut_stays(trie: Any) -> None:
     """An edge that was cut, because a request began inside it, is forgotten to be cut
     before it is put together again."""
@@ -150,7 +150,7 @@ def uncaptured_in_the_first(trie: Any) -> None:
     tree.uncapture = uncapture
 
 
-@invent("free", "stale metadata", "trie", 8)
+@invent("free", "stale metadata", "trie", 7)
 def queue_not_freed(trie: Any) -> None:
     """What was freed still stands in the queue of what goes first, and takes its bytes
     off the count when it comes up."""

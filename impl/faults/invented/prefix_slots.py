@@ -200,7 +200,7 @@ def broken_pass_stays(slots: Any) -> None:
     slots.close = close_uncut
 
 
-@invent("refuse", "missing rollback", "slots", 6)
+@invent("refuse", "missing rollback", "slots", 5)
 def refused_stays(slots: Any) -> None:
     """A sequence that the cache cannot cut counts as empty, but is not emptied."""
 

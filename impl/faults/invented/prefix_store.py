@@ -11,7 +11,7 @@ invent = Inventor("prefix")
 FAULTS = invent.faults
 
 
-@invent("close", "aliasing", "trie", 6)
+@invent("close", "aliasing", "trie", 5)
 def parts_share_capture(trie: Any) -> None:
     """Where paths part inside an edge, the new node gets the capture at the end of the
     edge, too, as if it had been made there."""
