@@ -270,11 +270,14 @@ class Kind:
     takes any value that the contract draws.
     builds_on: the caches below are opened, watched and handed over by the harness (prefix
     contract).
+    refuses: a call that breaks a rule of usage raises ValueError and changes nothing; so
+    such calls are drawn, too.
     """
 
     operations: frozenset[str]
     config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     builds_on: bool = False
+    refuses: bool = False
 
 
 @dataclass(frozen=True)

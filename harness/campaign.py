@@ -239,7 +239,6 @@ def make_task(
         "contract": contract,
         "kind": kind,
         "front": settings.front,
-        "misuse": settings.misuse,
         "seed": settings.seed,
         "shard": shard,
         "programs": programs,
@@ -264,7 +263,8 @@ def list_pairs(name: str, declared: Event, settings: Settings) -> Iterator[Pair]
             if not settings.kinds or kind in settings.kinds:
                 config = {field: tuple(v) for field, v in promised["config"].items()}
                 operations = frozenset(promised["operations"])
-                yield Pair(name, contract, kind, Kind(operations, config))
+                own = Kind(operations, config, refuses=promised["refuses"])
+                yield Pair(name, contract, kind, own)
 
 
 def say_unavailable(event: Event) -> str:

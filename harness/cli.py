@@ -88,8 +88,7 @@ def main() -> None:
     default="ci",
     show_default=True,
     help="Programs for each pair: "
-    + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items())
-    + "; usage also breaks the rules of usage, and wants to be refused.",
+    + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items()),
 )
 @click.option("--programs", type=click.IntRange(1), help="Another number of programs.")
 @click.option(
@@ -131,7 +130,6 @@ def check(
         kinds=kinds,
         programs=programs or PROFILES[profile].programs,
         front=front or PROFILES[profile].front,
-        misuse=PROFILES[profile].misuse,
         seed=seed,
         seconds=seconds,
         jobs=jobs or count_cores(),

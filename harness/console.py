@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -65,16 +65,15 @@ def make_details(outcome: Outcome) -> Table:
     """One row for each pair: how much was run, and how far it reached."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("what was run", overflow="fold")
-    for name in ("programs", "steps", "mean", "states", "margin", "known"):
+    for name in ("programs", "steps", "mean", "cells", "margin", "known"):
         table.add_column(name, justify="right", no_wrap=True)
     for pair in outcome.pairs:
-        states, missing = pair.list_states(), pair.list_unreached()
         table.add_row(
             pair.name,
             str(pair.programs),
             shorten_number(pair.steps),
             f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
-            f"{len(states) - len(missing)}/{len(states)}",
+            f"{pair.count_reached()}/{len(pair.cells)}",
             f"{pair.margin:.2f}" if pair.margin else "–",
             str(pair.known) if pair.known else "–",
         )
@@ -83,9 +82,8 @@ def make_details(outcome: Outcome) -> Table:
 
 def list_notes(outcome: Outcome) -> Iterator[Text]:
     """What the tables leave open, a line each."""
+    yield from list_empty_cells(outcome)
     for pair in outcome.pairs:
-        if pair.programs and (missing := pair.list_unreached()):
-            yield Text(f"{pair.name}: never reached: {', '.join(missing)}", "yellow")
         for error in pair.errors:
             yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
         for entry in pair.outdated:
@@ -94,6 +92,34 @@ def list_notes(outcome: Outcome) -> Iterator[Text]:
         yield Text(f"{backend}: ERROR: {why}", "bold yellow")
     for backend, why in outcome.unavailable.items():
         yield Text(f"{backend}: not checked: {why}", "yellow")
+
+
+MOST_LISTED = 3
+"""Pairs whose empty cells are listed, states of a pair, and operations of a state."""
+
+
+def list_empty_cells(outcome: Outcome) -> Iterator[Text]:
+    """What generation never reached, in a few lines."""
+    pairs = [
+        pair
+        for pair in outcome.pairs
+        if pair.programs and pair.count_reached() < len(pair.cells)
+    ]
+    for pair in pairs[:MOST_LISTED]:
+        empty = pair.group_empty_cells()
+        groups = [f"{state} × {shorten_list(names)}" for state, names in empty.items()]
+        missed = len(pair.cells) - pair.count_reached()
+        text = f"{pair.name}: {missed} of {len(pair.cells)} cells never reached: "
+        yield Text(text + shorten_list(groups, "; "), "yellow")
+    if len(pairs) > MOST_LISTED:
+        others = len(pairs) - MOST_LISTED
+        yield Text(f"{others} other pairs have such cells; --json lists all", "yellow")
+
+
+def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
+    more = len(items) - MOST_LISTED
+    listed = [*items[:MOST_LISTED], *([f"{more} more"] if more > 0 else [])]
+    return separator.join(listed)
 
 
 def print_failure(console: Console, failure: Failure) -> None:

@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.backend import Kind
 from harness.contracts import CONTRACTS
+from harness.contracts.base import Cell
 from harness.failures import Failure
 from harness.pool import Event
 
@@ -20,19 +22,16 @@ SHARD = 125
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is run. programs: for each backend and kind. misuse: operations that
-    break a rule of usage are drawn too."""
+    """How much is run. programs: for each backend and kind."""
 
     programs: int
     front: str = "hypothesis"
-    misuse: bool = False
 
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(100),
     "ci": Profile(2000),
     "nightly": Profile(25_000),
-    "usage": Profile(500, misuse=True),
 }
 
 
@@ -86,13 +85,23 @@ class Pair:
             self.steps + sum(shard["steps"] for shard in shards),
         )
 
-    def list_states(self) -> list[str]:
-        """The abstract states that a complete run must reach."""
-        return list(CONTRACTS[self.contract].list_states(self.kind, self.declared))
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells that a complete run must reach."""
+        return CONTRACTS[self.contract].list_cells(self.kind, self.declared)
 
-    def list_unreached(self) -> list[str]:
-        reached = {state for state, _ in self.coverage}
-        return [state for state in self.list_states() if state not in reached]
+    def count_reached(self) -> int:
+        """How many of the cells were reached."""
+        return sum(cell in self.coverage for cell in self.cells)
+
+    def group_empty_cells(self) -> dict[str, list[str]]:
+        """The cells that were not reached: state → the operations that never found it,
+        or all of them."""
+        empty: dict[str, list[str]] = {}
+        for state, operation in self.cells:
+            if (state, operation) not in self.coverage:
+                empty.setdefault(state, []).append(operation)
+        return empty
 
     def add(self, counts: Mapping[str, Any]) -> None:
         """A shard is done."""
@@ -119,7 +128,6 @@ class Settings:
     kinds: Sequence[str] = ()
     programs: int = PROFILES["ci"].programs
     front: str = "hypothesis"
-    misuse: bool = False
     seed: int = 0
     seconds: float | None = None
     jobs: int = 1

@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--profile",
-        choices=["quick", "ci", "nightly", "usage"],
+        choices=["quick", "ci", "nightly"],
         default="quick",
         help="how many programs each pair runs (default: quick)",
     )
@@ -110,7 +110,6 @@ def lockstep_check(
             backends=(case.backend,),
             kinds=(case.kind,),
             programs=programs,
-            misuse=profile.misuse,
             seed=options.seed,
             failures=Path(options.failures),
             shard=-(-programs // PARTS) if programs < 1000 else 125,

@@ -40,7 +40,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
             f"{state} × {operation}": times
             for (state, operation), times in sorted(pair.coverage.items())
         },
-        "unreached": pair.list_unreached(),
+        "cells": {"reachable": len(pair.cells), "empty": pair.group_empty_cells()},
         "known_divergences": pair.known,
         "outdated": pair.outdated,
         "errors": pair.errors,

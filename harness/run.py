@@ -9,13 +9,13 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.compare import Difference, find_difference
-from harness.contracts.base import Answer, Broken, Op
+from harness.contracts.base import Answer, Broken, Cell, Op
 from harness.errors import UsageError
 from harness.program import Program
 from harness.text import make_plain, say_error
 
-Coverage = Counter[tuple[str, str]]
-"""(abstract state, operation) → how often."""
+Coverage = Counter[Cell]
+"""How often each cell was reached."""
 
 MAX_ANSWERED = 1 << 22
 """In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""

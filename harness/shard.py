@@ -56,7 +56,6 @@ class Shard:
             kinds[task["kind"]],
             self.backend.dtypes,
             avoid,
-            task["misuse"],
         )
 
     def generate(self, drawer: Drawer) -> None:

@@ -142,6 +142,7 @@ def do_declare(
                 kind: {
                     "operations": sorted(declared.operations),
                     "config": {name: list(v) for name, v in declared.config.items()},
+                    "refuses": declared.refuses,
                 }
                 for kind, declared in kinds.items()
             }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from harness.backend import Backend, Kind
 from harness.contracts.domain import Domain
@@ -19,7 +19,30 @@ Answer = dict[str, Any]
 Schema = Mapping[str, Any]
 """A JSON Schema for one field. A field with a "default" may be left out."""
 
+Cell = tuple[str, str]
+"""(abstract state, operation that finds it). What is counted of a run."""
+
 T = TypeVar("T")
+
+
+class Unreachable(NamedTuple):
+    """Cells that no program can reach, and why.
+
+    Of `states`, no other operations than `only` can find them (None: all can), and none
+    of `never`.
+    """
+
+    why: str
+    states: Collection[str]
+    only: Collection[str] | None = None
+    never: Collection[str] = ()
+
+    def holds(self, cell: Cell) -> bool:
+        state, operation = cell
+        if state not in self.states:
+            return False
+        out = self.only is not None and operation not in self.only
+        return out or operation in self.never
 
 
 class Broken(Exception):
@@ -232,6 +255,21 @@ class Contract(ABC):
     @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         """All abstract states that generation must reach for a kind as declared."""
+
+    @abstractmethod
+    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
+        """Which of these states some operations of a kind as declared never find."""
+
+    def list_cells(self, kind: str, declared: Kind) -> list[Cell]:
+        """All cells that generation must reach for a kind as declared."""
+        names = [name for name in self.operations if name in declared.operations]
+        rules = self.list_unreachable(kind, declared)
+        return [
+            (state, name)
+            for state in self.list_states(kind, declared)
+            for name in names
+            if not any(rule.holds((state, name)) for rule in rules)
+        ]
 
     @abstractmethod
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:

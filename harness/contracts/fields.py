@@ -24,7 +24,6 @@ def optional(schema: Schema) -> Schema:
 
 
 LENGTH: Schema = integer(1, MAX_LENGTH)
-COUNT: Schema = integer(0, MAX_POSITION)
 POSITION: Schema = integer(0, MAX_POSITION)
 INTEGER: Schema = integer(-MAX_POSITION, MAX_POSITION)
 WINDOW: Schema = integer(1, MAX_POSITION)

@@ -23,14 +23,16 @@ from impl.shared import unified
 from impl.shared.operations import CONFIG, OPERATIONS
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG)
+    kind: Kind(operations, unified.CONFIG, refuses=True)
     for kind, operations in unified.OPERATIONS.items()
 }
-LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
-
+LAYER = {
+    kind: Kind(operations, CONFIG[kind], refuses=True)
+    for kind, operations in OPERATIONS.items()
+}
 
 PREFIX = {
-    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True)
+    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True, refuses=True)
     for kind, operations in prefix.OPERATIONS.items()
 }
 

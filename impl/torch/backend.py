@@ -21,14 +21,16 @@ from impl.torch.rotating import RotatingCache
 from impl.torch.state import StateCache
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG)
+    kind: Kind(operations, unified.CONFIG, refuses=True)
     for kind, operations in unified.OPERATIONS.items()
 }
-LAYER = {kind: Kind(operations, CONFIG[kind]) for kind, operations in OPERATIONS.items()}
-
+LAYER = {
+    kind: Kind(operations, CONFIG[kind], refuses=True)
+    for kind, operations in OPERATIONS.items()
+}
 
 PREFIX = {
-    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True)
+    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True, refuses=True)
     for kind, operations in prefix.OPERATIONS.items()
 }
 

@@ -1,28 +1,30 @@
 """What breaks a rule of usage is refused, and the cache is as it was before."""
 
-from pathlib import Path
+from __future__ import annotations
 
 import pytest
 
-from harness.campaign import Campaign
-from harness.contracts.prefix import PREFIX
-from harness.contracts.unified import UNIFIED
-from harness.outcome import Settings
-from harness.pool import Pool
-from harness.pytest_plugin import describe
+from harness.contracts import CONTRACTS
+from harness.fronts.draw import Drawer
+from harness.fronts.plain import RandomSource
+from harness.registry import load
+from harness.run import run, trace
 
-PROGRAMS = 60
+PROGRAMS, LEAST = 40, 20
+KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 
 
-@pytest.mark.parametrize("kind", [*UNIFIED.kinds, *PREFIX.kinds])
-@pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
-def test_misuse_is_refused(
-    backend: str, kind: str, tmp_path: Path, lockstep_pool: Pool
-) -> None:
-    settings = Settings(
-        (backend,), (kind,), programs=PROGRAMS, misuse=True, failures=tmp_path
-    )
-    outcome = Campaign(settings, ()).run_in(lockstep_pool)
-    assert outcome.get_exit_status() == 0, describe(outcome)
-    (pair,) = outcome.pairs
-    assert (pair.programs, pair.skipped) == (PROGRAMS, 0)
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+@pytest.mark.parametrize("name", ["torch-cpu", "mlx-cpu"])
+def test_misuse_is_refused(name: str, contract: str, kind: str) -> None:
+    backend = load(name)
+    declared = backend.contracts[contract][kind]
+    drawer = Drawer(contract, kind, declared, backend.dtypes, misuse=1)
+    source, refused = RandomSource(5), 0
+    for _ in range(PROGRAMS):
+        program = drawer.draw(source)
+        result = run(program, backend, every=True)
+        assert result.divergence is None, program.to_json()
+        assert result.skipped == 0
+        refused += sum(answer == {"error": "usage"} for answer in trace(program))
+    assert refused > LEAST

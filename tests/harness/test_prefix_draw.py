@@ -20,13 +20,14 @@ KINDS = PREFIX.kinds
 PROGRAMS, LEAST = 400, 10
 
 
-def declare(kind: str) -> Kind:
-    return Kind(frozenset(PREFIX.list_operations(kind)), {"interval": (None, 1, 2, 3)})
+def declare(kind: str, refuses: bool = False) -> Kind:
+    operations = frozenset(PREFIX.list_operations(kind))
+    return Kind(operations, {"interval": (None, 1, 2, 3)}, refuses=refuses)
 
 
 @cache
 def draw(kind: str, misuse: bool = False) -> list[Program]:
-    drawer = Drawer("prefix", kind, declare(kind), ("float32",), misuse=misuse)
+    drawer = Drawer("prefix", kind, declare(kind, misuse), ("float32",), misuse=1)
     source = RandomSource(5)
     return [drawer.draw(source) for _ in range(PROGRAMS)]
 

@@ -22,13 +22,14 @@ PROGRAMS, LEAST, LEAST_OF_EACH = 400, 10, 3
 OPT_IN = dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4))
 
 
-def declare(kind: str) -> Kind:
-    return Kind(frozenset(UNIFIED.list_operations(kind)), OPT_IN)
+def declare(kind: str, refuses: bool = False) -> Kind:
+    operations = frozenset(UNIFIED.list_operations(kind))
+    return Kind(operations, OPT_IN, refuses=refuses)
 
 
 @cache
 def draw(kind: str, misuse: bool = False) -> list[Program]:
-    drawer = Drawer("unified", kind, declare(kind), ("float32",), misuse=misuse)
+    drawer = Drawer("unified", kind, declare(kind, misuse), ("float32",), misuse=1)
     source = RandomSource(5)
     return [drawer.draw(source) for _ in range(PROGRAMS)]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
 from harness.contracts.domain import Domain
 from harness.contracts.fields import MAX_LENGTH
 from harness.contracts.layer import model, operations, states
@@ -125,6 +125,15 @@ class LayerContract(Contract):
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
 
+    def propose_misuse(
+        self, source: Source, model: LayerModel, operations: Sequence[str]
+    ) -> Op | None:
+        """To take back a negative number of tokens."""
+        if "trim" not in operations:
+            return None
+        cache = source.pick(sorted(model.caches))
+        return {"op": "trim", "count": -1 - source.below(3), "cache": cache}
+
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> LayerModel:
         return LayerModel(config, rows)
 
@@ -147,6 +156,9 @@ class LayerContract(Contract):
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_layer_states(kind, declared)
+
+    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
+        return states.UNREACHABLE
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]

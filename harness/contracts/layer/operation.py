@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Op, Operation, Schema, Source
+from harness.contracts.base import Answer, Op, Operation, Schema, Source
 from harness.contracts.fields import NAME
 from harness.contracts.layer.model import LayerModel
 
 CACHE: Mapping[str, Schema] = {"cache": {**NAME, "default": "a"}}
 MAX_CACHES = 16
+
+USAGE: Answer = {"error": "usage"}
+"""What a usage error answers: a ValueError, and nothing has changed."""
 
 
 class LayerOperation(Operation):

@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 from harness.contracts.base import Answer, Broken, Op, Schema, Source
 from harness.contracts.fields import INTEGER, NAME, POSITION
 from harness.contracts.layer.model import LayerModel
-from harness.contracts.layer.operation import CACHE, LayerOperation
+from harness.contracts.layer.operation import CACHE, USAGE, LayerOperation
 from harness.contracts.layer.subject import LayerSubject
 from harness.text import clean
 
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
 MAX_SNAPSHOTS = 64
-USAGE: Answer = {"error": "usage"}
-"""What a usage error answers: a ValueError, and nothing has changed."""
 
 
 class TakeSnapshot(LayerOperation):
@@ -174,7 +172,7 @@ class Merge(LayerOperation):
             if parent != child and before.end == after.begin
         ]
         names = list(model.snapshots)
-        if len(names) > 1 and not source.below(16):
+        if len(names) > 1 and not source.below(16 if pairs else 4):
             first = source.below(len(names))
             pairs = [(names[first], names[first - 1])]  # adjacent or not
         elif names and not source.below(16):

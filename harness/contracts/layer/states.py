@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.backend import Kind
-from harness.contracts.base import Op
+from harness.contracts.base import Op, Unreachable
 from harness.contracts.layer.model import Cache, LayerModel
 
 WINDOW_STATES = (
@@ -21,6 +21,8 @@ WINDOW_STATES = (
     "mid-ring",
     "window-one",
 )
+
+UPDATES = ("ends-wrapped", "several-after-wrap")
 
 STATES = (
     "empty",
@@ -139,7 +141,7 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         "free": "free" in has,
         "restore": "restore" in has,
         "append-after-restore": "restore" in has,
-        "refusal": "restore" in has or ("trim" in has and kind != "kv"),
+        "refusal": "restore" in has or "trim" in has,
         "snapshot-live": snapshots,
         "snapshot-outlived": snapshots and {"trim", "restore", "free", "clone"} & has,
         "restore-after-change": snapshots and "restore" in has,
@@ -152,4 +154,18 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         "past-chunk": chunks,
         **dict.fromkeys(WINDOW_STATES, kind == "rotating"),
     }
+    if kind == "rotating" and (windows := config.get("window")):
+        reachable["window-one"] = 1 in windows
+        wider = ("below-window", "before-window", "mid-ring")
+        reachable |= dict.fromkeys(wider, any(window > 1 for window in windows))
     return [state for state, can in reachable.items() if can]
+
+
+UNREACHABLE = (
+    Unreachable(
+        "tells what an update finds, or where it leads",
+        ("append-after-rewind", "append-after-restore", *UPDATES),
+        only=("update",),
+    ),
+    Unreachable("tells what is restored", ("restore-after-change",), only=("restore",)),
+)

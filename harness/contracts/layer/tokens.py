@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import COUNT, LENGTH, NAME
+from harness.contracts.fields import INTEGER, LENGTH, NAME
 from harness.contracts.layer.model import (
     REACH,
     LayerModel,
     answer_tags,
     get_rows_visible,
 )
-from harness.contracts.layer.operation import CACHE, LayerOperation, count
+from harness.contracts.layer.operation import CACHE, USAGE, LayerOperation, count
 from harness.contracts.layer.subject import LayerSubject
 from reference.state import StateCache
 
@@ -121,7 +121,7 @@ class Size(LayerOperation):
 
 class Trim(LayerOperation):
     name = "trim"
-    fields: ClassVar[Mapping[str, Schema]] = {"count": COUNT, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
 
     def draw_fields(
         self, source: Source, model: LayerModel, cache: str
@@ -134,14 +134,21 @@ class Trim(LayerOperation):
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
-        trimmed = model.get(name).trim(op["count"])
+        try:
+            trimmed = model.get(name).trim(op["count"])
+        except ValueError:
+            return dict(USAGE)
         if op["count"]:
             model.past[name].add("rewind" if trimmed else "refusal")
         return {"trimmed": trimmed, "offset": model.get(name).offset}
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
         cache = subject.get(op.get("cache", "a"))
-        return {"trimmed": cache.trim(op["count"]), "offset": cache.offset}
+        try:
+            trimmed = cache.trim(op["count"])
+        except ValueError:
+            return dict(USAGE)
+        return {"trimmed": trimmed, "offset": cache.offset}
 
     def describe_here(self, op: Op) -> str:
         return f"trim {count(op['count'], 'token')}"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
 from harness.contracts.domain import Domain
 from harness.contracts.prefix import config as configs
 from harness.contracts.prefix import (
@@ -202,6 +202,9 @@ class PrefixContract(Contract):
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_prefix_states(kind, declared)
+
+    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
+        return states.list_unreachable(kind, declared)
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

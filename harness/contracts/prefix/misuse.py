@@ -35,4 +35,5 @@ def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
         wrong += [{"op": "close"}, {"op": "cancel"}]
         wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
     wrong += [{"op": "limit", "bytes": -1}]
-    return source.pick([op for op in wrong if op["op"] in names])
+    known = [op for op in wrong if op["op"] in names]
+    return source.pick(known) if known else None

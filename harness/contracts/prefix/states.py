@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from harness.backend import Kind
-from harness.contracts.base import Op
+from harness.contracts.base import Op, Unreachable
 from harness.contracts.prefix.conversations import ConversationModel
 from harness.contracts.prefix.users import SlotsModel
 from reference.layers import count_common
@@ -177,3 +177,39 @@ def list_prefix_states(kind: str, declared: Kind) -> Sequence[str]:
         }
         states = {name: can for name, can in states.items() if name in names}
     return [state for state in STATES if states.get(state)]
+
+
+MET = Unreachable(
+    "tells what a request meets as it begins",
+    (
+        *MATCHES,
+        *("one-token-left", "shortened", "ran-ahead", "wrapped", "refusing", "no-slot"),
+        *("inside-edge", "leaves-live-path", "enters-another-path", "checkpoints"),
+        "captured-in-part",
+    ),
+    only=("begin",),
+)
+LIMITED = Unreachable("tells when a limit comes", ("limit-while-open",), only=("limit",))
+BROKEN = Unreachable(
+    "is followed by the end of the request; no other one is open beside it",
+    ("broken-off",),
+    never=("feed", "break"),
+)
+BETWEEN = Unreachable(
+    "lies between two requests, and there is nothing to compute",
+    ("closed-untouched", "freed"),
+    never=("feed", "break"),
+)
+NOTHING_TO_CLOSE = Unreachable(
+    "lies between two requests, and to close none breaks a rule of usage",
+    ("closed-untouched", "freed"),
+    never=("close", "cancel"),
+)
+
+
+def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
+    """Which of the states some operations never find."""
+    rules = [MET, LIMITED]
+    if kind != "slots":
+        rules += [BROKEN, BETWEEN, *([] if declared.refuses else [NOTHING_TO_CLOSE])]
+    return rules

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source
+from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
 from harness.contracts.domain import Domain
 from harness.contracts.unified import domain, misuse, model, operations, simpler, states
 from harness.contracts.unified.model import CAUSAL, UnifiedModel
@@ -163,6 +163,9 @@ class UnifiedContract(Contract):
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_unified_states(kind, declared)
+
+    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
+        return states.list_unreachable(kind, declared)
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         """Tags are read from values: keys depend on positions."""

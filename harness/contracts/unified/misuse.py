@@ -12,8 +12,8 @@ from harness.contracts.unified.operations import OPERATIONS
 
 def draw_misuse(source: Source, model: UnifiedModel, names: Sequence[str]) -> Op | None:
     """One of the operations `names`, wrong in one thing."""
-    name = source.pick([name for name in names if name in WRONG])
-    return WRONG[name](source, model)
+    known = [name for name in names if name in WRONG]
+    return WRONG[source.pick(known)](source, model) if known else None
 
 
 def draw_wrong_forward(source: Source, model: UnifiedModel) -> Op | None:

@@ -267,7 +267,14 @@ class Put(UnifiedOperation):
         return why_not_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        return None
+        if model.batch is None:
+            return None
+        which = source.below(len(model.parts))
+        part = model.parts[which]
+        if isinstance(part, EncoderCache) and part.image is None:
+            return None
+        layer = source.below(model.config["layers"])
+        return {"op": self.name, "layer": layer, "type": which}
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         config, part = model.config, model.parts[op["type"]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Any
 
 from harness.backend import Kind
-from harness.contracts.base import Op
+from harness.contracts.base import Op, Unreachable
 from harness.contracts.unified.model import UnifiedModel
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
@@ -45,11 +45,12 @@ PASS = (
     "whole-batch",
     "step-back",
     "too-many-rows",
+    "uneven-batch",
 )
 SLIDING = ("evicted", "idle-evicts", "at-window", "past-window", "before-memory")
 CHUNKED = ("chunk-boundary", "inside-chunk", "past-chunk")
 ENCODER = ("image-cached", "image-not-cached", "image-in-batch", "several-images")
-RECURRENT = ("state-shared", "checkpointed", "slots-full", "uneven-batch")
+RECURRENT = ("state-shared", "checkpointed", "slots-full")
 
 STATES = (
     *HELD,
@@ -70,8 +71,9 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
         if isinstance(part, EncoderCache):
             found.add("image-cached" if part.cached else "image-not-cached")
             continue
-        found |= get_held_states(part, owners, model)
-        found |= get_size_states(part, owners)
+        places = group_positions(part)
+        found |= get_held_states(part, owners, places, model)
+        found |= get_size_states(part, owners, places)
         if isinstance(part, RecurrentCache):
             found |= get_slot_states(part)
     if op["op"] == "forward":
@@ -85,29 +87,36 @@ def get_owner(op: Op) -> int | None:
     return owner
 
 
+Places = Mapping[int, Sequence[int]]
+"""sequence → the positions of its tokens, if it has any"""
+
+
+def group_positions(part: CausalCache) -> Places:
+    places: dict[int, list[int]] = {}
+    for token in part.tokens:
+        for owner in token.sequences:
+            places.setdefault(owner, []).append(token.position)
+    return places
+
+
 def get_held_states(
-    part: CausalCache, owners: set[int | None], model: UnifiedModel
+    part: CausalCache, owners: set[int | None], places: Places, model: UnifiedModel
 ) -> set[str]:
     """What the tokens that are held look like."""
     found = set()
     tokens = part.tokens
     free = part.room - len(tokens)
-    tags = [token.tag for token in tokens]
     if not tokens:
         found.add("empty")
-    if any(not token.sequences & owners for token in tokens):
+    together = {token.sequences for token in tokens}
+    if any(owners.isdisjoint(sequences) for sequences in together):
         found.add("idle")
-    shared = [token for token in tokens if len(token.sequences) > 1]
+    shared = [sequences for sequences in together if len(sequences) > 1]
     if shared:
         found.add("shared")
-        if any(
-            not token.sequences >= other.sequences
-            for other in shared
-            for token in tokens
-            if token.sequences & other.sequences
-        ):
+        if any(one & other and not one >= other for other in shared for one in together):
             found.add("shared-in-part")
-    if tags and any(later - tag > 1 for tag, later in pairwise(tags)):
+    if any(later.tag - token.tag > 1 for token, later in pairwise(tokens)):
         found.add("fragmented")
     if model.written > part.room:
         found.add("wrapped")
@@ -117,22 +126,25 @@ def get_held_states(
         found.add("one-free")
     if free < part.batch:
         found.add("less-than-a-batch-free")
-    for owner in owners - {None}:
-        at = [token.position for token in tokens if owner in token.sequences]
-        if len(set(at)) < len(at):
+    for owner, at in places.items():
+        if owner not in owners:
+            continue
+        count = len(set(at))
+        if count < len(at):
             found.add("same-position-twice")
-        if at and max(at) - min(at) >= len(set(at)):
+        if max(at) - min(at) >= count:
             found.add("gap")
     return found
 
 
-def get_size_states(part: CausalCache, owners: set[int | None]) -> set[str]:
+def get_size_states(
+    part: CausalCache, owners: set[int | None], places: Places
+) -> set[str]:
     """Where the sequences stand between the boundaries of window, memory and chunk."""
     found = set()
-    for owner in range(part.sequences):
-        end = part.get_end(owner)
-        if part.memory != inf and end:
-            low = min(token.position for token in part.get_tokens(owner))
+    for owner, at in places.items():
+        low, end = min(at), max(at) + 1
+        if part.memory != inf:
             if low < end - part.memory and owner not in owners:
                 found.add("idle-evicts")
             if end - low > part.window:
@@ -141,12 +153,12 @@ def get_size_states(part: CausalCache, owners: set[int | None]) -> set[str]:
                 found.add("evicted")
         if owner not in owners:
             continue
-        if part.window != inf and end:
+        if part.window != inf:
             if end == part.window + 1:
                 found.add("at-window")
             if end > part.window + 1:
                 found.add("past-window")
-        if part.chunk != inf and end:
+        if part.chunk != inf:
             found.add("inside-chunk" if end % part.chunk else "chunk-boundary")
             if end > part.chunk:
                 found.add("past-chunk")
@@ -182,11 +194,11 @@ def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
         found.add("one-row")
     if len(rows) == model.config["batch"]:
         found.add("whole-batch")
-    if len(rows) > model.get_room():
+    if model.causal and len(rows) > model.get_room():
         found.add("too-many-rows")
-    if any(position < model.get_end(owner) for position, owner in rows):
+    if model.causal and any(at < model.get_end(owner) for at, owner in rows):
         found.add("step-back")
-    if op["multimodal"]:
+    if op["multimodal"] and "encoder" in model.kinds:
         found.add("image-in-batch")
         if len(op["multimodal"]) > 1:
             found.add("several-images")
@@ -196,28 +208,86 @@ def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
     return found
 
 
+OF_KIND: Mapping[str, Sequence[str]] = {
+    "swa": SLIDING,
+    "swa-memory": SLIDING,
+    "chunked": CHUNKED,
+    "encoder": ENCODER,
+    "recurrent": RECURRENT,
+}
+"""The states that only some kinds have; a wrapper those of all its caches."""
+
+SEVERAL = ("idle", "several-sequences", "interleaved", "uneven-batch", "idle-evicts")
+"""They need more than one sequence."""
+
+COPIED = ("shared", "shared-in-part", "state-shared")
+"""They need a copied prefix, and so more than one sequence."""
+
+
 def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
     """The states that generation must reach for a kind as it is declared."""
-    states = [*PASS]
-    has = declared.operations
+    has, config = declared.operations, declared.config
+    states = {*PASS, "after-exception", "after-reserve"}
+    for part in list_parts(kind, config):
+        states |= {*OF_KIND.get(part, ())}
     if kind == "encoder":
-        return ["exception", "reserve", "one-row", "whole-batch", "interleaved", *ENCODER]
-    states += HELD
-    states += ["forward-failed", "after-exception", "after-reserve"]
-    if "remove" in has:
-        states.append("remove-failed")
-        if can_shift(declared.config) and kind != "recurrent":
-            states += ["shifted", "shifted-twice"]
-    if "load" in has:
-        states.append("loaded")
-    if kind in ("swa", "swa-memory"):
-        states += [name for name in SLIDING if name != "before-memory" or kind != "swa"]
-    if kind == "chunked":
-        states += CHUNKED
-    if kind == "recurrent":
-        states += RECURRENT
-    return states
+        states -= {"step-back", "too-many-rows"}  # it never looks at the tokens
+    else:
+        states |= {*HELD, "forward-failed"}
+        states |= {"remove-failed"} if "remove" in has else set()
+        states |= {"loaded"} if "load" in has else set()
+    if kind not in ("encoder", "recurrent") and "remove" in has and can_shift(config):
+        states |= {"shifted", "shifted-twice"}
+    several = any(count > 1 for count in config.get("sequences", (2,)))
+    states -= set() if several else {*SEVERAL}
+    states -= set() if several and "copy_prefix" in has else {*COPIED}
+    states -= set() if any(config.get("interval", (1,))) else {"checkpointed"}
+    return [state for state in STATES if state in states]
+
+
+def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
+    """The kinds of the caches: of a wrapper, all that it can be made of."""
+    if kind != "wrapper":
+        return [kind]
+    caches = config.get("caches")
+    return OF_KIND if caches is None else {one["kind"] for all in caches for one in all}
 
 
 def can_shift(config: Mapping[str, Any]) -> bool:
     return True in config.get("shift", (True,))
+
+
+OF_ONE_SEQUENCE = ("gap", "same-position-twice", "at-window", "past-window", *CHUNKED)
+NAMING = ("forward", "copy_prefix", "remove", "can_resume")
+
+OF_A_PASS = Unreachable(
+    "tells of the rows that a pass brings",
+    (*PASS, "image-in-batch", "several-images"),
+    only=("forward",),
+)
+OF_A_SEQUENCE = Unreachable(
+    "tells of a sequence that the operation names, and the others name none",
+    OF_ONE_SEQUENCE,
+    only=NAMING,
+)
+MISUSE_ONLY = Unreachable(
+    "is asked only to break a rule of usage", STATES, never=("open",)
+)
+CLOSED = Unreachable(
+    "has ended the pass, and there is nothing to get or put outside of one",
+    ("forward-failed", "loaded"),
+    never=("get", "put"),
+)
+CLOSED_WRAPPER = Unreachable(
+    "ends the pass of a wrapper, some of whose caches may have changed",
+    ("remove-failed",),
+    never=("get", "put"),
+)
+
+
+def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
+    """Which of the states some operations never find."""
+    rules = [OF_A_PASS, OF_A_SEQUENCE]
+    if not declared.refuses:
+        rules += [MISUSE_ONLY, CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]
+    return rules
