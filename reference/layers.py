@@ -112,8 +112,7 @@ class Model:
         """Computes the next `count` tokens. layers: the pass breaks off after so many;
         those behind do not get to see the tokens."""
         end = self.computed + count
-        if not self.computed <= end <= len(self.get_request()):
-            raise ValueError(f"{count} tokens are not what is left to compute")
+        assert self.computed <= end <= len(self.get_request()), f"{count} are not left"
         tags = self.get_tags(self.get_request()[:end])[self.computed :]
         for layer in self.layers[:layers]:
             if layer is not None:

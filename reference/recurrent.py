@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from reference.batch import Batch, check_range
+from reference.batch import Batch, check_position, check_range
 from reference.causal import CausalCache
 from reference.errors import CacheFull, NotSupported
 from reference.token import Token
@@ -132,8 +132,7 @@ class RecurrentCache(CausalCache):
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether the state stands, or was put aside, just before `position`."""
-        if not super().can_resume(sequence, position):
-            return False
+        check_position(sequence, position, self.sequences)
         slot = self.slots.get(sequence, Slot())
         states = [state for state in (slot.read, *slot.checkpoints) if state]
         return position == 0 or any(

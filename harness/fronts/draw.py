@@ -116,10 +116,11 @@ class Aim:
         self.state, self.name = self.source.pick(cells)
 
     def draw(self, model: Any) -> Op | None:
-        """The operation of the cell, if it is legal now and finds the state of the
-        cell; every other time it is not even tried."""
+        """The operation of the cell, if it is legal now and finds the state of the cell.
+        Every other time it is not even tried, for that costs time; but programs that
+        break rules are few."""
         rules = self.rules
-        if self.source.below(2):
+        if not self.misuses and self.source.below(2):
             return None
         op = rules.operations[self.name].draw(self.source, model)
         if op is None and self.misuses:

@@ -17,8 +17,8 @@ STORE = {*ALWAYS, "count", "free"}
 
 OPERATIONS: Mapping[str, frozenset[str]] = {
     "session": frozenset(STORE),
-    "trie": frozenset({*STORE, "checkpoint", "limit"}),
-    "slots": frozenset(ALWAYS),
+    "trie": frozenset({*STORE, "checkpoint", "limit", "open"}),
+    "slots": frozenset({*ALWAYS, "open", "reserve", "commit"}),
 }
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {

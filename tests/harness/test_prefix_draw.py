@@ -49,7 +49,7 @@ def test_every_state_is_reached_often(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_operation_is_drawn(kind: str) -> None:
     drawn = Counter(op["op"] for program in draw(kind) for op in program.ops)
-    names = PREFIX.list_operations(kind)
+    names = {name for _, name in PREFIX.list_cells(kind, declare(kind))}
     assert {name: drawn[name] for name in names if drawn[name] < 5 * LEAST} == {}
     lengths = [len(program.ops) for program in draw(kind)]
     assert 20 < sum(lengths) / len(lengths) < 36
@@ -129,9 +129,13 @@ def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
         for op, answer in zip(program.ops, trace(program), strict=True):
             refused[op["op"]] += answer == {"error": "usage"}
     assert 0.08 < refused.total() / steps < 0.45
-    wanted = {"session": {"begin", "close", "cancel", "free"}, "slots": {"begin"}}
-    least = wanted.get(kind, {"begin", "close", "cancel", "free", "limit"})
-    assert {name for name, times in refused.items() if times > 5} >= least
+    free = {"begin", "close", "cancel", "free"}
+    least = {
+        "session": free,
+        "trie": {*free, "limit", "open"},
+        "slots": {"begin", "open", "reserve", "commit"},
+    }
+    assert {name for name, times in refused.items() if times > 5} >= least[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)

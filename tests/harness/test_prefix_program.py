@@ -224,6 +224,12 @@ def test_every_operation_says_what_it_does() -> None:
         "count": ({}, "count what is stored"),
         "limit": ({"bytes": None}, "store at most anything from now on"),
         "free": ({}, "free everything"),
+        "open": (
+            {"interval": None, "context": 2, "keep": 3},
+            "open a cache with context 2, keep 3",
+        ),
+        "reserve": ({"slot": 1, "count": 2}, "reserve 2 tokens in slot 1"),
+        "commit": ({"slot": 1, "count": 2}, "commit 2 tokens in slot 1"),
     }
     assert said.keys() == PREFIX.operations.keys()
     for name, (fields, words) in said.items():

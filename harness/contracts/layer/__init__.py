@@ -28,7 +28,7 @@ WEIGHTS = {
     "prepare": 2,
     "take": 2,
     "split": 2,
-    "merge": 2,
+    "merge": 3,
 }
 """How often an operation is drawn against the others, which have 1."""
 

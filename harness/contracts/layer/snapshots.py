@@ -172,7 +172,9 @@ class Merge(LayerOperation):
             if parent != child and before.end == after.begin
         ]
         names = list(model.snapshots)
-        if len(names) > 1 and not source.below(16 if pairs else 4):
+        # Only of a kv cache the two have to be adjacent, or it is a usage error.
+        others = 16 if pairs else 2 if model.config["kind"] == "kv" else 1
+        if len(names) > 1 and not source.below(others):
             first = source.below(len(names))
             pairs = [(names[first], names[first - 1])]  # adjacent or not
         elif names and not source.below(16):
@@ -248,7 +250,8 @@ class Prepare(LayerOperation):
         if model.get(cache).captures.scheduled and source.below(2):
             return None
         if not source.below(16):
-            return {"offsets": [max(0, offset - 1), offset + source.below(3)]}
+            wrong = [max(0, offset - 1), offset + source.below(3)]
+            return {"offsets": source.pick((wrong, wrong[::-1]))}
         ends = [snapshot.end for snapshot in model.snapshots.values()]
         near = [offset + more for more in range(6)]
         near += [end + 1 for end in ends if end >= offset]  # to be jumped past, or met

@@ -1,11 +1,11 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
 `config`: the config, and those of the caches below. `conversations`, `users`: the
-reference of sessions and tries, and of slots. `requests`, `store`: one class for each
-operation. `drawing`, `misuse`: how requests are drawn. `states`: what generation should
-reach. `domain`: small worlds. `subject`, `slots_subject`, `watch`: a backend's side.
-`simpler`: what makes a program simpler. Here: how they make a contract, and how programs
-are drawn.
+reference of sessions and tries, and of slots. `requests`, `store`, `wrong`: one class for
+each operation. `drawing`, `misuse`: how requests are drawn. `states`: what generation
+should reach. `domain`: small worlds. `subject`, `slots_subject`, `watch`: a backend's
+side. `simpler`: what makes a program simpler. Here: how they make a contract, and how
+programs are drawn.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ METHODS = {
     "feed": "extend",
     "limit": "set_limit",
     "count": "count_tokens",
-    **dict.fromkeys(("break", "refuse", "checkpoint"), ""),
+    **dict.fromkeys(("break", "refuse", "checkpoint", "open"), ""),
 }
 """What a backend needs for an operation, if it is not a method of the same name."""
 
@@ -140,7 +140,7 @@ class PrefixContract(Contract):
         methods = [METHODS.get(name, name) for name in operations]
         if kind == "slots":
             methods += ["get_tokens", "get_remaining", "reserve", "commit"]
-        return [method for method in methods if method]
+        return [method for method in dict.fromkeys(methods) if method]
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
         """Fields that a backend does not name take any value of CHOICES, or their

@@ -92,6 +92,14 @@ class ConversationModel:
             return [list(path) for path in self.cache.points]
         return [self.cache.stored] if self.cache.stored else []
 
+    def get_oldest(self) -> list[int]:
+        """The stored conversation whose end was not used for the longest time."""
+        if not isinstance(self.cache, Trie):
+            return self.cache.stored or self.told[0]
+        points = self.cache.points
+        ends = points.keys() - set(self.cache.get_parents().values())
+        return list(min(ends, key=lambda path: points[path].used, default=self.told[0]))
+
     def get_remaining(self) -> list[int]:
         request = self.cache.request
         return [] if request is None else request[self.cache.computed :]

@@ -40,11 +40,11 @@ def draw_request(source: Source, model: Any) -> list[int]:
     known = [*stored, *model.told]
     if source.below(2):
         known = stored[-1:] or known
-    way = source.below(9)
+    way = source.below(10)
     if not known or way == 8 or (way == 7 and len(stored) > 1):
         return draw_tokens(source, model, 2 * longer)
-    tokens = list(source.pick(known))
-    if way in (0, 1):  # goes on
+    tokens = list(source.pick(known) if way < 9 else model.get_oldest())
+    if way in (0, 1, 9):  # goes on
         tokens = [*tokens, *draw_tokens(source, model, longer)]
     elif way == 3:  # stops short
         tokens = tokens[: source.between(1, len(tokens))]

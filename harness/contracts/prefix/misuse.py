@@ -35,5 +35,26 @@ def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
         wrong += [{"op": "close"}, {"op": "cancel"}]
         wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
     wrong += [{"op": "limit", "bytes": -1}]
+    if isinstance(model, SlotsModel):
+        wrong += draw_wrong_slots(source, model)
+    else:
+        wrong += [{"op": "open", "interval": -source.below(3)}]
     known = [op for op in wrong if op["op"] in names]
     return source.pick(known) if known else None
+
+
+def draw_wrong_slots(source: Source, model: SlotsModel) -> list[Mapping[str, Any]]:
+    """Sizes that no slots have, and what is asked of a slot at the wrong time."""
+    slots = model.slots
+    number = source.between(-1, len(slots.slots))
+    most = 1
+    if number in range(len(slots.slots)):
+        most += min(len(slots.slots[number].remaining), slots.context - slots.keep)
+    place = {"slot": number, "count": source.pick((most, 0, -1, 1, most + 1))}
+    context = source.below(4)
+    keep = source.pick((context, context + 1, -1))
+    return [
+        {"op": "open", "context": context, "keep": keep},
+        {"op": "reserve", **place},
+        {"op": "commit", **place},
+    ]

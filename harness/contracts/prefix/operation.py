@@ -28,8 +28,8 @@ def get_user(op: Op) -> str:
 
 
 ABSENT: Mapping[str, Collection[str]] = {
-    "session": ("checkpoint", "limit"),
-    "trie": (),
+    "session": ("checkpoint", "limit", "open", "reserve", "commit"),
+    "trie": ("reserve", "commit"),
     "slots": ("checkpoint", "count", "limit", "free"),
 }
 """The operations that a kind does not have."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from harness.contracts.base import Operation
 from harness.contracts.prefix.requests import Begin, Break, Cancel, Close, Feed
 from harness.contracts.prefix.store import Checkpoint, Count, Free, Limit, Refuse
+from harness.contracts.prefix.wrong import Commit, Open, Reserve
 
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
@@ -21,5 +22,8 @@ OPERATIONS: Mapping[str, Operation] = {
         Count(),
         Limit(),
         Free(),
+        Open(),
+        Reserve(),
+        Commit(),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.backend import Backend
@@ -44,8 +44,9 @@ class SlotsSubject:
         builds_on = backend.contracts["prefix"][config["kind"]].builds_on
         self.pool = WatchedPool(self.unified.cache, backend.errors)
         caches = [self.pool] if builds_on else None
-        given = {**config, "poison": backend.poison, "caches": caches}
-        self.cache = backend.open(given)
+        self.backend = backend
+        self.given = {**config, "poison": backend.poison, "caches": caches}
+        self.cache = backend.open(self.given)
         if not builds_on:
             self.unified.cache = self.cache.cache
         self.users: dict[str, int] = {}
@@ -53,6 +54,11 @@ class SlotsSubject:
     @property
     def margin(self) -> float:
         return self.unified.margin
+
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """{"error": name, "why": in its words} if it is refused; else what the call
+        answers."""
+        return self.unified.ask(call)
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
@@ -69,7 +75,7 @@ class SlotsSubject:
     def begin(self, op: Op, model: SlotsModel) -> Answer:
         self.pool.refusing = model.pool.refused
         tokens = list(op["tokens"])
-        answer = self.unified.ask(lambda: self.cache.begin(tokens))
+        answer = self.ask(lambda: self.cache.begin(tokens))
         tokens[:] = [NO_TOKEN] * len(tokens)  # they are the caller's
         if "error" in answer:
             return answer
@@ -97,7 +103,7 @@ class SlotsSubject:
             self.cache.commit(slot, count)
         if op["generate"] and "error" not in answer:
             tokens = list(op["generate"])
-            answer |= self.unified.ask(lambda: self.cache.extend(slot, tokens))
+            answer |= self.ask(lambda: self.cache.extend(slot, tokens))
             tokens[:] = [NO_TOKEN] * len(tokens)
         return {**answer, **self.describe_slot(slot)}
 

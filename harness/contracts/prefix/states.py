@@ -200,6 +200,9 @@ BETWEEN = Unreachable(
     ("closed-untouched", "freed"),
     never=("feed", "break"),
 )
+MISUSE_ONLY = Unreachable(
+    "is asked only to break a rule of usage", STATES, never=("open", "reserve", "commit")
+)
 NOTHING_TO_CLOSE = Unreachable(
     "lies between two requests, and to close none breaks a rule of usage",
     ("closed-untouched", "freed"),
@@ -210,6 +213,7 @@ NOTHING_TO_CLOSE = Unreachable(
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
     """Which of the states some operations never find."""
     rules = [MET, LIMITED]
+    rules += [] if declared.refuses else [MISUSE_ONLY]
     if kind != "slots":
         rules += [BROKEN, BETWEEN, *([] if declared.refuses else [NOTHING_TO_CLOSE])]
     return rules

@@ -40,8 +40,8 @@ class ConversationSubject:
         ]
         self.watched = self.open_watched()
         caches = self.watched or None
-        given = {**config, "poison": backend.poison, "caches": caches}
-        self.cache = backend.open(given)
+        self.given = {**config, "poison": backend.poison, "caches": caches}
+        self.cache = backend.open(self.given)
         self.refusing: Sequence[int] = ()
         self.raising = False
         self.checkpoints: Sequence[int] = ()

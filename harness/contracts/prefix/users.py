@@ -90,6 +90,12 @@ class SlotsModel:
         """None: nothing is captured in a slot."""
         return {}
 
+    def get_oldest(self) -> list[int]:
+        """What the slot holds that was not used for the longest time."""
+        held = [slot for slot in self.slots.slots if slot.tokens]
+        oldest = min(held, key=lambda slot: slot.used, default=None)
+        return oldest.tokens if oldest else self.told[0]
+
     def describe_slot(self, slot: Slot) -> Answer:
         return {
             "offsets": [len(slot.tokens)],

@@ -18,6 +18,7 @@ from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance
 from reference.attention import compute_attention
 from reference.causal import CausalCache
+from reference.rope import rotate
 
 Positions = Mapping[int, int]
 """tag → position"""
@@ -84,8 +85,13 @@ class Attention:
 
     def compute(self, view: View, queries: F32, seen: Sequence[int]) -> F32:
         """[heads, value_dim] of one row that sees the tags `seen`, by the reference."""
-        places = np.array([view.positions[tag] for tag in seen])
-        keys = view.reader.compute_keys(np.asarray(seen), places)[0].tolist()
+        keys = view.reader.keys.get_vectors(list(seen))[0].tolist()
+        if (base := view.reader.base) is not None:
+            places = [view.positions[tag] for tag in seen]
+            keys = [
+                [rotate(key, place, base) for key, place in zip(own, places, strict=True)]
+                for own in keys
+            ]
         values = view.reader.values.get_vectors(list(seen))[0].tolist()
         heads = zip(queries.tolist(), keys, values, strict=True)
         return np.array([compute_attention(q, k, v) for q, k, v in heads])

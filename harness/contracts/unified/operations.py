@@ -18,6 +18,7 @@ from harness.contracts.unified.model import (
 )
 from harness.contracts.unified.subject import UnifiedSubject
 from reference.encoder import EncoderCache
+from reference.recurrent import RecurrentCache
 
 SMALL: Schema = integer(-4, 2048)
 
@@ -82,6 +83,10 @@ class Remove(UnifiedOperation):
             return {"op": self.name, "sequence": sequence, "begin": 0, "end": None}
         if model.moved is not None and source.below(2):
             return self.draw_again(source, model, model.moved)
+        stands = list_checkpoints(model, sequence)
+        if stands and source.below(2):
+            begin = source.pick(stands)
+            return {"op": self.name, "sequence": sequence, "begin": begin, "end": None}
         end = model.get_end(sequence)
         begin = source.between(0, end)
         begin = source.pick([begin, max(0, end - 1), begin, 0, end, max(0, end - 2)])
@@ -108,6 +113,15 @@ class Remove(UnifiedOperation):
     def describe(self, op: Op) -> str:
         end = "the end" if op["end"] is None else op["end"]
         return f"remove positions {op['begin']} to {end} of sequence {op['sequence']}"
+
+
+def list_checkpoints(model: UnifiedModel, sequence: int) -> list[int]:
+    """The positions before the end at which a state of the sequence was put aside."""
+    caches = [part for part in model.parts if isinstance(part, RecurrentCache)]
+    slots = [part.slots.get(sequence) for part in caches]
+    states = [state for slot in slots if slot for state in slot.checkpoints]
+    places = [state[-1].position + 1 for state in states]
+    return [place for place in places if place < model.get_end(sequence)]
 
 
 class CanResume(UnifiedOperation):
@@ -284,12 +298,19 @@ class Put(UnifiedOperation):
         right["rows"] = len(model.batch)
         if isinstance(part, EncoderCache):
             right["rows"] = IMAGE
-            if model.reserved and op["type"] not in model.fixed:
-                return {}
-            if not model.reserved and part.image is None:
-                return {"error": "usage"}
+            if model.reserved:
+                if op["type"] not in model.fixed:
+                    return {}
+            elif refused := self.put_image(part, model):
+                return refused
         wrong = any(op[name] not in (None, value) for name, value in right.items())
         return {"error": "usage"} if wrong else {}
+
+    def put_image(self, part: EncoderCache, model: UnifiedModel) -> Answer:
+        """What the encoder made of the image of this pass, as it is stored already."""
+        assert model.batch is not None
+        first = model.first_tag + len(model.batch)
+        return model.ask(lambda: part.put(range(first, first + IMAGE)), self.name)
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
         return subject.put_again(op, model)

@@ -1,0 +1,159 @@
+"""Cells: which there are, that all of them are reached, and that it is said if not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from harness.backend import Kind
+from harness.console import list_empty_cells, make_details
+from harness.contracts import CONTRACTS
+from harness.contracts.base import Cell, Unreachable
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.outcome import PROFILES, Outcome, Pair, Settings
+from harness.program import Program
+from harness.registry import load
+from harness.report import describe_pair
+from harness.shard import get_seed
+
+KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+LEAST = 3
+every_kind = pytest.mark.parametrize(("contract", "kind"), KINDS)
+
+
+def declare(contract: str, kind: str) -> Kind:
+    """As torch-cpu does."""
+    pytest.importorskip("torch")
+    return load("torch-cpu").contracts[contract][kind]
+
+
+def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Program]:
+    """The programs of a check, without a backend."""
+    drawer = Drawer(contract, kind, declared, ("float32", "float16", "bfloat16"))
+    for shard, programs in Settings(programs=most).list_shards():
+        drawn: list[Program] = []
+        task = {"contract": contract, "kind": kind, "shard": shard, "seed": 0}
+        FRONTS["hypothesis"](programs, get_seed(task), drawer.draw, drawn.append)
+        yield from drawn
+
+
+def count(program: Program, counted: Counter[Cell]) -> None:
+    rules = program.rules
+    model = rules.open_model(program.config, rows=False)
+    for op in program.ops:
+        operation = rules.operations[op["op"]]
+        for state in rules.get_states(op, model):
+            counted[state, op["op"]] += 1
+        operation.expect(op, model)
+        model.tag += operation.tokens(op)
+
+
+@every_kind
+def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str) -> None:
+    """It ends as soon as every cell was reached often enough."""
+    declared = declare(contract, kind)
+    cells = CONTRACTS[contract].list_cells(kind, declared)
+    counted: Counter[Cell] = Counter()
+    for number, program in enumerate(
+        draw(contract, kind, declared, PROFILES["ci"].programs)
+    ):
+        count(program, counted)
+        if number % 50 == 49 and all(counted[cell] >= LEAST for cell in cells):
+            break
+    rare = {cell: counted[cell] for cell in cells if counted[cell] < LEAST}
+    assert rare == {}
+    assert set(counted) <= set(cells), "a rule says that it cannot be reached"
+
+
+@every_kind
+def test_without_misuse_fewer_cells_can_be_reached(contract: str, kind: str) -> None:
+    """And none beyond those."""
+    declared = replace(declare(contract, kind), refuses=False)
+    counted: Counter[Cell] = Counter()
+    for program in draw(contract, kind, declared, 125):
+        count(program, counted)
+    cells = CONTRACTS[contract].list_cells(kind, declared)
+    assert set(counted) <= set(cells)
+    assert len(counted) > 0.8 * len(cells)
+
+
+def test_with_fewer_operations_there_are_fewer_cells() -> None:
+    declared = Kind(frozenset({"update", "trim"}), {"window": (1,)})
+    cells = CONTRACTS["layer"].list_cells("rotating", declared)
+    assert {operation for _, operation in cells} == {"update", "trim"}
+    states = {state for state, _ in cells}
+    assert {"window-one", "refusal", "rewind"} <= states
+    assert not states & {"clone", "restore", "snapshot-live", "mid-ring", "at-step"}
+    counted: Counter[Cell] = Counter()
+    for program in draw("layer", "rotating", declared, 250):
+        count(program, counted)
+    assert {cell for cell in cells if not counted[cell]} == set()
+
+
+def test_a_rule_leaves_out_what_it_says() -> None:
+    rule = Unreachable("why", ("a", "b"), only=("x", "y"), never=("y",))
+    found = {(s, o) for s in "abc" for o in "xyz" if not rule.holds((s, o))}
+    assert found == {("a", "x"), ("b", "x"), ("c", "x"), ("c", "y"), ("c", "z")}
+
+
+def test_every_rule_says_why_and_names_states() -> None:
+    for contract, kind in KINDS:
+        rules = CONTRACTS[contract]
+        declared = Kind(frozenset(rules.list_operations(kind)))
+        for rule in rules.list_unreachable(kind, declared):
+            assert len(rule.why.split()) > 2
+            assert set(rule.states) <= set(rules.states)
+            assert {*(rule.only or ()), *rule.never} <= {*rules.operations}
+
+
+def make_pair(kind: str, reached: int) -> Pair:
+    """A pair of which only the first cells were reached."""
+    rules = CONTRACTS["layer"]
+    declared = Kind(frozenset(rules.list_operations(kind)))
+    pair = Pair("a-backend-with-a-long-name", "layer", kind, declared, programs=9)
+    pair.coverage.update(dict.fromkeys(pair.cells[:reached], 5))
+    return pair
+
+
+def show(outcome: Outcome) -> str:
+    console = Console(width=80, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(make_details(outcome))
+        for line in list_empty_cells(outcome):
+            console.print(line)
+    return captured.get()
+
+
+def test_an_empty_cell_is_reported() -> None:
+    whole, short = make_pair("kv", 10_000), make_pair("rotating", 10_000)
+    missed = short.cells[5]
+    del short.coverage[missed]
+    text = show(Outcome(Settings(), pairs=[whole, short]))
+    assert f"{len(whole.cells)}/{len(whole.cells)}" in text
+    assert f"{len(short.cells) - 1}/{len(short.cells)}" in text
+    words = " ".join(text.split())
+    assert f"1 of {len(short.cells)} cells never reached: {' × '.join(missed)}" in words
+    assert words.count("never reached") == 1
+    state, operation = missed
+    listed = describe_pair(short)["cells"]
+    assert listed == {"reachable": len(short.cells), "empty": {state: [operation]}}
+    assert describe_pair(whole)["cells"]["empty"] == {}
+
+
+def test_many_empty_cells_take_a_few_lines() -> None:
+    pairs = [
+        make_pair(kind, reached) for kind in ("kv", "rotating") for reached in (0, 20, 40)
+    ]
+    text = show(Outcome(Settings(), pairs=pairs))
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("never reached") == 3
+    assert "3 other pairs have such cells; --json lists all" in text
+    assert len(text.splitlines()) < 30
+    for pair in pairs:
+        empty = describe_pair(pair)["cells"]["empty"]
+        assert sum(map(len, empty.values())) == len(pair.cells) - pair.count_reached()
