@@ -173,7 +173,7 @@ class Merge(LayerOperation):
         ]
         names = list(model.snapshots)
         # Only of a kv cache the two have to be adjacent, or it is a usage error.
-        others = 16 if pairs else 2 if model.config["kind"] == "kv" else 1
+        others = 16 if pairs or model.config["kind"] == "kv" else 1
         if len(names) > 1 and not source.below(others):
             first = source.below(len(names))
             pairs = [(names[first], names[first - 1])]  # adjacent or not
