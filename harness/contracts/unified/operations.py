@@ -322,13 +322,17 @@ class Put(UnifiedOperation):
         return f"put layer {op['layer']} of type {op['type']}{form}"
 
 
+LARGEST = 64
+"""Window or memory of a cache that is opened beside."""
+
+
 class Open(UnifiedOperation):
-    """One more cache, of other sizes, which is dropped at once."""
+    """One more cache, perhaps of other sizes, which is dropped at once."""
 
     name = "open"
     fields: ClassVar[Mapping[str, Schema]] = {
-        "window": integer(0, 64),
-        "memory": integer(0, 64),
+        "window": integer(0, LARGEST),
+        "memory": integer(0, LARGEST),
     }
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
@@ -336,7 +340,12 @@ class Open(UnifiedOperation):
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        return None
+        """Of the same sizes: whatever caches have in common, the live one is not to
+        notice."""
+        window, memory = model.config["window"], model.config["memory"]
+        if max(window, memory) > LARGEST:
+            return None
+        return {"op": self.name, "window": window, "memory": memory}
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         (config,) = list_part_configs(self.get_config(op, model.config))

@@ -8,8 +8,25 @@ from impl.faults.invented import (
     layer_snapshots,
     prefix,
     unified,
+    unified_changes,
+    unified_content,
+    unified_room,
+    unified_rows,
+    unified_several,
+    unified_states,
 )
 
 FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS}
 
-__all__ = ["FAULTS", "layer_captures", "layer_reads", "layer_snapshots"]
+__all__ = [
+    "FAULTS",
+    "layer_captures",
+    "layer_reads",
+    "layer_snapshots",
+    "unified_changes",
+    "unified_content",
+    "unified_room",
+    "unified_rows",
+    "unified_several",
+    "unified_states",
+]

@@ -1,0 +1,116 @@
+"""Invented mistakes in what is saved and loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from impl.faults.invented.unified import invent
+from impl.shared.batch import Ints
+from impl.shared.causal import Saved
+
+
+@invent("save", "aliasing", "causal", 4)
+def saved_table_is_live(cache: Any) -> None:
+    """Where the used cells are the first ones, their table is saved as a slice of that of
+    the cache, which goes on to change."""
+    save = cache.save
+
+    def save_slice() -> Saved:
+        saved: Saved = save()
+        used = cache.cells.list_used()
+        if len(used) and used[-1] == len(used) - 1:
+            return replace(saved, table=cache.cells.table[:, : len(used)])
+        return saved
+
+    cache.save = save_slice
+
+
+@invent("save", "wrong sequence", "chunked", 5)
+def saved_for_lowest_owner(cache: Any) -> None:
+    """A token that several sequences share is saved as the first one's alone."""
+    save = cache.save
+
+    def save_unshared() -> Saved:
+        saved: Saved = save()
+        positions, bits = saved.table
+        return replace(saved, table=np.stack((positions, bits & -bits)))
+
+    cache.save = save_unshared
+
+
+@invent("save", "stale metadata", "causal", 6)
+def saved_cells_of_before(cache: Any) -> None:
+    """Which cells are in use is looked up again only if their number has changed since
+    the last save."""
+    cells, list_used = cache.cells, cache.cells.list_used
+    kept: tuple[int, Any] = (-1, None)
+
+    def list_kept() -> Ints:
+        nonlocal kept
+        if kept[0] != cells.free:
+            kept = cells.free, list_used()
+        return kept[1]  # type: ignore[no-any-return]
+
+    cells.list_used = list_kept
+
+
+@invent("save", "wrong dtype", "swa-memory", 4)
+def saved_in_sixteen_bits(cache: Any) -> None:
+    """Positions are saved with sixteen bits."""
+    save = cache.save
+
+    def save_narrow() -> Saved:
+        saved: Saved = save()
+        positions, bits = saved.table
+        narrow = positions.astype(np.int16).astype(np.int64)
+        return replace(saved, table=np.stack((narrow, bits)))
+
+    cache.save = save_narrow
+
+
+@invent("load", "evicted too late", "causal", 5)
+def load_keeps_other_sequences(cache: Any) -> None:
+    """Sequences that are not in what is loaded keep what is not overwritten."""
+    cells, load = cache.cells, cache.cells.load
+
+    def load_beside(table: Ints) -> None:
+        whole = cells.table.copy()
+        whole[1] &= ~np.bitwise_or.reduce(table[1], initial=0)
+        whole[:, : table.shape[1]] = table
+        load(whole)
+        cells.free, cells.lowest = int((cells.bits == 0).sum()), 0
+
+    cells.load = load_beside
+
+
+@invent("load", "order", "swa", 5)
+def loaded_in_order_of_cells(cache: Any) -> None:
+    """The tokens of a sequence are listed by cell when they are loaded, not by position,
+    as if no cell had ever been used again."""
+    cells, load = cache.cells, cache.cells.load
+
+    def load_unsorted(table: Ints) -> None:
+        load(table)
+        for track in cells.tracks:
+            order = track.cells.argsort()
+            track.arrays[:, track.begin : track.end] = track.arrays[
+                :, track.begin + order
+            ]
+
+    cells.load = load_unsorted
+
+
+@invent("load", "stale metadata", "causal", 5)
+def loaded_shared_counts_twice(cache: Any) -> None:
+    """When cells are loaded, those that are free are counted by what each sequence
+    holds, shared or not."""
+    cells, load = cache.cells, cache.cells.load
+
+    def load_and_count(table: Ints) -> None:
+        load(table)
+        cells.free = cells.count - sum(map(len, cells.tracks))
+
+    cells.load = load_and_count
