@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints
+from impl.shared.batch import Batch, Ints, check_range
 from impl.shared.errors import NotSupportedError, SharedError
 
 
-@invent("copy_prefix", "aliasing", "causal", 4)
+@invent("copy_prefix", "aliasing", "causal", 2)
 def copied_list_grows_in_place(cache: Any) -> None:
     """The list of what a copied sequence holds is the begin of the other's, in the same
     memory: what is appended to either overwrites what was appended to the other."""
@@ -40,13 +40,14 @@ def copied_length_counts_tokens(cache: Any) -> None:
     cells.copy_prefix = copy_tokens
 
 
-@invent("remove", "bound", "causal", 4)
+@invent("remove", "bound", "causal", 3)
 def shared_gap_is_refused(cache: Any) -> None:
     """What is removed from the middle must not be shared either; only what follows it
     must not."""
     cells, remove = cache.cells, cache.remove
 
     def remove_unshared(sequence: int, begin: int, end: int | None) -> None:
+        check_range(sequence, begin, end, cache.sizes.sequences)
         track = cells.tracks[sequence]
         rest = track.cells[track.find(begin) :]
         if end is not None and cells.is_shared(sequence, rest):
@@ -94,6 +95,7 @@ def gap_begins_at_first_token(cache: Any) -> None:
     remove = cache.remove
 
     def remove_stored(sequence: int, begin: int, end: int | None) -> None:
+        check_range(sequence, begin, end, cache.sizes.sequences)
         track = cache.cells.tracks[sequence]
         if len(track) and begin < track.first:
             begin = track.first if end is None else min(end, track.first)
@@ -170,7 +172,7 @@ def resumes_at_removed_end(cache: Any) -> None:
     cache.add, cache.can_resume = add_and_note, has_begin
 
 
-@invent("can_resume", "wrong sequence", "swa", 4)
+@invent("can_resume", "wrong sequence", "swa", 3)
 def resumes_the_source(cache: Any) -> None:
     """After a copied prefix the target is taken for the source, until it is cleared."""
     can_resume, copy_prefix, remove = cache.can_resume, cache.copy_prefix, cache.remove

@@ -12,7 +12,7 @@ from impl.shared.batch import Ints
 from impl.shared.causal import Saved
 
 
-@invent("save", "aliasing", "causal", 4)
+@invent("save", "aliasing", "causal", 5)
 def saved_table_is_live(cache: Any) -> None:
     """Where the used cells are the first ones, their table is saved as a slice of that of
     the cache, which goes on to change."""
@@ -41,7 +41,7 @@ def saved_for_lowest_owner(cache: Any) -> None:
     cache.save = save_unshared
 
 
-@invent("save", "stale metadata", "causal", 6)
+@invent("save", "stale metadata", "causal", 7)
 def saved_cells_of_before(cache: Any) -> None:
     """Which cells are in use is looked up again only if their number has changed since
     the last save."""
@@ -71,7 +71,7 @@ def saved_in_sixteen_bits(cache: Any) -> None:
     cache.save = save_narrow
 
 
-@invent("load", "evicted too late", "causal", 5)
+@invent("load", "evicted too late", "causal", 4)
 def load_keeps_other_sequences(cache: Any) -> None:
     """Sequences that are not in what is loaded keep what is not overwritten."""
     cells, load = cache.cells, cache.cells.load

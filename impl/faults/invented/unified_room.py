@@ -87,7 +87,7 @@ def shared_counts_for_each(cache: Any) -> None:
     cells.check = check
 
 
-@invent("open", "evicted too early", "swa-memory", 3)
+@invent("open", "evicted too early", "swa-memory", 2)
 def no_room_for_stop_token(cache: Any) -> None:
     """A memory no larger than the window stays so, whatever the number of sequences."""
     sizes = cache.sizes

@@ -11,18 +11,20 @@ from impl.shared.batch import Batch, Ints
 from impl.shared.causal import Pass, round_up
 
 
-@invent("forward", "bound", "causal", 1)
-def columns_from_last_row(cache: Any) -> None:
-    """The last row of a sequence is taken for its highest: columns end there."""
+@invent("forward", "bound", "swa", 2)
+def columns_from_first_row(cache: Any) -> None:
+    """The first row of a sequence is taken for its lowest: columns begin where its window
+    does."""
     compute_columns = cache.compute_columns
 
     def compute_short(batch: Batch) -> tuple[int, int]:
         begin, end = compute_columns(batch)
-        if len(batch.free) or len(batch.owners) > 1:
+        if len(batch.owners) > 1:
             return begin, end
         track = cache.cells.tracks[batch.owners[0]]
-        seen = track.cells[: track.find(int(batch.positions[-1]) + 1)]
-        return begin, round_up(int(seen.max()) + 1, cache.sizes.cache_padding)
+        low = int(cache.compute_low(batch.positions[:1])[0])
+        padding = cache.sizes.cache_padding
+        return int(track.cells[track.find(low) :].min()) // padding * padding, end
 
     cache.compute_columns = compute_short
 
@@ -41,7 +43,7 @@ def looks_ahead_within_batch(cache: Any) -> None:
     cache.compute_limits = compute_less
 
 
-@invent("forward", "bound", "swa", 2)
+@invent("forward", "bound", "swa", 1)
 def exception_frees_window(cache: Any) -> None:
     """A row that may look ahead may look back behind its window too."""
     compute_limits = cache.compute_limits
@@ -70,7 +72,7 @@ def chunk_from_first_token(cache: Any) -> None:
     cache.compute_limits = compute_from_first
 
 
-@invent("forward", "wrong sequence", "chunked", 2)
+@invent("forward", "wrong sequence", "chunked", 1)
 def rows_side_by_side(cache: Any) -> None:
     """The rows of a sequence are taken to stand side by side: where they alternate with
     those of another, its track lists cells of that one."""
@@ -138,7 +140,7 @@ def lose_first(track: Any) -> Any:
     return make_room_and_lose
 
 
-@invent("get", "silent clamp", "causal", 2)
+@invent("get", "silent clamp", "causal", 1)
 def columns_at_most_capacity(cache: Any) -> None:
     """No more columns come back than one sequence has room for, though its cells may lie
     farther apart: the first ones are cut off."""
@@ -152,7 +154,7 @@ def columns_at_most_capacity(cache: Any) -> None:
     cache.compute_columns = compute_some
 
 
-@invent("get", "stale metadata", "causal", 5)
+@invent("get", "stale metadata", "causal", 2)
 def mask_of_same_rows(cache: Any) -> None:
     """A mask is kept for the next pass with the same rows and columns, whatever the
     cells hold by then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch
+from impl.shared.batch import Batch, check_range
 from impl.shared.causal import CausalCacheBase
 from impl.shared.errors import CacheFullError, NotSupportedError
 
@@ -24,6 +24,7 @@ def image_belongs_to_its_sequence(encoder: Any) -> None:
             owner = int(batch.sequences[batch.images.max()])
 
     def remove_own(sequence: int, begin: int, end: int | None) -> None:
+        check_range(sequence, begin, end, encoder.sequences)
         if sequence == owner:
             remove(sequence, begin, end)
         encoder.close()
