@@ -49,7 +49,7 @@ def caches_take_one_by_one(wrapper: Any) -> None:
     wrapper.forward = forward
 
 
-@invent("forward", "evicted too late", "wrapper", 4)
+@invent("forward", "evicted too late", "wrapper", 3)
 def refused_pass_brings_back(wrapper: Any) -> None:
     """A pass that one cache refuses brings back what the others have evicted for it."""
     forward = wrapper.forward
@@ -78,7 +78,7 @@ def copies_from_last_cache(wrapper: Any) -> None:
     wrapper.copy_prefix = copy_prefix
 
 
-@invent("can_resume", "wrong layer", "wrapper", 2)
+@invent("can_resume", "wrong layer", "wrapper", 1)
 def first_cache_resumes(wrapper: Any) -> None:
     """The first cache answers for all."""
     first = wrapper.caches[0]

@@ -25,7 +25,7 @@ def states_by_number(cache: Any) -> None:
     cache.list_slots = list_slots
 
 
-@invent("forward", "missing rollback", "recurrent", 3)
+@invent("forward", "missing rollback", "recurrent", 2)
 def refused_states_keep_tokens(cache: Any) -> None:
     """That no slot is left shows once the tokens are stored, and they stay."""
     check = cache.slots.check
@@ -84,7 +84,7 @@ def copy_of_nothing_keeps_state(cache: Any) -> None:
     slots.share = share_some
 
 
-@invent("remove", "evicted too early", "recurrent", 5)
+@invent("remove", "evicted too early", "recurrent", 4)
 def slot_is_free_while_shared(cache: Any) -> None:
     """The slot of a sequence that is cleared counts as free, though another shares it."""
     slots, drop = cache.slots, cache.slots.drop
