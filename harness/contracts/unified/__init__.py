@@ -19,7 +19,14 @@ from harness.contracts.unified import domain, misuse, model, operations, simpler
 from harness.contracts.unified.model import CAUSAL, UnifiedModel
 from harness.contracts.unified.subject import UnifiedSubject
 
-WEIGHTS = {"forward": 16, "remove": 7, "copy_prefix": 3, "can_resume": 2}
+WEIGHTS = {
+    "forward": 16,
+    "remove": 7,
+    "copy_prefix": 3,
+    "can_resume": 2,
+    "save": 2,
+    "load": 3,
+}
 """How often an operation is drawn against the others, which have 1."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {

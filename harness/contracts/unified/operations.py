@@ -91,7 +91,7 @@ class Remove(UnifiedOperation):
         begin = source.between(0, end)
         begin = source.pick([begin, max(0, end - 1), begin, 0, end, max(0, end - 2)])
         stops = [None, begin + 1, None, begin + 1, begin + 2, end, max(begin, end - 1)]
-        stops += [begin, begin + 3, end + 1]
+        stops += [begin, begin + 3, end + 1, (begin + end + 1) // 2]
         stop = source.pick(stops)
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
