@@ -118,18 +118,17 @@ def later_layers_are_not_turned(cache: Any) -> None:
 
 
 @invent("remove", "wrong dtype", "causal", 3)
-def turned_by_powers_of_two(cache: Any) -> None:
-    """Keys are turned by powers of two from a table, one after the other, and each time
+def turned_step_by_step(cache: Any) -> None:
+    """Keys that do not move far are turned by one position at a time, and each time
     rounded to the dtype of the cache."""
     turn = cache.turn
 
-    def turn_by_table(cells: Ints, distance: int) -> None:
-        sign = 1 if distance > 0 else -1
-        for place in range(abs(distance).bit_length()):
-            if abs(distance) >> place & 1:
-                turn(cells, sign << place)
+    def turn_in_steps(cells: Ints, distance: int) -> None:
+        steps = abs(distance) if abs(distance) <= 32 else 1
+        for _ in range(steps):
+            turn(cells, distance // steps)
 
-    cache.turn = turn_by_table
+    cache.turn = turn_in_steps
 
 
 @invent("can_resume", "bound", "swa", 2)
