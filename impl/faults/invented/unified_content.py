@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from impl.faults.invented.unified import invent
-from impl.shared.batch import Ints
+from impl.shared.batch import Batch, Ints
 from impl.shared.causal import Saved
 
 
@@ -41,20 +41,23 @@ def saved_for_lowest_owner(cache: Any) -> None:
     cache.save = save_unshared
 
 
-@invent("save", "stale metadata", "causal", 7)
-def saved_cells_of_before(cache: Any) -> None:
-    """Which cells are in use is looked up again only if their number has changed since
-    the last save."""
-    cells, list_used = cache.cells, cache.cells.list_used
-    kept: tuple[int, Any] = (-1, None)
+@invent("save", "stale metadata", "causal", 5)
+def saved_cells_of_last_pass(cache: Any) -> None:
+    """Which cells are in use is looked up when a pass takes some: what was given back
+    since is saved as well, and takes room where it is loaded."""
+    add, list_used, load = cache.add, cache.cells.list_used, cache.load
+    used: list[Ints] = [list_used()]
 
-    def list_kept() -> Ints:
-        nonlocal kept
-        if kept[0] != cells.free:
-            kept = cells.free, list_used()
-        return kept[1]  # type: ignore[no-any-return]
+    def add_and_look(batch: Batch) -> None:
+        add(batch)
+        used[0] = list_used()
 
-    cells.list_used = list_kept
+    def load_and_look(saved: Saved) -> None:
+        load(saved)
+        used[0] = list_used()
+
+    cache.add, cache.load = add_and_look, load_and_look
+    cache.cells.list_used = lambda: used[0]
 
 
 @invent("save", "wrong dtype", "swa-memory", 4)
