@@ -121,23 +121,26 @@ def same_position_replaces(cache: Any) -> None:
     cache.add = drop_and_add
 
 
-@invent("forward", "stale metadata", "causal", 2)
-def growth_loses_first_token(cache: Any) -> None:
-    """When the list of a sequence's tokens has to grow, its first entry gets lost; the
-    cell is still marked as the sequence's."""
+@invent("forward", "order", "swa-memory", 2)
+def step_back_stays_last(cache: Any) -> None:
+    """New tokens are compared with each other, and not with those before them, to see
+    whether a sequence's list is still in order."""
     for track in cache.cells.tracks:
-        track.make_room = lose_first(track)
+        track.add = append_to(track)
 
 
-def lose_first(track: Any) -> Any:
-    make_room = track.make_room
+def append_to(track: Any) -> Any:
+    add = track.add
 
-    def make_room_and_lose(count: int) -> None:
-        room = track.arrays.shape[1]
-        make_room(count)
-        track.begin += track.arrays.shape[1] > room and len(track) > 0
+    def append(positions: Ints, cells: Ints) -> None:
+        if (positions[1:] < positions[:-1]).any():
+            add(positions, cells)
+            return
+        track.make_room(len(cells))
+        begin, track.end = track.end, track.end + len(cells)
+        track.arrays[:, begin : track.end] = positions, cells
 
-    return make_room_and_lose
+    return append
 
 
 @invent("get", "silent clamp", "causal", 1)
