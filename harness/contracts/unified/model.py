@@ -230,6 +230,12 @@ class UnifiedModel:
         """The position after the last one that some part stores."""
         return max((part.get_end(sequence) for part in self.causal), default=0)
 
+    def list_resumptions(self, sequence: int) -> list[int]:
+        """The positions behind the checkpoints of a sequence's states."""
+        states = (part for part in self.parts if isinstance(part, RecurrentCache))
+        slots = [part.slots[sequence] for part in states if sequence in part.slots]
+        return [read[-1].position + 1 for slot in slots for read in slot.checkpoints]
+
     def get_room(self) -> int:
         """How many tokens still fit, before anything is evicted."""
         rooms = [part.room - len(part.tokens) for part in self.causal]

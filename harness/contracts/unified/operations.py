@@ -18,7 +18,6 @@ from harness.contracts.unified.model import (
 )
 from harness.contracts.unified.subject import UnifiedSubject
 from reference.encoder import EncoderCache
-from reference.recurrent import RecurrentCache
 
 SMALL: Schema = integer(-4, 2048)
 
@@ -83,9 +82,9 @@ class Remove(UnifiedOperation):
             return {"op": self.name, "sequence": sequence, "begin": 0, "end": None}
         if model.moved is not None and source.below(2):
             return self.draw_again(source, model, model.moved)
-        stands = list_checkpoints(model, sequence)
-        if stands and source.below(2):
-            begin = source.pick(stands)
+        behind = model.list_resumptions(sequence)
+        if behind and source.below(2):
+            begin = source.pick(behind)
             return {"op": self.name, "sequence": sequence, "begin": begin, "end": None}
         end = model.get_end(sequence)
         begin = source.between(0, end)
@@ -115,15 +114,6 @@ class Remove(UnifiedOperation):
         return f"remove positions {op['begin']} to {end} of sequence {op['sequence']}"
 
 
-def list_checkpoints(model: UnifiedModel, sequence: int) -> list[int]:
-    """The positions before the end at which a state of the sequence was put aside."""
-    caches = [part for part in model.parts if isinstance(part, RecurrentCache)]
-    slots = [part.slots.get(sequence) for part in caches]
-    states = [state for slot in slots if slot for state in slot.checkpoints]
-    places = [state[-1].position + 1 for state in states]
-    return [place for place in places if place < model.get_end(sequence)]
-
-
 class CanResume(UnifiedOperation):
     name = "can_resume"
     fields: ClassVar[Mapping[str, Schema]] = {"sequence": ANY, "position": ANY}
@@ -133,7 +123,8 @@ class CanResume(UnifiedOperation):
         end = model.get_end(sequence)
         far = [end + 1, end + 2, end + 5, 0]
         near = [max(0, end - back) for back in (1, 2, 3, 5)]
-        position = source.pick([end, *near, *far, source.between(0, end)])
+        behind = model.list_resumptions(sequence)
+        position = source.pick([end, *near, *far, source.between(0, end), *behind])
         return {"op": self.name, "sequence": sequence, "position": position}
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:

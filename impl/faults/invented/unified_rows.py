@@ -186,7 +186,7 @@ def put_in_order_of_positions(cache: Any) -> None:
     cache.cells.add = add_and_sort
 
 
-@invent("put", "bound", "swa", 3)
+@invent("put", "bound", "swa", 2)
 def put_over_one_hole(cache: Any) -> None:
     """Cells with one cell of another between them are taken for neighbours: rows behind
     it are put one cell too early."""

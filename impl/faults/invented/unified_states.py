@@ -98,22 +98,6 @@ def slot_is_free_while_shared(cache: Any) -> None:
     slots.drop = drop_and_free
 
 
-@invent("remove", "missing rollback", "recurrent", 4)
-def rewind_drops_before_check(cache: Any) -> None:
-    """A state that goes back to a checkpoint leaves its slot before it is seen that there
-    is no other."""
-    slots, rewind = cache.slots, cache.slots.rewind
-
-    def drop_and_rewind(owner: int, checkpoint: Checkpoint) -> int:
-        try:
-            return rewind(owner, checkpoint)  # type: ignore[no-any-return]
-        except CacheFullError:
-            slots.drop(owner)
-            raise
-
-    slots.rewind = drop_and_rewind
-
-
 @invent("remove", "stale metadata", "recurrent", 4)
 def later_checkpoints_stay(cache: Any) -> None:
     """A state that went back keeps the checkpoints of what it has forgotten."""
