@@ -1,4 +1,4 @@
-"""The operations between passes, one class each, and those that only misuse needs."""
+"""The operations between passes, one class each, and those that repeat part of a pass."""
 
 from __future__ import annotations
 
