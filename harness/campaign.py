@@ -14,6 +14,7 @@ from harness.failures import RUNNING, save
 from harness.outcome import Outcome, Pair, Settings
 from harness.pool import Event, Pool, Task
 from harness.program import Program, parse_program
+from harness.relations import reference
 from harness.run import Divergence
 from harness.shrink import Shrinker
 
@@ -88,9 +89,11 @@ class Campaign:
                 self.tasks.append({"do": "ledger", "backend": backend})
         for shard, programs in settings.list_shards():
             for pair in pairs:
-                pair.wanted += programs
                 own = pair.backend, pair.contract, pair.kind
-                self.tasks.append(make_task(settings, *own, shard, programs))
+                share = reference.SHARE if pair.backend == reference.NAME else 1
+                count = -(-programs // share)
+                pair.wanted += count
+                self.tasks.append(make_task(settings, *own, shard, count))
 
     def handle(self, task: Task, event: Event) -> None:
         outcome, seconds = self.outcome, self.settings.seconds

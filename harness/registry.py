@@ -18,6 +18,7 @@ from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract
 from harness.errors import UsageError
 from harness.program import check_field
+from harness.relations import reference
 from harness.text import say_error
 from harness.tolerance import UNIT
 
@@ -38,6 +39,7 @@ class Unavailable(Exception):
 def list_names() -> dict[str, str]:
     """Registered name → "module:factory", in the order of names."""
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    found[reference.NAME] = f"{reference.__name__}:{reference.get_reference.__name__}"
     return dict(sorted(found.items()))
 
 
@@ -74,7 +76,8 @@ def load(name: str) -> Backend:
         raise Unavailable(
             f"its factory returned {type(backend).__name__}, not harness.backend.Backend"
         )
-    check_declaration(backend)
+    if backend is not reference.REFERENCE:
+        check_declaration(backend)
     return backend
 
 

@@ -14,13 +14,20 @@ from harness.fronts import FRONTS
 from harness.fronts.draw import Drawer
 from harness.ledger import load_ledger
 from harness.program import Program
-from harness.run import Coverage, Divergence, run
+from harness.relations.check import derive_one
+from harness.relations.reference import REFERENCE, run_any
+from harness.run import Coverage, Divergence, Result
+from harness.supported import is_known, why_unsupported
 
 if TYPE_CHECKING:
     from harness.worker import Worker
 
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
+
+DERIVED = 20
+"""After one program in so many, one that is derived from it runs too: what the reference
+answers to both is held against each other elsewhere."""
 
 
 class Shard:
@@ -35,6 +42,7 @@ class Shard:
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
         self.reported = 0.0
+        self.avoid = load_ledger(backend.ledger, backend.name)
         self.started = time.monotonic()
 
     def check(self) -> dict[str, Any]:
@@ -49,13 +57,12 @@ class Shard:
     def make_drawer(self) -> Drawer:
         task = self.task
         kinds = self.backend.contracts[task["contract"]]
-        avoid = load_ledger(self.backend.ledger, self.backend.name)
         return Drawer(
             task["contract"],
             task["kind"],
             kinds[task["kind"]],
             self.backend.dtypes,
-            avoid,
+            self.avoid,
         )
 
     def generate(self, drawer: Drawer) -> None:
@@ -64,19 +71,36 @@ class Shard:
         FRONTS[task["front"]](task["programs"], get_seed(task), drawer.draw, self.consume)
 
     def consume(self, program: Program) -> None:
-        """Runs one program; shrinks and reports what is new in it."""
-        worker, backend = self.worker, self.backend
-        self.digest.update(worker.record.begin(program, worker.asked))
-        result = run(program, backend, coverage=self.coverage, on_step=worker.record.step)
+        """Runs one program, and now and then one that is derived from it."""
         self.programs += 1
+        result = self.run(program)
         self.steps += result.steps
         self.skipped += result.skipped
+        if self.programs % DERIVED == 0 and self.backend is not REFERENCE:
+            derived = derive_one(program, self.programs // DERIVED)
+            if derived and self.is_allowed(derived):
+                self.run(derived)
+        if time.monotonic() - self.reported > PROGRESS_SECONDS:
+            self.reported = time.monotonic()
+            self.worker.emit({"event": "progress", **self.get_counts()})
+
+    def run(self, program: Program) -> Result:
+        """Runs a program; shrinks and reports what is new in it."""
+        record = self.worker.record
+        self.digest.update(record.begin(program, self.worker.asked))
+        result = run_any(
+            program, self.backend, coverage=self.coverage, on_step=record.step
+        )
         self.margin = max(self.margin, result.margin)
         if result.divergence is not None:
             self.report(program, result.divergence)
-        if time.monotonic() - self.reported > PROGRESS_SECONDS:
-            self.reported = time.monotonic()
-            worker.emit({"event": "progress", **self.get_counts()})
+        return result
+
+    def is_allowed(self, program: Program) -> bool:
+        """Whether the backend declares it, and no entry of the ledger describes it."""
+        if why_unsupported(program, self.backend):
+            return False
+        return not (self.avoid and is_known(program, self.avoid))
 
     def report(self, program: Program, divergence: Divergence) -> None:
         signature = divergence.get_signature(program)

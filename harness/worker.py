@@ -26,9 +26,11 @@ from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
 from harness.registry import Unavailable, load, load_faults
-from harness.run import Divergence, Result, run
+from harness.relations.reference import REFERENCE, run_any
+from harness.run import Divergence, Result
 from harness.shard import Shard
 from harness.shrink import Shrinker
+from harness.supported import why_unsupported
 from harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
@@ -65,10 +67,13 @@ class Worker:
             self.backends[name] = load(name)
         return self.backends[name]
 
-    def run(self, program: Program, backend: Backend, every: bool) -> Result:
-        """Runs a program with the record kept."""
+    def run(
+        self, program: Program, backend: Backend, every: bool, only: str | None = None
+    ) -> Result:
+        """Runs a program with the record kept. only: see `run_any`."""
         self.record.begin(program, self.asked)
-        return run(program, backend, every=every, on_step=self.record.step)
+        step = self.record.step
+        return run_any(program, backend, every=every, on_step=step, only=only)
 
     def run_both(self, program: Program, backend: Backend) -> Result:
         """With every check at every step and, if that agrees, with the costly ones at
@@ -84,12 +89,13 @@ class Worker:
         program = replace(program, ops=program.ops[: divergence.step + 1])
 
         def find(candidate: Program, every: bool) -> Divergence | None:
-            found = self.run(candidate, backend, every).divergence
+            found = self.run(candidate, backend, every, divergence.what).divergence
             same = found and found.get_signature(candidate) == signature
             return found if same else None
 
-        # The costly checks only where the others do not show it.
-        every = find(program, every=False) is None
+        # The costly checks only where the others do not show it, or may not any more when
+        # the program is another one.
+        every = backend is REFERENCE or find(program, every=False) is None
 
         latest = divergence
 
@@ -217,29 +223,6 @@ def do_ledger(
             }
         )
     return {"entries": answers}
-
-
-def why_unsupported(program: Program, backend: Backend) -> str | None:
-    """Why a program cannot be run on a backend: it does not declare something."""
-    kinds = backend.contracts.get(program.contract, {})
-    if program.kind not in kinds:
-        has = ", ".join(kinds) or "none"
-        return (
-            f"{backend.name} declares no {program.contract} cache of kind"
-            f" {program.kind} (it has: {has})"
-        )
-    for field, schema in program.rules.config.items():
-        default = [schema["default"]] if field in program.rules.opt_in else None
-        allowed = kinds[program.kind].config.get(field, default)
-        value = program.config[field]
-        if allowed is not None and value not in allowed:
-            return f"{backend.name} does not declare {field} {value}"
-    missing = {op["op"] for op in program.ops} - kinds[program.kind].operations
-    if missing:
-        return f"{backend.name} does not declare {', '.join(sorted(missing))}"
-    if program.config["dtype"] not in backend.dtypes:
-        return f"{backend.name} does not declare dtype {program.config['dtype']}"
-    return None
 
 
 TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {

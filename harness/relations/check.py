@@ -1,0 +1,83 @@
+"""The relations of each contract, and the first that a program contradicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+from harness.contracts.base import Answer
+from harness.program import Program
+from harness.relations import layer
+from harness.relations.derived import Derived, make_history
+from harness.relations.relation import Relation, find_broken_claim
+from harness.run import Divergence, trace
+
+RELATIONS: Mapping[str, Sequence[Relation]] = {"layer": layer.RELATIONS}
+"""By contract."""
+
+Applied = Counter[str]
+"""Relation → how often it had something to say."""
+
+
+def derive_some(
+    program: Program, answers: Sequence[Answer], relations: Sequence[Relation]
+) -> Iterator[tuple[Relation, Derived]]:
+    """One derived program for each relation that applies, the same ones each time."""
+    history = make_history(program, answers)
+    random = Random(program.digest())
+    for relation in relations:
+        choices = relation.list_choices(history)
+        if choices:
+            derived = relation.derive(history, random.choice(choices))
+            if derived:
+                yield relation, derived
+
+
+def derive_one(program: Program, number: int) -> Program | None:
+    """One derived program, by the relations in turn."""
+    derived = [
+        one.program
+        for _, one in derive_some(program, trace(program), RELATIONS[program.contract])
+    ]
+    return derived[number % len(derived)] if derived else None
+
+
+def derive_all(
+    program: Program, answers: Sequence[Answer], relations: Sequence[Relation]
+) -> Iterator[tuple[Relation, Derived]]:
+    """All that the relations can derive."""
+    history = make_history(program, answers)
+    for relation in relations:
+        for choice in relation.list_choices(history):
+            derived = relation.derive(history, choice)
+            if derived:
+                yield relation, derived
+
+
+def find_contradiction(
+    program: Program,
+    every: bool = True,
+    applied: Applied | None = None,
+    only: str | None = None,
+) -> Divergence | None:
+    """Where the reference contradicts itself: the first answer to `program` that is not
+    what follows from what it answers to another one.
+
+    every: try all that can be derived, not one program for each relation. applied: is
+    counted up. only: the name of the one relation to try.
+    """
+    answers = trace(program)
+    derive = derive_all if every else derive_some
+    relations = [
+        relation
+        for relation in RELATIONS.get(program.contract, ())
+        if only in (None, relation.name)
+    ]
+    for relation, derived in derive(program, answers, relations):
+        if applied is not None:
+            applied[relation.name] += 1
+        divergence = find_broken_claim(relation, program, derived)
+        if divergence:
+            return divergence
+    return None

@@ -1,0 +1,95 @@
+"""What a relation is, and what becomes of one that does not hold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from harness.compare import Difference, find_difference
+from harness.contracts.base import Answer
+from harness.errors import UsageError
+from harness.program import Program
+from harness.relations.derived import Claim, Derived, History, map_answer, restrict
+from harness.run import Divergence, trace
+from harness.text import say_error
+
+MOST_TOLD = 8
+"""Operations of a derived program that a message names."""
+
+
+class Relation(ABC):
+    """One way to derive programs from a program and what was answered to it.
+
+    It may look at the program and the answers, never at the reference.
+    """
+
+    name: ClassVar[str]
+
+    def is_about(self, kind: str) -> bool:
+        """Whether programs of this kind can have choices."""
+        return True
+
+    @abstractmethod
+    def list_choices(self, history: History) -> Sequence[Any]:
+        """The ways to derive a program from this one; none if it has nothing to say. The
+        choices of a program are, in the same order, among those of a longer one."""
+
+    @abstractmethod
+    def derive(self, history: History, choice: Any) -> Derived | None:
+        """None if nothing follows."""
+
+
+def find_broken_claim(
+    relation: Relation, program: Program, derived: Derived
+) -> Divergence | None:
+    """The first claim that the reference does not keep, as a divergence of the program:
+    what it answers is held against what it answers to the derived program."""
+    try:
+        answers = trace(derived.program)
+    except UsageError:
+        return None  # too much to be looked at
+    except Exception as error:
+        first = derived.claims[0]
+        message = f"the reference raised {say_error(error)}; {say_derived(derived)}"
+        operation = program.ops[first.step]["op"]
+        return Divergence(relation.name, first.step, operation, message)
+    for claim in derived.claims:
+        difference = compare(program, claim, derived, answers[claim.other])
+        if difference:
+            op = program.ops[claim.step]
+            return Divergence(
+                relation.name,
+                claim.step,
+                op["op"],
+                f"{difference.message}; {say_derived(derived, claim.other)}",
+                answers[claim.other],
+                claim.answer,
+                difference.tokens,
+            )
+    return None
+
+
+def compare(
+    program: Program, claim: Claim, derived: Derived, answer: Answer
+) -> Difference | None:
+    op = program.ops[claim.step]
+    operation = program.rules.operations[op["op"]]
+    if "skipped" in answer:
+        return Difference("result", f"what should be the same is {answer['skipped']}")
+    seen = restrict(claim.view(map_answer(answer, derived.tags)), claim.answer)
+
+    def describe(row: int) -> str:
+        return operation.describe_row(op, row)
+
+    return find_difference(seen, claim.answer, describe)
+
+
+def say_derived(derived: Derived, step: int | None = None) -> str:
+    """What was done to the program, and what came of it."""
+    rules = derived.program.rules
+    lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
+    lines = lines if step is None else lines[: step + 1]
+    if len(lines) > MOST_TOLD:
+        lines = ["…", *lines[-MOST_TOLD:]]
+    return f"so it is {derived.words} ({'; '.join(lines)})"

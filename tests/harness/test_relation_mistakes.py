@@ -1,0 +1,92 @@
+"""Mistakes that are planted in the reference are caught by the relations alone: nothing
+here knows what is right."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.contracts import CONTRACTS
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.program import Program
+from harness.relations.check import RELATIONS, find_contradiction
+from harness.relations.reference import REFERENCE
+from tests.harness.mistaken import CHOSEN, MISTAKES
+
+PROGRAMS = 250
+"""As many of a kind as the ci profile has for the reference."""
+
+Lockstep = Callable[..., Any]
+KINDS = [
+    (contract, kind)
+    for contract, rules in CONTRACTS.items()
+    for kind in rules.kinds
+    if contract in RELATIONS
+]
+
+
+def draw_programs(contract: str, kind: str, count: int) -> list[Program]:
+    programs: list[Program] = []
+    declared = REFERENCE.contracts[contract][kind]
+    drawer = Drawer(contract, kind, declared, REFERENCE.dtypes)
+    FRONTS["plain"](count, 0, drawer.draw, programs.append)
+    return programs
+
+
+@cache
+def get_programs(kind: str) -> list[Program]:
+    """Drawn while the reference is right: what they are must not depend on a mistake."""
+    (contract,) = [contract for contract, name in KINDS if name == kind]
+    return draw_programs(contract, kind, PROGRAMS)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, plant = MISTAKES[name]
+    programs = get_programs(kind)
+    plant(monkeypatch.setattr)
+    found = (find_contradiction(program, every=False) for program in programs)
+    assert any(found), f"{name} was not caught"
+
+
+def test_there_are_two_mistakes_for_every_kind() -> None:
+    planted = Counter(kind for kind, _ in MISTAKES.values())
+    assert min(planted[kind] for _, kind in KINDS) >= 2
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_every_relation_often_has_something_to_say(contract: str, kind: str) -> None:
+    """And without a mistake none is contradicted."""
+    applied: Counter[str] = Counter()
+    for program in get_programs(kind):
+        assert find_contradiction(program, every=False, applied=applied) is None
+    for relation in RELATIONS[contract]:
+        if relation.is_about(kind):
+            assert applied[relation.name] >= PROGRAMS // 8, (relation.name, applied)
+
+
+def test_a_contradiction_is_an_ordinary_failure(
+    lockstep: Lockstep, tmp_path: Path
+) -> None:
+    """Found, shrunk, saved, printed and replayed like that of any backend."""
+    mistaken = "tests.harness.mistaken:reference"
+    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 4, "--jobs", 1)
+    planted = {CHOSEN: "clone-is-the-cache"}
+    where = ("--failures", tmp_path)
+    ended = lockstep("check", *arguments, *where, "--json", **planted)
+    assert ended.status == 1, ended.words
+    (pair,) = json.loads(ended.out)["pairs"]
+    assert min(failure["operations"] for failure in pair["failures"]) <= 4
+    for failure in pair["failures"]:
+        assert failure["signature"].startswith("layer-kv-")
+        path = tmp_path.parent / failure["path"]
+        assert lockstep("replay", path, "--backend", mistaken, **planted).status == 1
+        fixed = lockstep("replay", path, "--backend", "reference")
+        assert (fixed.status, "FIXED" in fixed.out) == (0, True), fixed.words
