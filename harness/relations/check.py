@@ -8,13 +8,19 @@ from random import Random
 
 from harness.contracts.base import Answer
 from harness.program import Program
-from harness.relations import layer
+from harness.relations import layer, unified
 from harness.relations.derived import Derived, make_history
 from harness.relations.relation import Relation, find_broken_claim
 from harness.run import Divergence, trace
 
-RELATIONS: Mapping[str, Sequence[Relation]] = {"layer": layer.RELATIONS}
+RELATIONS: Mapping[str, Sequence[Relation]] = {
+    "layer": layer.RELATIONS,
+    "unified": unified.RELATIONS,
+}
 """By contract."""
+
+TRIES = 4
+"""Choices that are tried for each relation until one leads to something."""
 
 Applied = Counter[str]
 """Relation → how often it had something to say."""
@@ -28,10 +34,11 @@ def derive_some(
     random = Random(program.digest())
     for relation in relations:
         choices = relation.list_choices(history)
-        if choices:
-            derived = relation.derive(history, random.choice(choices))
+        for choice in random.sample(choices, min(TRIES, len(choices))):
+            derived = relation.derive(history, choice)
             if derived:
                 yield relation, derived
+                break
 
 
 def derive_one(program: Program, number: int) -> Program | None:

@@ -3,8 +3,8 @@ those of the first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
@@ -69,24 +69,33 @@ class Claim:
     answers.
 
     step, other: their numbers. answer: the part of the program's answer that is meant.
-    view: the part of the derived one's, in the same form.
+    view: the part of the derived one's, in the same form. rows: which rows of the
+    program's answer stand in `answer`, if not all do. is_promise: it is not what the
+    program answered, but what the derived one must answer. is_condition: the same, but it
+    need not; only what follows is claimed for that case alone.
     """
 
     step: int
     other: int
     answer: Answer
     view: View = see_all
+    rows: Sequence[int] | None = None
+    is_promise: bool = False
+    is_condition: bool = False
 
 
 @dataclass(frozen=True)
 class Derived:
     """words: what was done to the program, as the end of a sentence. tags: the tags of
-    the derived program → those of the first that they stand for."""
+    the derived program → those of the first that they stand for. excused: errors that
+    only one of the two may answer; what comes after such a claim is not claimed any more.
+    """
 
     words: str
     program: Program
     tags: Mapping[int, int]
     claims: Sequence[Claim]
+    excused: Collection[str] = ()
 
 
 class Builder:
@@ -125,19 +134,35 @@ class Builder:
         return other
 
     def claim(
-        self, step: Step, other: int, answer: Answer | None = None, view: View = see_all
+        self,
+        step: Step,
+        other: int,
+        answer: Answer | None = None,
+        view: View = see_all,
+        rows: Sequence[int] | None = None,
     ) -> None:
         answer = step.answer if answer is None else answer
-        self.claims.append(Claim(step.number, other, answer, view))
+        self.claims.append(Claim(step.number, other, answer, view, rows))
 
-    def build(self, words: str) -> Derived | None:
+    def promise(
+        self, step: Step, other: int, answer: Answer, view: View = see_all
+    ) -> None:
+        """What the derived program must answer, whatever the program did."""
+        self.claims.append(Claim(step.number, other, answer, view, is_promise=True))
+
+    def suppose(self, step: Step, other: int, answer: Answer) -> None:
+        """What follows is claimed only if the derived program answers this."""
+        claim = Claim(step.number, other, answer, is_promise=True, is_condition=True)
+        self.claims.append(claim)
+
+    def build(self, words: str, excused: Collection[str] = ()) -> Derived | None:
         """None if there is nothing to compare, or if no program may be so large."""
         program = Program(self.contract, self.config, self.ops)
         if not self.claims or self.rules.why_not(self.config):
             return None
         if why_too_large(program):
             return None
-        return Derived(words, program, self.tags, self.claims)
+        return Derived(words, program, self.tags, self.claims, excused)
 
 
 # --- answers in the tags of another program ---------------------------------------------
@@ -186,8 +211,3 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
         pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
         kept[PARTS] = [restrict(part, other) for part, other in pairs]
     return kept
-
-
-def cut_off(program: Program, step: int) -> Program:
-    """The program without what follows a step."""
-    return replace(program, ops=program.ops[: step + 1])

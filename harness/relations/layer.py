@@ -115,7 +115,8 @@ class Cut(Relation):
         first = add_update(builder, cache, step.tags[:at])
         second = add_update(builder, cache, step.tags[at:])
         builder.claim(step, first, {"visible": rows[:at]})
-        builder.claim(step, second, {**step.answer, "visible": rows[at:]})
+        rest = {**step.answer, "visible": rows[at:]}
+        builder.claim(step, second, rest, rows=range(at, len(rows)))
 
     def join(self, builder: Builder, first: Step, second: Step) -> None:
         tags = [*first.tags, *second.tags]
@@ -276,13 +277,13 @@ class Return(Relation):
                 op = {"op": "restore", "snapshot": None, "target": target, **own}
                 other = builder.add(op)
                 answer["ok"] = True
-            builder.claim(step, other, answer)
+            builder.promise(step, other, answer)
             add_update(builder, cache, tokens[length - less :])
         else:
             self.leave(builder, way, length, own)
             back = {"op": "restore", "snapshot": "r0", "target": length, **own}
             other = builder.add(back)
-            builder.claim(step, other, {"ok": True, "offset": length})
+            builder.promise(step, other, {"ok": True, "offset": length})
             builder.add({"op": "close", "snapshot": "r0", **own})
 
     def leave(self, builder: Builder, way: str, length: int, own: Op) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.relations.reference import REFERENCE
-from tests.harness import mistaken_layers
+from tests.harness import mistaken_layers, mistaken_unified
 
 Replace = Callable[[Any, str, Any], None]
 Mistake = Callable[[Replace], None]
 
-MISTAKES: Mapping[str, tuple[str, Mistake]] = {**mistaken_layers.MISTAKES}
+MISTAKES: Mapping[str, tuple[str, Mistake]] = {
+    **mistaken_layers.MISTAKES,
+    **mistaken_unified.MISTAKES,
+}
 """name → (kind, how to plant it)"""
 
 CHOSEN = "LOCKSTEP_TEST_MISTAKE"

@@ -69,7 +69,7 @@ def test_every_relation_often_has_something_to_say(contract: str, kind: str) -> 
         assert find_contradiction(program, every=False, applied=applied) is None
     for relation in RELATIONS[contract]:
         if relation.is_about(kind):
-            assert applied[relation.name] >= PROGRAMS // 8, (relation.name, applied)
+            assert applied[relation.name] >= PROGRAMS // 10, (relation.name, applied)
 
 
 def test_a_contradiction_is_an_ordinary_failure(
