@@ -8,7 +8,7 @@ from random import Random
 
 from harness.contracts.base import Answer
 from harness.program import Program
-from harness.relations import layer, unified
+from harness.relations import conversations, layer, slots, unified
 from harness.relations.derived import Derived, make_history
 from harness.relations.relation import Relation, find_broken_claim
 from harness.run import Divergence, trace
@@ -16,6 +16,7 @@ from harness.run import Divergence, trace
 RELATIONS: Mapping[str, Sequence[Relation]] = {
     "layer": layer.RELATIONS,
     "unified": unified.RELATIONS,
+    "prefix": (*conversations.RELATIONS, *slots.RELATIONS),
 }
 """By contract."""
 

@@ -20,6 +20,9 @@ View = Callable[[Answer], Answer]
 first program."""
 
 
+Match = Callable[[Program, Sequence[Answer]], Mapping[int, int]]
+
+
 def see_all(answer: Answer) -> Answer:
     return answer
 
@@ -87,7 +90,8 @@ class Claim:
 @dataclass(frozen=True)
 class Derived:
     """words: what was done to the program, as the end of a sentence. tags: the tags of
-    the derived program → those of the first that they stand for. excused: errors that
+    the derived program → those of the first that they stand for; match: the same, known
+    only once it has been answered. excused: errors that
     only one of the two may answer; what comes after such a claim is not claimed any more.
     """
 
@@ -96,6 +100,10 @@ class Derived:
     tags: Mapping[int, int]
     claims: Sequence[Claim]
     excused: Collection[str] = ()
+    match: Match | None = None
+
+    def get_tags(self, answers: Sequence[Answer]) -> Mapping[int, int]:
+        return self.match(self.program, answers) if self.match else self.tags
 
 
 class Builder:
@@ -162,7 +170,11 @@ class Builder:
             return None
         if why_too_large(program):
             return None
-        return Derived(words, program, self.tags, self.claims, excused)
+        return Derived(words, program, self.tags, self.claims, excused, self.get_match())
+
+    def get_match(self) -> Match | None:
+        """How to find the tags, if only the answers tell."""
+        return None
 
 
 # --- answers in the tags of another program ---------------------------------------------

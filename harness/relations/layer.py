@@ -232,6 +232,8 @@ class Return(Relation):
                     ways += ["split", "merged"]
                 if self.may_trim(history, held):
                     ways += ["trim", "rewind"]
+                elif history.program.kind != "kv":
+                    ways.append("refused")
                 choices += [(step.number, way) for way in ways]
         return choices
 
@@ -259,7 +261,13 @@ class Return(Relation):
         self, builder: Builder, step: Step, way: str, cache: str, tokens: Sequence[int]
     ) -> None:
         length, own = len(tokens), {"cache": cache}
-        if way in ("fork", "exchange"):
+        if way == "refused":
+            other = builder.add({"op": "trim", "count": 1, **own})
+            builder.promise(step, other, {"trimmed": 0, "offset": length})
+            back = {"op": "restore", "snapshot": None, "target": length - 1, **own}
+            other = builder.add(back)
+            builder.promise(step, other, {"ok": False, "offset": length})
+        elif way in ("fork", "exchange"):
             builder.add({"op": "clone", "into": "r0", **own})
             away = {"cache": "r0"} if way == "fork" else own
             self.wander(builder, away)
@@ -321,6 +329,7 @@ WAYS = {
     "freed": "snapshot, free, other tokens, restore",
     "fork": "a clone goes elsewhere",
     "exchange": "the cache goes elsewhere, and its clone takes its place",
+    "refused": "what has slid out, or was read, cannot be taken back",
     "trim": "trim, the same tokens again",
     "rewind": "restore an earlier offset, the same tokens again",
 }

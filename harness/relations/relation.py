@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.compare import Difference, find_difference
@@ -54,11 +54,12 @@ def find_broken_claim(
         message = f"the reference raised {say_error(error)}; {say_derived(derived)}"
         operation = program.ops[first.step]["op"]
         return Divergence(relation.name, first.step, operation, message)
+    tags = derived.get_tags(answers)
     for claim in derived.claims:
         answer = answers[claim.other]
         if is_excused(claim, derived, answer):
             return None
-        difference = compare(program, claim, derived, answer)
+        difference = compare(program, claim, tags, answer)
         if difference and claim.is_condition:
             return None
         if difference:
@@ -82,7 +83,7 @@ def is_excused(claim: Claim, derived: Derived, answer: Answer) -> bool:
 
 
 def compare(
-    program: Program, claim: Claim, derived: Derived, answer: Answer
+    program: Program, claim: Claim, tags: Mapping[int, int], answer: Answer
 ) -> Difference | None:
     op, rows = program.ops[claim.step], claim.rows
     operation = program.rules.operations[op["op"]]
@@ -92,7 +93,7 @@ def compare(
     def describe(row: int) -> str:
         return operation.describe_row(op, row if rows is None else rows[row])
 
-    seen = map_answer(answer, derived.tags)
+    seen = map_answer(answer, tags)
     if "error" not in seen:
         seen = restrict(claim.view(seen), claim.answer)
     if claim.is_promise:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.relations.reference import REFERENCE
-from tests.harness import mistaken_layers, mistaken_unified
+from tests.harness import mistaken_layers, mistaken_prefix, mistaken_unified
 
 Replace = Callable[[Any, str, Any], None]
 Mistake = Callable[[Replace], None]
@@ -21,6 +21,7 @@ Mistake = Callable[[Replace], None]
 MISTAKES: Mapping[str, tuple[str, Mistake]] = {
     **mistaken_layers.MISTAKES,
     **mistaken_unified.MISTAKES,
+    **mistaken_prefix.MISTAKES,
 }
 """name → (kind, how to plant it)"""
 
