@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
 
-DERIVED = 20
+DERIVED = 12
 """After one program in so many, one that is derived from it runs too: what the reference
 answers to both is held against each other elsewhere."""
 

@@ -44,11 +44,11 @@ def derive_some(
 
 def derive_one(program: Program, number: int) -> Program | None:
     """One derived program, by the relations in turn."""
-    derived = [
-        one.program
-        for _, one in derive_some(program, trace(program), RELATIONS[program.contract])
-    ]
-    return derived[number % len(derived)] if derived else None
+    relations = RELATIONS[program.contract]
+    first = number % len(relations)
+    turned = (*relations[first:], *relations[:first])
+    some = derive_some(program, trace(program), turned)
+    return next((derived.program for _, derived in some), None)
 
 
 def derive_all(

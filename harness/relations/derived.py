@@ -215,8 +215,9 @@ def see_rows(first: int, count: int) -> View:
 
 
 def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """Those fields of an answer that stand in another one."""
-    kept = {name: answer[name] for name in wanted if name in answer}
+    """Those fields of an answer that stand in another one, tokens first."""
+    told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
+    kept = {name: answer[name] for name in told if name in answer}
     if "error" in answer:
         kept["error"] = answer["error"]
     if PARTS in kept and PARTS in wanted:

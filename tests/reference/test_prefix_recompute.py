@@ -460,20 +460,6 @@ def test_a_trie_stores_and_reuses_what_a_tree_does(
 
 
 @THOROUGH
-@given(requests=REQUESTS, interval=st.sampled_from((None, 2)))
-def test_full_attention_without_a_limit_reuses_all_that_is_common(
-    requests: Sequence[Request], interval: int | None
-) -> None:
-    story = open_trie("kv", None, interval)
-    closed: list[str] = []
-    for word, checkpoints, _, most, said, broken, _ in requests:
-        reused = story.tell((word, checkpoints, [], most, said, broken, 9))
-        common = max((count_same(word, other) for other in closed), default=0)
-        assert len(reused) == min(common, len(word) - 1)
-        closed.append(story.closed)
-
-
-@THOROUGH
 @given(requests=REQUESTS, limit=LIMITS)
 def test_a_limit_never_makes_for_more_reuse(
     requests: Sequence[Request], limit: int
@@ -486,17 +472,3 @@ def test_a_limit_never_makes_for_more_reuse(
         assert whole.startswith(part)
         wide.finish((*full, 9), whole)
         narrow.finish((*full, other), part)
-
-
-@every_mix
-@THOROUGH
-@given(requests=REQUESTS)
-def test_a_trie_reuses_at_least_what_a_session_does(
-    specs: str, requests: Sequence[Request]
-) -> None:
-    """Of one conversation after the other the session has no more than the trie."""
-    session = Story(specs, Session(make_layers(specs), get_tags), SessionDesk(specs))
-    trie = open_trie(specs)
-    for word, checkpoints, _, *_ in requests:
-        whole = (word, checkpoints, [], 9, "", 9, 9)
-        assert trie.tell(whole).startswith(session.tell(whole))

@@ -6,17 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unified_book import (
-    LENGTHS,
     NUMBERS,
     QUICK,
     STEPS,
-    Book,
     Numbers,
     Sizes,
     ask,
-    cut,
     every_size,
-    make_batch,
     see,
     tell,
 )
@@ -24,7 +20,6 @@ from unified_book import (
 from reference.batch import Batch
 from reference.encoder import EncoderCache
 from reference.recurrent import RecurrentCache
-from reference.wrapper import WrapperCache
 
 # --- wrapper ----------------------------------------------------------------------------
 
@@ -36,34 +31,6 @@ def test_a_wrapper_of_one_is_that_one(
     sizes: Sizes, steps: list[tuple[str, Numbers]]
 ) -> None:
     tell(sizes, steps, wrapped=True).check_resume()
-
-
-@QUICK
-@given(steps=STEPS)
-def test_caches_in_a_wrapper_are_as_if_alone_with_what_all_took(
-    steps: list[tuple[str, Numbers]],
-) -> None:
-    kinds = [Sizes(2, 9), Sizes(2, 5), Sizes(2, 7, chunk=2), Sizes(2, 9, window=2)]
-    together = [sizes.open() for sizes in kinds]
-    wrapper = WrapperCache(together)
-    books = [Book(sizes) for sizes in kinds]
-    for number, (what, numbers) in enumerate(steps):
-        batch = make_batch(books[0], numbers)
-        tags = range(10 * number, 10 * number + len(batch))
-        if what == "forward":
-            full = any(
-                book.sizes.count_cells() - book.count() < len(batch) for book in books
-            )
-            error = ask(lambda batch=batch, tags=tags: wrapper.forward(batch, tags))
-            assert error == ("cache-full" if full else None)
-            if not full:
-                for cache, book in zip(together, books, strict=True):
-                    assert see(cache, batch) == book.forward(batch, tags)
-        else:
-            begin, end = numbers[1], None if what == "cut" else numbers[1] + 2
-            wrapper.remove(numbers[0] % 2, begin, end)
-            for book in books:
-                assert not book.remove(numbers[0] % 2, begin, end)
 
 
 # --- recurrent --------------------------------------------------------------------------
@@ -147,18 +114,6 @@ def test_with_a_checkpoint_at_each_token_any_end_can_go(ends: list[int]) -> None
         del left[end:]
         assert [token.tag for token in cache.get_read(0)] == left
         assert [token.tag for token in cache.tokens] == left
-
-
-@QUICK
-@given(lengths=LENGTHS)
-def test_a_state_does_not_know_how_its_history_was_cut(lengths: list[int]) -> None:
-    whole, parts = RecurrentCache(1, 40, 40), RecurrentCache(1, 40, 4)
-    total = sum(lengths)
-    whole.forward(Batch(range(total), [0] * total), range(total))
-    for tags in cut(lengths, total):
-        parts.forward(Batch(tags, [0] * len(tags)), tags)
-    assert parts.get_read(0) == whole.get_read(0)
-    assert parts.tokens == whole.tokens
 
 
 # --- encoder ----------------------------------------------------------------------------

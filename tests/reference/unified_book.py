@@ -255,15 +255,3 @@ def tell(
     for what, numbers in steps:
         story.step(what, numbers)
     return story
-
-
-LENGTHS = st.lists(st.integers(1, 4), min_size=1, max_size=9)
-
-
-def cut(lengths: Sequence[int], most: int) -> list[range]:
-    """Neighbouring ranges of these lengths from 0 on, within the first `most`."""
-    ranges, begin = [], 0
-    for length in lengths:
-        ranges.append(range(begin, min(begin + length, most)))
-        begin += length
-    return [positions for positions in ranges if positions]
