@@ -25,6 +25,7 @@ from harness.options import (
 )
 from harness.outcome import Settings
 from harness.registry import get_target, list_names
+from harness.relations.reference import NAME
 
 EXPLORE_EXAMPLES = """\b
 Examples:
@@ -93,9 +94,8 @@ def explore(
     )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_status, get_status) as progress:
-        explorer = Explorer(
-            settings, list(list_names()), size, depth, resume, progress.show
-        )
+        names = [name for name in list_names() if name != NAME]
+        explorer = Explorer(settings, names, size, depth, resume, progress.show)
         exploration = explorer.explore()
     outcome = exploration.outcome
     if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:

@@ -8,15 +8,15 @@ reference. One that does not hold is a divergence of the backend `reference`, wi
 relation as what differs: layer-kv-update-recompute.
 
 `derived`: what is derived, and how answers are compared across two programs. `relation`:
-what a relation is. `layer_book`, `layer`; `unified_book`, `unified_rows`, `unified_sight`,
-`unified_ends`, `unified`; `conversations`, `slots`: the books and the relations of each
-contract. `check`: all of them on one program. `reference`: the backend.
+what a relation is. `layer_book`, `layer`; `unified_book`, `unified_rows`,
+`unified_sight`, `unified_ends`, `unified`; `conversations`, `slots`: the books and the
+relations of each contract. `check`: all of them on one program. `reference`: the backend.
 
 By name:
 
 * recompute: a cache goes on as a fresh one that was given the tokens that are left.
-* cut, order, swap: in how many updates or passes tokens come, in which order the rows of a
-  batch stand, and which of two independent operations comes first, changes nothing.
+* cut, order, swap: in how many updates or passes tokens come, in which order the rows of
+  a batch stand, and which of two independent operations comes first, changes nothing.
 * alone: what an operation does not concern answers the same without it; so forks do not
   see each other, and reading changes nothing.
 * return: after a detour (snapshot and restore, clone, save and load, the same tokens
@@ -41,7 +41,8 @@ what none of these is about stays unseen:
   may see less than its window, and only that it sees nothing else is checked;
 * when a recurrent cache puts a checkpoint aside, unless a sequence goes on from there;
 * whether a trie under a limit lets go of the right thing, beyond plain cases;
-* whether anything is refused that need not be, where no case says that it must be granted.
+* whether anything is refused that need not be, where no case says that it must be
+  granted.
 
 For these there are the cases computed by hand and the books in tests/reference.
 """

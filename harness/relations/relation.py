@@ -94,7 +94,7 @@ def compare(
         return operation.describe_row(op, row if rows is None else rows[row])
 
     seen = map_answer(answer, tags)
-    if "error" not in seen:
+    if seen.keys() != {"error"}:
         seen = restrict(claim.view(seen), claim.answer)
     if claim.is_promise:
         return find_difference(claim.answer, seen, describe)

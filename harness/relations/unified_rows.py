@@ -128,9 +128,6 @@ class Cut(Relation):
         if slides(config) and not is_going_on(history, step):
             return None
         builder = Builder(history)
-        if way == "join":
-            rows = [len(one.op["positions"]) for one in history.steps if is_plain(one)]
-            builder.config["batch"] = max(config["batch"], 2 * max(rows))
         steps = [one for one in history.steps if not is_last or one.number <= number]
         at = [one.number for one in steps].index(number)
         for place, one in enumerate(steps):
@@ -205,6 +202,8 @@ def is_joint(first: Step, second: Step, history: History) -> bool:
     if has_kind(config, "recurrent"):
         return False  # they want as many rows of each sequence
     one, two = first.op, second.op
+    if len(one["positions"]) + len(two["positions"]) > config["batch"]:
+        return False
     return not any(
         owner == other and at <= position
         for owner, position in zip(one["sequences"], one["positions"], strict=True)

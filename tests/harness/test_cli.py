@@ -301,6 +301,20 @@ def test_the_number_of_workers_changes_nothing(
     assert len(digests) == 2
 
 
+def test_the_reference_is_a_row_of_its_own(lockstep: Lockstep, tmp_path: Path) -> None:
+    """With a share of the programs, the same whatever the number of workers."""
+    pairs = ("--backend", "reference", "--kind", "kv", "--kind", "swa", "--kind", "trie")
+    size = ("--programs", 250, "--failures", tmp_path / "f", "--json")
+    one, four = (
+        json.loads(lockstep("check", *pairs, *size, "--jobs", jobs).out)
+        for jobs in (1, 4)
+    )
+    for pair, other in zip(one["pairs"], four["pairs"], strict=True):
+        assert (pair["backend"], pair["programs"]) == ("reference", 32)
+        for name in ("kind", "digest", "programs", "steps", "coverage"):
+            assert pair[name] == other[name]
+
+
 def test_no_program_at_all_is_no_agreement(lockstep: Lockstep, tmp_path: Path) -> None:
     size = ("--programs", 5, "--jobs", 1, "--time", 0, "--failures", tmp_path / "f")
     ended = lockstep("check", "--backend", CORRECT, *size)
