@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from harness.contracts.base import Answer
+from harness.errors import UsageError
 from harness.program import Program
 from harness.relations import conversations, layer, slots, unified
 from harness.relations.derived import Derived, make_history
 from harness.relations.relation import Relation, find_broken_claim
 from harness.run import Divergence, trace
+from harness.text import say_error
 
 RELATIONS: Mapping[str, Sequence[Relation]] = {
     "layer": layer.RELATIONS,
@@ -75,7 +77,14 @@ def find_contradiction(
     every: try all that can be derived, not one program for each relation. applied: is
     counted up. only: the name of the one relation to try.
     """
-    answers = trace(program)
+    try:
+        answers = trace(program)
+    except UsageError:
+        return None  # too much to be looked at
+    except Exception as error:
+        last = len(program.ops) - 1
+        message = f"the reference raised {say_error(error)}"
+        return Divergence("error", last, program.ops[last]["op"], message)
     derive = derive_all if every else derive_some
     relations = [
         relation

@@ -229,7 +229,7 @@ class Return(Relation):
             if held.tokens and held.due is None:
                 ways = ["snapshot", "late", "freed", "fork", "exchange"]
                 if history.program.kind == "kv" and len(held.tokens) > 1:
-                    ways += ["split", "merged"]
+                    ways += ["split", "merged", "captured"]
                 if self.may_trim(history, held):
                     ways += ["trim", "rewind"]
                 elif history.program.kind != "kv":
@@ -261,7 +261,9 @@ class Return(Relation):
         self, builder: Builder, step: Step, way: str, cache: str, tokens: Sequence[int]
     ) -> None:
         length, own = len(tokens), {"cache": cache}
-        if way == "refused":
+        if way == "captured":
+            self.capture(builder, step, tokens, own)
+        elif way == "refused":
             other = builder.add({"op": "trim", "count": 1, **own})
             builder.promise(step, other, {"trimmed": 0, "offset": length})
             back = {"op": "restore", "snapshot": None, "target": length - 1, **own}
@@ -293,6 +295,23 @@ class Return(Relation):
             other = builder.add(back)
             builder.promise(step, other, {"ok": True, "offset": length})
             builder.add({"op": "close", "snapshot": "r0", **own})
+
+    def capture(
+        self, builder: Builder, step: Step, tokens: Sequence[int], own: Op
+    ) -> None:
+        """What was captured stays as it was, though other tokens come by."""
+        length, first = len(tokens), tokens[0]
+        builder.add({"op": "prepare", "offsets": [length + 1], **own})
+        builder.add({"op": "update", "length": 1, **own}, [first])
+        builder.add({"op": "trim", "count": 1, **own})
+        builder.add({"op": "update", "length": 2, **own})
+        taken = builder.add({"op": "take", "into": ["r0"], **own})
+        builder.promise(step, taken, {"ranges": [[length, length + 1]]})
+        builder.add({"op": "restore", "snapshot": "r0", "target": length + 1, **own})
+        held = builder.add({"op": "state", **own})
+        builder.promise(step, held, {"tags": [*tokens, first]})
+        builder.add({"op": "trim", "count": 1, **own})
+        builder.add({"op": "close", "snapshot": "r0", **own})
 
     def leave(self, builder: Builder, way: str, length: int, own: Op) -> None:
         """Leaves behind a snapshot r0 that brings the cache back."""
@@ -329,6 +348,7 @@ WAYS = {
     "freed": "snapshot, free, other tokens, restore",
     "fork": "a clone goes elsewhere",
     "exchange": "the cache goes elsewhere, and its clone takes its place",
+    "captured": "a capture, other tokens, restore of what was captured",
     "refused": "what has slid out, or was read, cannot be taken back",
     "trim": "trim, the same tokens again",
     "rewind": "restore an earlier offset, the same tokens again",

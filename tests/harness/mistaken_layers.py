@@ -33,7 +33,16 @@ def snapshot_is_the_cache(replace: Replace) -> None:
             tokens = self.tokens
         return Snapshot(begin, self.offset, tokens) if self.offset > begin else None
 
+    def merge(self: KVCache, parent: Any, child: Any) -> Snapshot | None:
+        if parent is None or child is None:
+            return None
+        if parent.end != child.begin:
+            raise ValueError("not adjacent")
+        tokens = (*parent.tokens, *child.tokens)
+        return Snapshot(parent.begin, child.end, tokens)
+
     replace(KVCache, "snapshot", snapshot)
+    replace(KVCache, "merge", merge)
 
 
 def clone_is_the_cache(replace: Replace) -> None:

@@ -77,7 +77,7 @@ def test_a_contradiction_is_an_ordinary_failure(
 ) -> None:
     """Found, shrunk, saved, printed and replayed like that of any backend."""
     mistaken = "tests.harness.mistaken:reference"
-    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 4, "--jobs", 1)
+    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 8, "--jobs", 1)
     planted = {CHOSEN: "clone-is-the-cache"}
     where = ("--failures", tmp_path)
     ended = lockstep("check", *arguments, *where, "--json", **planted)
