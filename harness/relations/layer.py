@@ -402,6 +402,37 @@ def hide(row: Sequence[int], config: Any) -> Sequence[int]:
     return row
 
 
+class Edge(Relation):
+    """A window may be taken back while nothing has slid out of it, and no longer; and a
+    write that goes past two scheduled offsets captures both."""
+
+    name = "edge"
+
+    def is_about(self, kind: str) -> bool:
+        return kind != "state"
+
+    def list_choices(self, history: History) -> Sequence[int]:
+        own = [step.number for step in history.steps if step.name == "update"]
+        return own[:1] if self.is_about(history.program.kind) else []
+
+    def derive(self, history: History, choice: int) -> Derived | None:
+        step = next(step for step in history.steps if step.number == choice)
+        builder, window = Builder(history), history.program.config["window"]
+        builder.add({"op": "prepare", "offsets": [1, 2]})
+        builder.add({"op": "update", "length": 2})
+        taken = builder.add({"op": "take", "into": ["r0", "r1"]})
+        builder.promise(step, taken, {"ranges": [[0, 1], [1, 2]]})
+        if window is not None:
+            builder.add({"op": "free"})
+            builder.add({"op": "update", "length": window})
+            other = builder.add({"op": "trim", "count": 1})
+            builder.promise(step, other, {"trimmed": 1})
+            builder.add({"op": "update", "length": 2})
+            other = builder.add({"op": "trim", "count": 1})
+            builder.promise(step, other, {"trimmed": 0})
+        return builder.build("at the edge of a window, or of a capture")
+
+
 RELATIONS: Sequence[Relation] = (
     Recompute(),
     Cut(),
@@ -410,4 +441,5 @@ RELATIONS: Sequence[Relation] = (
     Rename(),
     Return(),
     Mask(),
+    Edge(),
 )
