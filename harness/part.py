@@ -44,7 +44,7 @@ class Part(Shard):
         walk = make_walk(drawer, self.task["size"], self.backend)
         start = walk.follow(tuple(self.task["path"]), self.task["covered"])
         for branch in walk.find_longest(start, self.task["depth"]):
-            self.consume(walk.make_program(branch))
+            self.count(walk.make_program(branch))
             self.covered += branch.covered
             self.avoided = walk.avoided
         self.avoided = walk.avoided

@@ -72,14 +72,18 @@ class Shard:
 
     def consume(self, program: Program) -> None:
         """Runs one program, and now and then one that is derived from it."""
-        self.programs += 1
-        result = self.run(program)
-        self.steps += result.steps
-        self.skipped += result.skipped
+        self.count(program)
         if self.programs % DERIVED == 0 and self.backend is not REFERENCE:
             derived = derive_one(program, self.programs // DERIVED)
             if derived and self.is_allowed(derived):
                 self.run(derived)
+
+    def count(self, program: Program) -> None:
+        """Runs one program, and counts it."""
+        self.programs += 1
+        result = self.run(program)
+        self.steps += result.steps
+        self.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.reported = time.monotonic()
             self.worker.emit({"event": "progress", **self.get_counts()})
