@@ -38,6 +38,7 @@ class Shard:
         self.coverage: Coverage = Counter()
         self.signatures: Counter[str] = Counter()
         self.known = set(task["known"])
+        self.avoid = load_ledger(backend.ledger, backend.name)
         self.digest = hashlib.sha256()
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
@@ -107,14 +108,21 @@ class Shard:
         return not (self.avoid and is_known(program, self.avoid))
 
     def report(self, program: Program, divergence: Divergence) -> None:
-        signature = divergence.get_signature(program)
-        self.signatures[signature] += 1
-        if signature in self.known:
-            return
-        self.known.add(signature)
-        self.emit_found(program, divergence)
-        small = self.worker.shrink(program, divergence, self.backend, SHRINK_SECONDS)
-        self.emit_found(*small)
+        """What is new in a program that diverges, and in those that diverge in another
+        way while it is made shorter."""
+        self.signatures[divergence.get_signature(program)] += 1
+        waiting = [(program, divergence)]
+        while waiting:
+            program, divergence = waiting.pop(0)
+            signature = divergence.get_signature(program)
+            if signature in self.known:
+                continue
+            self.known.add(signature)
+            self.emit_found(program, divergence)
+            found = program, divergence, self.backend, SHRINK_SECONDS, self.avoid
+            small = self.worker.shrink(*found)
+            self.emit_found(small.program, small.divergence)
+            waiting += small.others.values()
 
     def emit_found(self, program: Program, divergence: Divergence) -> None:
         """First as it was found, for whoever stops the run now, then shrunk."""

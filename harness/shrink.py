@@ -1,5 +1,6 @@
 """Makes a failing program as short and simple as it goes, in steps that a person would
-take: leave out operations, join updates, lower numbers, take the plain config."""
+take: leave out operations, join updates, lower numbers, take the plain config. What is
+simpler, and what is not, is said by `get_rank`; no step makes a program rank worse."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 from harness.contracts.base import Op, Schema
 from harness.contracts.fields import JOINT
 from harness.program import Program
+from harness.rank import get_rank
 
 Fails = Callable[[Program], bool]
 """Whether a program still shows the same bug."""
@@ -39,6 +41,7 @@ class Shrinker:
         self.cut = cut
         self.allows = allows
         self.best = program
+        self.rank = get_rank(program)
         self.fails = fails
         self.runs = 0
         self.deadline = time.monotonic() + seconds
@@ -66,8 +69,9 @@ class Shrinker:
         return time.monotonic() > self.deadline
 
     def take(self, candidate: Program) -> bool:
-        """Makes `candidate` the best if it still fails and was not tried before."""
-        if self.is_over():
+        """Makes `candidate` the best if it still fails, ranks no worse, and was not tried
+        before."""
+        if self.is_over() or get_rank(candidate) > self.rank:
             return False
         digest = candidate.digest()
         if digest in self.tried:
@@ -79,6 +83,7 @@ class Shrinker:
         if not self.fails(candidate):
             return False
         self.best = self.cut(candidate)
+        self.rank = get_rank(self.best)
         return True
 
     def while_time(

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.errors import UsageError
-from harness.ledger import load_ledger
+from harness.ledger import Entry, load_ledger, meets
 from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
@@ -34,6 +34,32 @@ from harness.supported import why_unsupported
 from harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What came of shrinking a program.
+
+    others: signature → a program that was tried and failed in that other way.
+    """
+
+    program: Program
+    divergence: Divergence
+    others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
+
+
+class Others:
+    """The shortest programs that failed, but not in the way that was looked for."""
+
+    def __init__(self) -> None:
+        self.shortest: dict[str, tuple[Program, Divergence]] = {}
+
+    def add(self, program: Program, divergence: Divergence) -> None:
+        signature = divergence.get_signature(program)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        before = self.shortest.get(signature)
+        if before is None or len(program.ops) < len(before[0].ops):
+            self.shortest[signature] = program, divergence
 
 
 class Worker:
@@ -82,16 +108,25 @@ class Worker:
         return result if result.divergence else self.run(program, backend, every=False)
 
     def shrink(
-        self, program: Program, divergence: Divergence, backend: Backend, seconds: float
-    ) -> tuple[Program, Divergence]:
-        """The shortest program with the same signature, and how it diverges."""
+        self,
+        program: Program,
+        divergence: Divergence,
+        backend: Backend,
+        seconds: float,
+        avoid: Sequence[Entry] = (),
+    ) -> Shrunk:
+        """The shortest program with the same signature, and how it diverges. avoid: known
+        divergences, which no program that is tried may meet."""
         signature = divergence.get_signature(program)
         program = replace(program, ops=program.ops[: divergence.step + 1])
+        others = Others()
 
         def find(candidate: Program, every: bool) -> Divergence | None:
             found = self.run(candidate, backend, every, divergence.what).divergence
-            same = found and found.get_signature(candidate) == signature
-            return found if same else None
+            if found is None or found.get_signature(candidate) == signature:
+                return found
+            others.add(candidate, found)
+            return None
 
         # The costly checks only where the others do not show it, or may not any more when
         # the program is another one.
@@ -109,14 +144,15 @@ class Worker:
             return replace(failing, ops=failing.ops[: latest.step + 1])
 
         if not fails(program):
-            return program, divergence
+            return Shrunk(program, divergence)
 
         def is_declared(candidate: Program) -> bool:
-            too_large = why_too_large(candidate)
-            return not too_large and why_unsupported(candidate, backend) is None
+            if why_too_large(candidate) or why_unsupported(candidate, backend):
+                return False
+            return not meets(candidate, avoid)
 
         best = Shrinker(program, fails, seconds, is_declared, cut).shrink()
-        return best, find(best, every) or divergence
+        return Shrunk(best, find(best, every) or divergence, others.shortest)
 
 
 def do_check(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,10 +232,10 @@ def do_shrink(
     divergence = worker.run_both(program, backend).divergence
     if divergence is None:
         return {"divergence": None, "versions": dict(backend.versions)}
-    small, divergence = worker.shrink(program, divergence, backend, task["seconds"])
+    small = worker.shrink(program, divergence, backend, task["seconds"])
     return {
-        "program": small.to_json(),
-        "divergence": divergence.to_json(),
+        "program": small.program.to_json(),
+        "divergence": small.divergence.to_json(),
         "versions": dict(backend.versions),
     }
 

@@ -32,5 +32,9 @@ JOINT = "joint"
 """A key in the schema of a field that means nothing without another: only the contract
 makes it simpler."""
 
+DERIVED = "derived"
+"""A key in the schema of a number that follows from others, such as a limit in bytes: it
+is the last one that makes a program simpler."""
+
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}

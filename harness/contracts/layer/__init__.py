@@ -2,8 +2,8 @@
 
 `model`: the config, and the reference as the caches of a program. `operations`: one class
 for each. `states`: what generation should reach. `domain`: small worlds. `subject`: a
-backend's side. Here: how they make a contract, how programs are drawn, and what makes one
-simpler.
+backend's side. `simpler`: what makes a program simpler. Here: how they make a contract,
+and how programs are drawn.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
 from harness.contracts.domain import Domain
-from harness.contracts.fields import MAX_LENGTH
-from harness.contracts.layer import model, operations, states
+from harness.contracts.layer import model, operations, simpler, states
 from harness.contracts.layer.domain import DOMAINS
 from harness.contracts.layer.model import LONG_REACH, LayerModel
 from harness.contracts.layer.subject import LayerSubject
@@ -165,99 +164,16 @@ class LayerContract(Contract):
         return int(min(dims))
 
     def merge_operations(self, first: Op, second: Op) -> Op | None:
-        """Two updates of one cache in a row are one update."""
-        updates = first["op"] == second["op"] == "update"
-        if not updates or first.get("cache") != second.get("cache"):
-            return None
-        length = first["length"] + second["length"]
-        return {**first, "length": length} if length <= MAX_LENGTH else None
+        return simpler.merge_updates(first, second)
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        """One token fewer in an update, and every offset after it one lower; no split or
-        merge, and its input under the name that it gave to its output."""
-        for place, op in enumerate(ops):
-            for source, result in list_passed_on(op):
-                after = [rename_in(later, {result: source}) for later in ops[place + 1 :]]
-                yield [*ops[:place], *after]
-            if op["op"] == "update" and op["length"] > 1:
-                shorter = {**op, "length": op["length"] - 1}
-                after = [lower_offsets(later) for later in ops[place + 1 :]]
-                yield [*ops[:place], shorter, *after]
-                yield [*ops[:place], shorter, *ops[place + 1 :]]
-            if op["op"] == "update" and op["length"] == 1:
-                yield [
-                    *ops[:place],
-                    *(lower_offsets(later) for later in ops[place + 1 :]),
-                ]
+        return simpler.simplify(ops)
 
     def get_domain(self, kind: str, size: str) -> Domain:
         return DOMAINS[size]
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
-        caches, snapshots = {"a": "a"}, dict[str, str]()
-        for op in ops:
-            for name in list_names(op, "cache"):
-                caches.setdefault(name, chr(ord("a") + len(caches)))
-            for name in list_names(op, "snapshot"):
-                snapshots.setdefault(name, f"s{len(snapshots)}")
-        return [rename_in(rename_in(op, snapshots), caches, "cache") for op in ops]
-
-
-OFFSETS = ("from", "target", "at")
-
-
-def lower_offsets(op: Op) -> Op:
-    """Every offset that the operation names, one lower."""
-    lower = {name: max(0, op[name] - 1) for name in OFFSETS if name in op}
-    if "offsets" in op:
-        lower["offsets"] = sorted({max(0, offset - 1) for offset in op["offsets"]})
-    return {**op, **lower}
-
-
-FIELDS = {
-    "cache": ("cache", "into"),
-    "snapshot": ("snapshot", "parent", "child", "into"),
-}
-
-
-def get_fields(op: Op, what: str) -> list[str]:
-    """The fields of an operation that name a cache, or a snapshot."""
-    other = "cache" if op["op"] == "clone" else "snapshot"
-    return [
-        field
-        for field in FIELDS[what]
-        if op.get(field) and (field != "into" or what == other)
-    ]
-
-
-def list_names(op: Op, what: str) -> list[str]:
-    """The names of caches, or of snapshots, in an operation, in order."""
-    values = [op[field] for field in get_fields(op, what)]
-    lists = [value if isinstance(value, list) else [value] for value in values]
-    return [name for names in lists for name in names]
-
-
-def rename_in(op: Op, names: Mapping[str, str], what: str = "snapshot") -> Op:
-    """The operation with other names for snapshots, or caches."""
-    renamed = dict(op)
-    for field in get_fields(op, what):
-        value = op[field]
-        renamed[field] = (
-            [names.get(name, name) for name in value]
-            if isinstance(value, list)
-            else names.get(value, value)
-        )
-    return renamed
-
-
-def list_passed_on(op: Op) -> list[tuple[str, str]]:
-    """(input, output) of an operation that hands a snapshot on under another name."""
-    if op["op"] == "split":
-        return [(op["snapshot"], op["parent"]), (op["snapshot"], op["child"])]
-    if op["op"] == "merge":
-        sources = [name for name in (op["parent"], op["child"]) if name]
-        return [(source, op["into"]) for source in sources]
-    return []
+        return simpler.rename(ops)
 
 
 LAYER = LayerContract()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import integer, optional
+from harness.contracts.fields import DERIVED, integer, optional
 from harness.contracts.prefix.conversations import ConversationModel
 from harness.contracts.prefix.operation import (
     NUMBERS,
@@ -126,7 +126,9 @@ class Free(PrefixOperation):
 
 class Limit(PrefixOperation):
     name = "limit"
-    fields: ClassVar[Mapping[str, Schema]] = {"bytes": optional(integer(-1, 1 << 40))}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "bytes": {**optional(integer(-1, 1 << 40)), DERIVED: True}
+    }
 
     def draw(self, source: Source, model: Model) -> Op | None:
         if not isinstance(model, ConversationModel):

@@ -8,6 +8,8 @@ from typing import Any
 from harness.contracts.base import Op
 
 OWNERS = ("sequence", "source", "target")
+PLACES = ("begin", "end", "position", "length")
+"""The fields that hold a position of the sequence."""
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:
@@ -25,24 +27,85 @@ def merge_passes(first: Op, second: Op) -> Op | None:
 
 
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """One row fewer, alone or with all later positions of its sequence one lower; a
-    sequence called 0; all positions of a sequence one lower."""
-    for place, op in enumerate(ops):
-        if op["op"] != "forward" or len(op["positions"]) != len(op["sequences"]):
-            continue
-        for row in range(len(op["positions"])):
-            shorter = [leave_out_row(op, row)] if len(op["positions"]) > 1 else []
+    """Fewer rows, alone or with all later positions of their sequence as much lower;
+    sequences with lower numbers, or two as one; positions closer together."""
+    yield from list_fewer_rows(ops)
+    yield from list_fewer_owners(ops)
+    yield from list_lower_positions(ops)
+
+
+def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Half of the rows of a pass fewer, or one."""
+    for place, op in list_passes(ops):
+        rows = len(op["positions"])
+        for begin, end in list_runs(rows):
+            shorter = leave_out_rows(op, begin, end)
+            yield [*ops[:place], shorter, *ops[place + 1 :]]
+        for row in range(rows):
             owner, position = op["sequences"][row], op["positions"][row]
-            later = [
-                lower(each, owner, position) for each in [*shorter, *ops[place + 1 :]]
-            ]
+            shorter = leave_out_rows(op, row, row + 1)
+            kept = [shorter] if rows > 1 else []
+            later = [lower(each, owner, position) for each in [*kept, *ops[place + 1 :]]]
             yield [*ops[:place], *later]
-            yield [*ops[:place], *shorter, *ops[place + 1 :]]
-    for owner in sorted(list_owners(ops)):
-        if owner > 0:
-            yield [rename_owner(op, {owner: 0, 0: owner}) for op in ops]
-            yield [rename_owner(op, {owner: 0}) for op in ops]
+
+
+def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
+    """The passes whose rows can be told apart, and where they stand."""
+    for place, op in enumerate(ops):
+        if op["op"] == "forward" and len(op["positions"]) == len(op["sequences"]):
+            yield place, op
+
+
+def list_runs(rows: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of rows to leave out, from half of all down to single ones."""
+    size = rows // 2
+    while size:
+        for begin in range(0, rows, size):
+            yield begin, min(rows, begin + size)
+        size //= 2
+
+
+def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Sequences numbered from 0 on; one with the number of another, or both as one."""
+    owners = sorted(list_owners(ops))
+    yield [rename_owner(op, {old: new for new, old in enumerate(owners)}) for op in ops]
+    for owner in owners:
+        for other in (each for each in owners if each < owner):
+            yield [rename_owner(op, {owner: other}) for op in ops]
+            yield [rename_owner(op, {owner: other, other: owner}) for op in ops]
+
+
+def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """What lies behind a gap, of all sequences or of one, moves up: to its end, half the
+    way, by one; and the same for single rows."""
+    for owner in (None, *sorted(list_owners(ops))):
+        positions = sorted({-1, *list_positions(ops, owner)})
+        for before, after in zip(positions, positions[1:], strict=False):
+            for less in list_steps(after - before - 1):
+                yield [lower(op, owner, before, less) for op in ops]
         yield [lower(op, owner, 0) for op in ops]
+    for place, op in list_passes(ops):
+        for row, position in enumerate(op["positions"]):
+            for less in list_steps(position):
+                moved = list(op["positions"])
+                moved[row] = position - less
+                yield [*ops[:place], {**op, "positions": moved}, *ops[place + 1 :]]
+
+
+def list_steps(most: int) -> list[int]:
+    """How much lower a number may be that can be `most` lower, largest step first."""
+    return sorted({most, most // 2, 1} - {0}, reverse=True) if most > 0 else []
+
+
+def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
+    """The positions that are named of a sequence, or of all."""
+    for op in ops:
+        if op["op"] == "forward":
+            rows = zip(op["positions"], op["sequences"], strict=False)
+            yield from (at for at, own in rows if owner in (None, own) and at >= 0)
+        elif owner in (None, op.get("sequence", op.get("source"))):
+            values = (op.get(name) for name in PLACES)
+            yield from (value for value in values if value is not None and value >= 0)
 
 
 Changed = tuple[Mapping[str, Any], Sequence[Op]]
@@ -50,7 +113,7 @@ Changed = tuple[Mapping[str, Any], Sequence[Op]]
 
 def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
     """The same room from fewer numbers: capacity for padding, capacity for sequences;
-    and less room, with as many rows fewer to fill it."""
+    less room, with as many rows fewer to fill it; simpler caches in a wrapper."""
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
     if config["cache_padding"] > 1:
@@ -58,51 +121,70 @@ def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Ch
             yield {**config, "cache_padding": 1, "capacity": share}, ops
     used = max(list_owners(ops), default=0) + 1
     if used < count:
+        yield {**config, "sequences": used}, ops
         yield {**config, "sequences": used, "capacity": -(-room // used)}, ops
         yield {**config, "sequences": used, "capacity": room // used}, ops
-    if capacity == 1:
-        return
-    smaller = {**config, "capacity": capacity - 1}
-    for place, op in enumerate(ops):
-        if op["op"] != "forward" or len(op["positions"]) != len(op["sequences"]):
-            continue
+    for caches in list_simpler_caches(config["caches"]):
+        yield {**config, "caches": caches}, ops
+    if capacity > 1:
+        yield from list_less_room(config, ops)
+
+
+def list_less_room(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
+    smaller = {**config, "capacity": config["capacity"] - 1}
+    for place, op in list_passes(ops):
         rows = len(op["positions"])
-        for fewer in {rows - count, rows // 2}:
+        for fewer in {rows - config["sequences"], rows // 2}:
             if 0 < fewer < rows:
-                shorter = op
-                for row in range(rows - 1, fewer - 1, -1):
-                    shorter = leave_out_row(shorter, row)
+                shorter = leave_out_rows(op, fewer, rows)
                 changed = [*ops[:place], shorter, *ops[place + 1 :]]
                 yield smaller, changed
                 yield config, changed
 
 
-def leave_out_row(op: Op, row: int) -> Op:
+def list_simpler_caches(
+    caches: Sequence[Mapping[str, Any]],
+) -> Iterator[list[Mapping[str, Any]]]:
+    """A cache fewer in a wrapper, a plain one in its place, or one of lower sizes."""
+    for place, cache in enumerate(caches):
+        before, after = caches[:place], caches[place + 1 :]
+        if len(caches) > 1:
+            yield [*before, *after]
+        if cache != {"kind": "causal"}:
+            yield [*before, {"kind": "causal"}, *after]
+        for name, size in cache.items():
+            if isinstance(size, int):
+                for less in list_steps(size - 1):
+                    yield [*before, {**cache, name: size - less}, *after]
+
+
+def leave_out_rows(op: Op, begin: int, end: int) -> Op:
+    """The pass without the rows from `begin` to `end`."""
     shorter = dict(op)
     for name in ("positions", "sequences"):
-        shorter[name] = [*op[name][:row], *op[name][row + 1 :]]
+        shorter[name] = [*op[name][:begin], *op[name][end:]]
     for name in ("except", "multimodal"):
-        shorter[name] = [each - (each > row) for each in op[name] if each != row]
+        kept = [row for row in op[name] if not begin <= row < end]
+        shorter[name] = [row - (end - begin) * (row >= end) for row in kept]
     return shorter
 
 
-def lower(op: Op, owner: int, position: int) -> Op:
-    """The operation with every position of the sequence that lies behind `position` one
-    lower."""
+def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
+    """The operation with every position of the sequence, or of all, that lies behind
+    `position` so much lower."""
 
     def get_lower(value: int | None) -> int | None:
-        return value - 1 if value is not None and value > position else value
+        return value - less if value is not None and value > position else value
 
     if op["op"] == "forward":
         rows = zip(op["positions"], op["sequences"], strict=False)
-        positions = [get_lower(at) if own == owner else at for at, own in rows]
+        positions = [get_lower(at) if owner in (None, own) else at for at, own in rows]
         if len(positions) < len(op["positions"]):
             return op
         return {**op, "positions": positions}
-    names = ("begin", "end", "position", "length")
-    if op.get("sequence", op.get("source")) != owner:
+    if owner not in (None, op.get("sequence", op.get("source"))):
         return op
-    return {**op, **{name: get_lower(op[name]) for name in names if name in op}}
+    return {**op, **{name: get_lower(op[name]) for name in PLACES if name in op}}
 
 
 def list_owners(ops: Sequence[Op]) -> set[int]:
@@ -112,7 +194,7 @@ def list_owners(ops: Sequence[Op]) -> set[int]:
     return owners
 
 
-def rename_owner(op: Op, names: dict[int, int]) -> Op:
+def rename_owner(op: Op, names: Mapping[int, int]) -> Op:
     renamed = {**op}
     for name in OWNERS:
         if name in op:
