@@ -225,6 +225,18 @@ def trace(program: Program) -> list[Answer]:
     return answers
 
 
+def breaks_usage(program: Program) -> bool:
+    """Whether some operation of a program breaks a rule of usage."""
+    model = program.rules.open_model(program.config, rows=False)
+    for op in program.ops:
+        operation = program.rules.operations[op["op"]]
+        if operation.illegal(op, model) is None:
+            if operation.expect(op, model).get("error") == "usage":
+                return True
+        model.tag += operation.tokens(op)
+    return False
+
+
 def count_numbers(value: Any) -> int:
     """The numbers in an answer, however deep."""
     if isinstance(value, Mapping):

@@ -182,7 +182,8 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
     if isinstance(schema.get("type"), list):
         simpler.append(None)
     if isinstance(value, list):
-        shorter = [leave_out(value, [place]) for place in range(len(value))]
+        fewer = range(len(value)) if len(value) > schema.get("minItems", 0) else ()
+        shorter = [leave_out(value, [place]) for place in fewer]
         return simpler + shorter + lower_items(value)
     if isinstance(value, bool) or not isinstance(value, int):
         return simpler

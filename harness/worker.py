@@ -27,7 +27,7 @@ from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
 from harness.registry import Unavailable, load, load_faults
 from harness.relations.reference import REFERENCE, run_any
-from harness.run import Divergence, Result
+from harness.run import Divergence, Result, breaks_usage
 from harness.shard import Shard
 from harness.shrink import Shrinker
 from harness.supported import why_unsupported
@@ -115,14 +115,18 @@ class Worker:
         seconds: float,
         avoid: Sequence[Entry] = (),
     ) -> Shrunk:
-        """The shortest program with the same signature, and how it diverges. avoid: known
-        divergences, which no program that is tried may meet."""
+        """The shortest program with the same signature, and how it diverges; it breaks a
+        rule of usage only if the longer one does. avoid: known divergences, which no
+        program that is tried may meet."""
         signature = divergence.get_signature(program)
         program = replace(program, ops=program.ops[: divergence.step + 1])
         others = Others()
+        is_misuse = backend is REFERENCE or breaks_usage(program)
 
         def find(candidate: Program, every: bool) -> Divergence | None:
             found = self.run(candidate, backend, every, divergence.what).divergence
+            if found is not None and not is_misuse and breaks_usage(candidate):
+                return None
             if found is None or found.get_signature(candidate) == signature:
                 return found
             others.add(candidate, found)
