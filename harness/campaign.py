@@ -60,6 +60,8 @@ class Campaign:
         self.plan()
         for task, event in pool.run(self.tasks):
             self.handle(task, event)
+        for pair in self.outcome.pairs:
+            self.relate(pool, pair)
         return self.outcome
 
     def declare(self, pool: Pool) -> None:
@@ -146,6 +148,22 @@ class Campaign:
             pair.errors.append(say_unavailable(event))
         if pair.crashes >= CRASHES or pair.errors:
             self.leave_out(pair)
+
+    def relate(self, pool: Pool, pair: Pair) -> None:
+        """Notes which failures of a pair are likely one bug."""
+        related = [one for one in pair.failures if not one.divergence.is_error]
+        if len(related) < 2:
+            return
+        task = {
+            "do": "relate",
+            "backend": pair.backend,
+            "programs": [failure.program.to_json() for failure in related],
+            "signatures": [failure.signature for failure in related],
+        }
+        for place, first in pool.call(task).get("likely", ()):
+            later = pair.failures.index(related[place])
+            likely = related[first].signature
+            pair.failures[later] = replace(related[place], likely=likely)
 
     def find_pair(self, task: Task) -> Pair:
         return next(

@@ -127,6 +127,8 @@ def print_failure(console: Console, failure: Failure) -> None:
     console.print(f"\n[bold red]✗ {escape(failure.backend)}[/] {failure.signature}")
     for line in tell(failure.program, failure.divergence):
         console.print(Text(f"  {line}"))
+    if failure.why_likely:
+        console.print(Text(f"  {failure.why_likely}", "yellow"), soft_wrap=True)
     line = get_replay_line(failure.path, failure.backend)
     console.print(Text(f"  {line}", "bold"), soft_wrap=True)
 

@@ -21,13 +21,24 @@ RUNNING = "running"
 
 @dataclass(frozen=True)
 class Failure:
-    """A program with what went wrong, and where it is saved."""
+    """A program with what went wrong, and where it is saved.
+
+    likely: the signature of another failure that is likely the same bug; see `related`.
+    """
 
     program: Program
     divergence: Divergence
     backend: str
     signature: str
     path: Path
+    likely: str | None = None
+
+    @property
+    def why_likely(self) -> str | None:
+        """A line about that."""
+        if self.likely is None:
+            return None
+        return f"likely one bug with {self.likely}: the same steps lead to both"
 
 
 def save(

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from harness.contracts.base import Op
-from harness.program import Program
+from harness.program import Program, drop_defaults
 from harness.shrink import leave_out
 
 FindSignature = Callable[[Program], str | None]
 """The signature of a program's first divergence, or None if it agrees."""
+
+
+def find_likely(
+    failing: Sequence[tuple[Program, str]], find: FindSignature
+) -> dict[int, int]:
+    """The place of each failure that is likely one bug with an earlier one → the place of
+    the earliest of these. failing: programs, made as short as they go, and what they fail
+    with."""
+    first = list(range(len(failing)))
+    for later, earlier in ((n, m) for n in range(len(failing)) for m in range(n)):
+        if first[later] == first[earlier]:
+            continue
+        one, other = failing[earlier], failing[later]
+        if is_likely_one(one[0], *other, find) or is_likely_one(other[0], *one, find):
+            low, high = sorted((first[earlier], first[later]))
+            first = [low if root == high else root for root in first]
+    return {place: root for place, root in enumerate(first) if place != root}
 
 
 def is_likely_one(
@@ -27,9 +44,7 @@ def is_likely_one(
         ops = program.ops
         if find(program) != signature:
             continue
-        shorter = [
-            replace(program, ops=leave_out(ops, [n])) for n in range(len(ops) - 1)
-        ]
+        shorter = [replace(program, ops=leave_out(ops, [n])) for n in range(len(ops) - 1)]
         if all(find(one) != signature for one in shorter):
             return True
     return False
@@ -43,9 +58,16 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
     last = second.ops[-1]
     for config in (first.config, second.config):
         for ops in ([*first.ops[:-1], last], [*first.ops, last]):
-            if is_telling(ops[:-1], first):
+            if is_telling(first, ops[:-1]):
                 yield replace(first, config=config, ops=ops)
 
 
-def is_telling(ops: list[Op], program: Program) -> bool:
-    return len(ops) > 1
+def is_telling(program: Program, ops: Sequence[Op]) -> bool:
+    """Whether these steps are more than one plain one, such as an update, which leads
+    anywhere."""
+    if len(ops) != 1:
+        return len(ops) > 1
+    fields = program.rules.operations[ops[0]["op"]].fields
+    optional = {name: fields[name] for name in fields if "default" in fields[name]}
+    special = drop_defaults(ops[0], optional)
+    return bool(special) or ops[0]["op"] not in program.rules.required

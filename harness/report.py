@@ -53,6 +53,8 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "signature": failure.signature,
         "path": str(failure.path),
         "operations": len(failure.program.ops),
+        "likely_one_with": failure.likely,
+        "why_likely": failure.why_likely,
         "divergence": failure.divergence.to_json(),
         "program": failure.program.to_json(),
     }

@@ -230,9 +230,9 @@ def breaks_usage(program: Program) -> bool:
     model = program.rules.open_model(program.config, rows=False)
     for op in program.ops:
         operation = program.rules.operations[op["op"]]
-        if operation.illegal(op, model) is None:
-            if operation.expect(op, model).get("error") == "usage":
-                return True
+        is_legal = operation.illegal(op, model) is None
+        if is_legal and operation.expect(op, model).get("error") == "usage":
+            return True
         model.tag += operation.tokens(op)
     return False
 

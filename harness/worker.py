@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -22,10 +22,12 @@ from typing import Any
 from harness.backend import Backend
 from harness.errors import UsageError
 from harness.ledger import Entry, load_ledger, meets
+from harness.others import Others, Shrunk
 from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
 from harness.registry import Unavailable, load, load_faults
+from harness.related import find_likely
 from harness.relations.reference import REFERENCE, run_any
 from harness.run import Divergence, Result, breaks_usage
 from harness.shard import Shard
@@ -34,32 +36,6 @@ from harness.supported import why_unsupported
 from harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Shrunk:
-    """What came of shrinking a program.
-
-    others: signature → a program that was tried and failed in that other way.
-    """
-
-    program: Program
-    divergence: Divergence
-    others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
-
-
-class Others:
-    """The shortest programs that failed, but not in the way that was looked for."""
-
-    def __init__(self) -> None:
-        self.shortest: dict[str, tuple[Program, Divergence]] = {}
-
-    def add(self, program: Program, divergence: Divergence) -> None:
-        signature = divergence.get_signature(program)
-        program = replace(program, ops=program.ops[: divergence.step + 1])
-        before = self.shortest.get(signature)
-        if before is None or len(program.ops) < len(before[0].ops):
-            self.shortest[signature] = program, divergence
 
 
 class Worker:
@@ -265,6 +241,22 @@ def do_ledger(
     return {"entries": answers}
 
 
+def do_relate(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Which of several failures are likely one bug; see `find_likely`."""
+
+    def find(program: Program) -> str | None:
+        if why_too_large(program) or why_unsupported(program, backend):
+            return None
+        divergence = worker.run_both(program, backend).divergence
+        return divergence.get_signature(program) if divergence else None
+
+    programs = [parse_program(each, "program") for each in task["programs"]]
+    failing = list(zip(programs, task["signatures"], strict=True))
+    return {"likely": list(find_likely(failing, find).items())}
+
+
 TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {
     "check": do_check,
     "survey": do_survey,
@@ -272,6 +264,7 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "declare": do_declare,
     "run": do_run,
     "shrink": do_shrink,
+    "relate": do_relate,
     "ledger": do_ledger,
     "faults": do_list_faults,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from harness.contracts.base import Op
 from harness.contracts.fields import MAX_LENGTH
@@ -115,7 +116,7 @@ def move_offsets(op: Op, by: int) -> Op:
     def move(offset: int) -> int:
         return max(0, offset + by) if offset else 0
 
-    moved = {name: move(op[name]) for name in OFFSETS if name in op}
+    moved: dict[str, Any] = {name: move(op[name]) for name in OFFSETS if name in op}
     if "offsets" in op:
         moved["offsets"] = sorted(set(map(move, op["offsets"])))
     return {**op, **moved}

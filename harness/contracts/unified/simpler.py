@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from harness.contracts.base import Op
@@ -80,7 +81,7 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
     way, by one; and the same for single rows."""
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
-        for before, after in zip(positions, positions[1:], strict=False):
+        for before, after in pairwise(positions):
             for less in list_steps(after - before - 1):
                 yield [lower(op, owner, before, less) for op in ops]
         yield [lower(op, owner, 0) for op in ops]
