@@ -14,6 +14,7 @@ from harness.failures import RUNNING, save
 from harness.outcome import Outcome, Pair, Settings
 from harness.pool import Event, Pool, Task
 from harness.program import Program, parse_program
+from harness.rank import get_rank
 from harness.relations import reference
 from harness.run import Divergence
 from harness.shrink import Shrinker
@@ -202,13 +203,14 @@ class Campaign:
         versions: Mapping[str, str],
         after: Mapping[str, int],
     ) -> None:
-        """Saves a failure, in the place of a longer one with the same signature.
+        """Saves a failure, in the place of one with the same signature that ranks worse.
 
         after: how many programs of the shard had run when it was found.
         """
         signature = divergence.get_signature(program)
         before = [failure for failure in pair.failures if failure.signature == signature]
-        if any(len(failure.program.ops) <= len(program.ops) for failure in before):
+        rank = get_rank(program)
+        if any(get_rank(failure.program) <= rank for failure in before):
             return
         found = {name: task[name] for name in ("front", "seed", "shard")} | dict(after)
         place = self.settings.failures, program, divergence, pair.backend, versions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from textwrap import TextWrapper
 from typing import Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -126,11 +127,23 @@ def print_failure(console: Console, failure: Failure) -> None:
     """A failure in words, and the line that reproduces it."""
     console.print(f"\n[bold red]✗ {escape(failure.backend)}[/] {failure.signature}")
     for line in tell(failure.program, failure.divergence):
-        console.print(Text(f"  {line}"))
+        console.print(Text(indent(line, console.width)), soft_wrap=True)
     if failure.why_likely:
-        console.print(Text(f"  {failure.why_likely}", "yellow"), soft_wrap=True)
+        console.print(Text(indent(failure.why_likely, console.width), "yellow"))
     line = get_replay_line(failure.path, failure.backend)
     console.print(Text(f"  {line}", "bold"), soft_wrap=True)
+
+
+def indent(line: str, width: int) -> str:
+    """The line of a report, its further lines further to the right."""
+    wrapped = TextWrapper(
+        width,
+        initial_indent="  ",
+        subsequent_indent=" " * 6,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapped.fill(line)
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:

@@ -39,8 +39,16 @@ def tell(program: Program, divergence: Divergence) -> Iterator[str]:
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    words = [f"{name} {say_value(value)}" for name, value in fields.items()]
+    words = [say_field(name, value) for name, value in fields.items()]
     return ", ".join(words) or "default config"
+
+
+def say_field(name: str, value: Any) -> str:
+    """A field of a config, as a person would call it."""
+    words = name.replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    return f"{words} {say_value(value)}"
 
 
 def say_value(value: Any) -> str:
@@ -49,7 +57,7 @@ def say_value(value: Any) -> str:
         return " ".join(str(part) for part in flatten(value))
     if isinstance(value, list):
         return " + ".join(map(say_value, value))
-    return str(value)
+    return "none" if value is None else str(value)
 
 
 def flatten(part: Mapping[str, Any]) -> Iterator[Any]:

@@ -17,9 +17,8 @@ PROGRAMS, SECONDS = 2000, 30.0
 SHARD = 50
 """Programs that are run before it is seen whether they were enough."""
 
-EXCESS = {"layer": 1, "unified": 2, "prefix": 3}
-"""By how many operations a shrunk program may exceed the shortest one. Limits in bytes
-hold a program where it is: one token fewer, and another limit is needed."""
+EXCESS = 2
+"""By how many operations a shrunk program may exceed the shortest one."""
 
 
 def search(settings: Settings, pool: Pool, most: int) -> Outcome:
@@ -41,7 +40,7 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     name = fault.id.replace("-", "_")
     backend = f"impl.faults.{framework}:{name}"
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, shard=SHARD)
-    most = fault.shortest + EXCESS[fault.contract]
+    most = fault.shortest + EXCESS
     started = time.monotonic()
     outcome = search(settings, lockstep_pool, most)
     seconds = time.monotonic() - started

@@ -211,7 +211,7 @@ def test_every_operation_says_what_it_does() -> None:
         "cancel": ({"user": "c"}, "user c: cancel"),
         "break": (
             {"count": 2, "layers": 1},
-            "a pass of 2 tokens breaks off after 1 layers",
+            "a pass of 2 tokens breaks off after 1 layer",
         ),
         "refuse": (
             {"layers": [0, 2]},

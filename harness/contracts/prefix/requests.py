@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from harness.contracts.base import Answer, Op, Schema, Source
 from harness.contracts.fields import MAX_LENGTH, integer
+from harness.contracts.layer.operation import count
 from harness.contracts.prefix.drawing import draw_count, draw_generated, draw_request
 from harness.contracts.prefix.operation import (
     TOKENS,
@@ -78,17 +79,17 @@ class Feed(PrefixOperation):
         if not self.is_open(user, model):
             return None
         remaining = self.get_remaining(user, model)
-        count = draw_count(source, remaining)
+        computed = draw_count(source, remaining)
         if isinstance(model, SlotsModel):
             slot = model.get_slot(get_user(user))
             request = [*slot.tokens, *slot.remaining]
         else:
             request = model.cache.get_request()
         generated = draw_generated(source, model, request)
-        if not count and not generated:
+        if not computed and not generated:
             return None
         more = {"generate": generated} if generated else {}
-        return {"op": self.name, "count": count, **more, **user}
+        return {"op": self.name, "count": computed, **more, **user}
 
     def expect(self, op: Op, model: Model) -> Answer:
         if isinstance(model, SlotsModel):
@@ -106,7 +107,7 @@ class Feed(PrefixOperation):
             subject.verify_attention(model)
 
     def describe(self, op: Op) -> str:
-        parts = [f"feed {op['count']} tokens"] if op["count"] else []
+        parts = [f"feed {count(op['count'], 'token')}"] if op["count"] else []
         if op["generate"]:
             parts.append(f"generate {say_tokens(op['generate'])}")
         return self.say(op, ", ".join(parts) or "feed nothing")
@@ -156,7 +157,8 @@ class Break(PrefixOperation):
         return answer
 
     def describe(self, op: Op) -> str:
-        text = f"a pass of {op['count']} tokens breaks off after {op['layers']} layers"
+        tokens, layers = count(op["count"], "token"), count(op["layers"], "layer")
+        text = f"a pass of {tokens} breaks off after {layers}"
         return self.say(op, text)
 
 

@@ -110,8 +110,15 @@ class Remove(UnifiedOperation):
         return subject.ask(lambda: subject.cache.remove(*fields))
 
     def describe(self, op: Op) -> str:
-        end = "the end" if op["end"] is None else op["end"]
-        return f"remove positions {op['begin']} to {end} of sequence {op['sequence']}"
+        begin, end = op["begin"], op["end"]
+        owner = f"of sequence {op['sequence']}"
+        if end is None:
+            return f"remove position {begin} and all behind it {owner}"
+        if end == begin + 1:
+            return f"remove position {begin} {owner}"
+        if 0 <= begin < end:
+            return f"remove positions {begin}-{end - 1} {owner}"
+        return f"remove what is from position {begin} on and before {end} {owner}"
 
 
 class CanResume(UnifiedOperation):
