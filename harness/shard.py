@@ -17,6 +17,7 @@ from harness.program import Program
 from harness.relations.check import derive_one
 from harness.relations.reference import REFERENCE, run_any
 from harness.run import Coverage, Divergence, Result
+from harness.shrink import make_busy_clock
 from harness.supported import is_known, why_unsupported
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ class Shard:
                 continue
             self.known.add(signature)
             self.emit_found(program, divergence)
-            found = program, divergence, self.backend, SHRINK_SECONDS, self.avoid
-            small = self.worker.shrink(*found)
+            limits = SHRINK_SECONDS, self.avoid, make_busy_clock()
+            small = self.worker.shrink(program, divergence, self.backend, *limits)
             self.emit_found(small.program, small.divergence)
             waiting += small.others.values()
 

@@ -31,7 +31,7 @@ from harness.related import find_likely
 from harness.relations.reference import REFERENCE, run_any
 from harness.run import Divergence, Result, breaks_usage
 from harness.shard import Shard
-from harness.shrink import Shrinker
+from harness.shrink import Clock, Shrinker
 from harness.supported import why_unsupported
 from harness.text import say_error
 
@@ -90,6 +90,7 @@ class Worker:
         backend: Backend,
         seconds: float,
         avoid: Sequence[Entry] = (),
+        clock: Clock = time.monotonic,
     ) -> Shrunk:
         """The shortest program with the same signature, and how it diverges; it breaks a
         rule of usage only if the longer one does. avoid: known divergences, which no
@@ -131,7 +132,7 @@ class Worker:
                 return False
             return not meets(candidate, avoid)
 
-        best = Shrinker(program, fails, seconds, is_declared, cut).shrink()
+        best = Shrinker(program, fails, seconds, is_declared, cut, clock).shrink()
         return Shrunk(best, find(best, every) or divergence, others.shortest)
 
 

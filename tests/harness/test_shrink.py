@@ -13,7 +13,7 @@ from harness.fronts.draw import Drawer
 from harness.fronts.plain import RandomSource
 from harness.program import Program
 from harness.run import trace
-from harness.shrink import Shrinker, get_simpler
+from harness.shrink import Shrinker, get_simpler, make_busy_clock
 from impl.shared.operations import CONFIG, OPERATIONS
 
 Make = Callable[..., Program]
@@ -190,3 +190,13 @@ def test_it_stops_in_time_when_the_program_is_long(make: Make) -> None:
     started = time.monotonic()
     Shrinker(program, lambda candidate: False, 0.2).shrink()
     assert time.monotonic() - started < 2
+
+
+def test_a_busy_machine_has_more_time_but_not_for_ever() -> None:
+    clock = make_busy_clock()
+    time.sleep(0.4)
+    assert 0.1 <= clock() < 0.3
+    started = time.process_time()
+    while time.process_time() - started < 0.4:
+        pass
+    assert clock() >= 0.4

@@ -3,7 +3,7 @@ was just too low is not any more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from harness.contracts.prefix.conversations import ConversationModel, open_layer
 from harness.contracts.prefix.operations import OPERATIONS
 
 Simpler = tuple[Mapping[str, Any], Sequence[Op]]
-Propose = Callable[[Sequence[Op]], Iterator[list[Op]]]
+Propose = Callable[[Sequence[Op]], Iterable[list[Op]]]
 """Simpler operations for some."""
 
 

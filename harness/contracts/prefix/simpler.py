@@ -135,8 +135,8 @@ def simplify_config(
     config: Mapping[str, Any], ops: Sequence[Op]
 ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
     """A layer fewer, the operations that name layers along with it; a plain one in its
-    place; smaller windows. Plain dimensions, the limits in proportion; lower limits, one
-    token fewer along with them."""
+    place; smaller windows. Plain dimensions, the limits in proportion; captures at every
+    token in the place of a request; lower limits, one token fewer along with them."""
     for layers, place in list_simpler_layers(config):
         kept = ops if place is None else [lose_layer(op, place) for op in ops]
         simpler = {**config, "layers": layers}
@@ -146,6 +146,11 @@ def simplify_config(
         if config[name] != plain:
             yield scale_limits(config, {**config, name: plain}, ops)
     if config["kind"] == "trie":
+        if config["interval"] is None:
+            captured = {**config, "interval": 1}
+            for fewer in list_fewer(ops):
+                yield captured, fewer
+                yield from list_lower_limits(captured, fewer, lambda ops: ())
         yield from list_first_limits(config, ops)
         yield from list_tight_limits(config, ops, list_fewer)
         yield from list_lower_limits(config, ops, simplify)
