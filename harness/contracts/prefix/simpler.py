@@ -15,6 +15,8 @@ from harness.contracts.prefix.limits import (
 )
 
 LISTS = ("tokens", "generate")
+MOST_OTHERS = 5
+"""Tokens in whose place another one is tried."""
 
 
 def merge_feeds(first: Op, second: Op) -> Op | None:
@@ -52,8 +54,9 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
                 yield [*ops[:place], less, *ops[place + 1 :]]
     used = sorted({token for op in ops for token in list_tokens(op)})
     for token in used:
-        for other in range(1, min(token, 5)):
-            yield [rename_token(op, {token: other}) for op in ops]
+        for other in dict.fromkeys((1, *used[:MOST_OTHERS])):
+            if other != token:
+                yield [rename_token(op, {token: other}) for op in ops]
 
 
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
