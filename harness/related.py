@@ -63,11 +63,14 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
 
 
 def is_telling(program: Program, ops: Sequence[Op]) -> bool:
-    """Whether these steps are more than one plain one, such as an update, which leads
-    anywhere."""
-    if len(ops) != 1:
-        return len(ops) > 1
-    fields = program.rules.operations[ops[0]["op"]].fields
+    """Whether these steps are more than one plain one, such as an update, however often:
+    that leads anywhere."""
+    return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)
+
+
+def is_special(program: Program, op: Op) -> bool:
+    """Whether an operation is none of those that every program has, or has a field that
+    most have not."""
+    fields = program.rules.operations[op["op"]].fields
     optional = {name: fields[name] for name in fields if "default" in fields[name]}
-    special = drop_defaults(ops[0], optional)
-    return bool(special) or ops[0]["op"] not in program.rules.required
+    return bool(drop_defaults(op, optional)) or op["op"] not in program.rules.required
