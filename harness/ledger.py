@@ -121,19 +121,3 @@ def is_within(value: Any, test: Sequence[Any]) -> bool:
     if value is None:
         return False
     return (low is None or value >= low) and (high is None or value <= high)
-
-
-def meets(program: Program, entries: Sequence[Entry]) -> bool:
-    """Whether some operation of a program is what an entry describes."""
-    if not entries:
-        return False
-    rules = program.rules
-    model = rules.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = rules.operations[op["op"]]
-        if operation.illegal(op, model) is None:
-            if any(matches(entry.when, op, model, rules) for entry in entries):
-                return True
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
-    return False

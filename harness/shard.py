@@ -44,7 +44,6 @@ class Shard:
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
         self.reported = 0.0
-        self.avoid = load_ledger(backend.ledger, backend.name)
         self.started = time.monotonic()
 
     def check(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.errors import UsageError
-from harness.ledger import Entry, load_ledger, meets
+from harness.ledger import Entry, load_ledger
 from harness.others import Others, Shrunk
 from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
@@ -32,7 +32,7 @@ from harness.relations.reference import REFERENCE, run_any
 from harness.run import Divergence, Result, breaks_usage
 from harness.shard import Shard
 from harness.shrink import Clock, Shrinker
-from harness.supported import why_unsupported
+from harness.supported import is_known, why_unsupported
 from harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
@@ -130,7 +130,7 @@ class Worker:
         def is_declared(candidate: Program) -> bool:
             if why_too_large(candidate) or why_unsupported(candidate, backend):
                 return False
-            return not meets(candidate, avoid)
+            return not (avoid and is_known(candidate, avoid))
 
         best = Shrinker(program, fails, seconds, is_declared, cut, clock).shrink()
         return Shrunk(best, find(best, every) or divergence, others.shortest)

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.contracts.base import Answer, Op
 from harness.contracts.fields import MAX_LENGTH
-from harness.contracts.layer import FIELDS, get_fields, rename_in
 from harness.contracts.layer.operation import MAX_CACHES
+from harness.contracts.layer.simpler import FIELDS, get_fields, rename_in
 from harness.relations.derived import Builder, Derived, History, Step, see_rows
 from harness.relations.layer_book import Held, LayerBook, get_changes, get_needs
 from harness.relations.relation import Relation
