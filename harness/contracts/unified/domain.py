@@ -62,6 +62,7 @@ TINY: Sequence[Op] = for_both(forward(0), forward(0, 0), copy(0, 1, 1), remove(0
 SMALL: Sequence[Op] = join(
     TINY,
     for_both(forward(0, 1), copy(0, 1, 2), remove(0, 1, None), resume(0, 2)),
+    ({"op": "open", "window": 2, "memory": 3},),  # which only swa-memory has
 )
 STANDARD: Sequence[Op] = join(
     SMALL,

@@ -270,9 +270,6 @@ OF_A_SEQUENCE = Unreachable(
     OF_ONE_SEQUENCE,
     only=NAMING,
 )
-MISUSE_ONLY = Unreachable(
-    "is asked only to break a rule of usage", STATES, never=("open",)
-)
 CLOSED = Unreachable(
     "has ended the pass, and there is nothing to get or put outside of one",
     ("forward-failed", "loaded"),
@@ -289,5 +286,5 @@ def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
     """Which of the states some operations never find."""
     rules = [OF_A_PASS, OF_A_SEQUENCE]
     if not declared.refuses:
-        rules += [MISUSE_ONLY, CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]
+        rules += [CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]
     return rules
