@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.contracts.base import Op
 from harness.contracts.domain import Domain, Renaming, join
+from harness.contracts.unified.model import CAUSAL
 from harness.contracts.unified.simpler import rename_owner
 
 CONFIG: Mapping[str, Sequence[Any]] = {
@@ -59,13 +60,18 @@ def for_both(*moves: Op) -> tuple[Op, ...]:
 
 
 TINY: Sequence[Op] = for_both(forward(0), forward(0, 0), copy(0, 1, 1), remove(0, 0, 1))
-SMALL: Sequence[Op] = join(
-    TINY,
-    for_both(forward(0, 1), copy(0, 1, 2), remove(0, 1, None), resume(0, 2)),
-    ({"op": "open", "window": 2, "memory": 3},),  # which only swa-memory has
+SMALL: Sequence[Op] = join(TINY, for_both(forward(0, 1), remove(0, 1, None)))
+LONGER: Sequence[Op] = for_both(copy(0, 1, 2))
+QUESTIONS: Sequence[Op] = for_both(resume(0, 2))
+SAVED: Sequence[Op] = ({"op": "save", "into": "x"}, {"op": "load", "from": "x"})
+IMAGES: Sequence[Op] = for_both(
+    forward(0, multimodal=[0]), forward(0, 1, multimodal=[1]), forward(0, reserve=True)
 )
 STANDARD: Sequence[Op] = join(
     SMALL,
+    LONGER,
+    QUESTIONS,
+    SAVED,
     for_both(
         forward(0, 0, 0),
         forward(0, 0, 1),
@@ -76,15 +82,12 @@ STANDARD: Sequence[Op] = join(
         resume(0, 1),
     ),
     (copy(0, 2, 2), forward(2), forward(2, 0, 1), remove(2, 0, 1), {"op": "get"}),
+    ({"op": "load", "from": "x", "fresh": True},),
+    ({"op": "open", "window": 3, "memory": 4},),
 )
-SAVED: Sequence[Op] = (
-    {"op": "save", "into": "x"},
-    {"op": "load", "from": "x"},
-    {"op": "load", "from": "x", "fresh": True},
-)
-IMAGES: Sequence[Op] = for_both(
-    forward(0, multimodal=[0]), forward(0, 1, multimodal=[1]), forward(0, reserve=True)
-)
+"""What a kind does not have is left out: only causal ones can be saved, only swa-memory
+is opened with two sizes."""
+
 MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
 
 
@@ -97,7 +100,7 @@ def get_domain(kind: str, size: str) -> Domain:
     moves = MOVES[size]
     if kind == "encoder":
         moves = join(moves, IMAGES)
-    if size != "tiny":
-        moves = join(moves, SAVED)  # which only the causal caches have
+    elif size == "small":
+        moves = join(moves, QUESTIONS, SAVED if kind in CAUSAL else LONGER)
     pairs = [(0, 1), (0, 2), (1, 2)]
     return Domain(config, moves, [exchange(*pair) for pair in pairs])
