@@ -65,7 +65,7 @@ class Fault:
     program known to show it. change: makes the mistake in a correct cache. contract: of
     the kind. form: of the cache, if ours has not the right one. operation, nature: of an
     invented one, the operation that is carried out wrongly, and in what way: one of
-    NATURES.
+    NATURES. opening: instead of `change`, makes the mistake in what opens such caches.
     """
 
     id: str
@@ -78,6 +78,7 @@ class Fault:
     form: Form | None = None
     operation: str | None = None
     nature: str | None = None
+    opening: Callable[[Open], Open] | None = None
 
     def get_correct(self, framework: str) -> str:
         """The name of the backend without the mistake; framework: "torch" or "mlx"."""
@@ -122,14 +123,40 @@ class Inventor:
         shortest: see `Fault`."""
 
         def keep(change: Callable[[Any], None]) -> Callable[[Any], None]:
-            id = change.__name__.replace("_", "-")
-            mistake = " ".join(cleandoc(change.__doc__ or "").split())
-            own = self.contract, id, INVENTED, kind, mistake, shortest, change
-            fault = make_plain_fault(*own)
-            self.faults[id] = replace(fault, operation=operation, nature=nature)
+            self.keep(change, change, operation, nature, kind, shortest)
             return change
 
         return keep
+
+    def opening(
+        self, nature: str, kind: str, shortest: int
+    ) -> Callable[[Callable[[Open], Open]], Callable[[Open], Open]]:
+        """The same for a function that gets what opens such caches, and returns what
+        opens them wrongly."""
+
+        def keep(opening: Callable[[Open], Open]) -> Callable[[Open], Open]:
+            id = self.keep(opening, lambda _: None, "open", nature, kind, shortest)
+            self.faults[id] = replace(self.faults[id], opening=opening)
+            return opening
+
+        return keep
+
+    def keep(
+        self,
+        named: Callable[..., Any],
+        change: Callable[[Any], None],
+        operation: str,
+        nature: str,
+        kind: str,
+        shortest: int,
+    ) -> str:
+        """One more; its id. named: has its name and its description."""
+        id = named.__name__.replace("_", "-")
+        mistake = " ".join(cleandoc(named.__doc__ or "").split())
+        own = self.contract, id, INVENTED, kind, mistake, shortest, change
+        fault = make_plain_fault(*own)
+        self.faults[id] = replace(fault, operation=operation, nature=nature)
+        return id
 
 
 def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
@@ -173,6 +200,8 @@ def declare(fault: Fault, backend: Backend, open_cache: Open) -> Backend:
     if fault.form is not None:
         backend = declare_form(fault.form, backend, open_cache)
         kind = backend.contracts[fault.contract][fault.kind]
+    if fault.opening is not None:
+        open_cache = fault.opening(open_cache)
 
     def open_either(config: Mapping[str, Any]) -> Any:
         is_other = config["kind"] != fault.kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harness.contracts.base import Op, Source
@@ -13,7 +13,7 @@ from harness.contracts.prefix.users import SlotsModel
 def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
     """One of the operations `names` that must be refused now."""
     is_open = not isinstance(model, SlotsModel) and model.cache.request is not None
-    wrong: list[Mapping[str, Any]] = [
+    wrong: list[Op] = [
         {"op": "begin", "tokens": []},
         {"op": "begin", "tokens": [*draw_request(source, model), "0"]},
         {"op": "begin", "tokens": [1.5]},
@@ -27,10 +27,10 @@ def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
         users, user = [""] if is_open and not model.broken else [], {}
     if users:
         tokens = source.pick(([1, None], ["a"], [2, 3, 1.5]))
-        wrong += [{"op": "feed", "count": 0, "generate": tokens, **user}] * 2
+        wrong += [{"op": "feed", "count": 0, "generate": tokens, **user}]
     if is_open:
         wrong += [{"op": "begin", "tokens": draw_request(source, model)}]
-        wrong += [{"op": "free"}] * 2
+        wrong += [{"op": "free"}]
     elif not isinstance(model, SlotsModel):
         wrong += [{"op": "close"}, {"op": "cancel"}]
         wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
@@ -39,18 +39,23 @@ def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:
         wrong += draw_wrong_slots(source, model)
     else:
         wrong += [{"op": "open", "interval": -source.below(3)}]
-    known = [op for op in wrong if op["op"] in names]
-    return source.pick(known) if known else None
+    known = sorted({op["op"] for op in wrong} & set(names))
+    if not known:
+        return None
+    name = source.pick(known)
+    return source.pick([op for op in wrong if op["op"] == name])
 
 
-def draw_wrong_slots(source: Source, model: SlotsModel) -> list[Mapping[str, Any]]:
+def draw_wrong_slots(source: Source, model: SlotsModel) -> list[Op]:
     """Sizes that no slots have, and what is asked of a slot at the wrong time."""
     slots = model.slots
-    number = source.between(-1, len(slots.slots))
+    used = list(model.users.values())
+    number = source.pick((*range(-1, len(slots.slots) + 1), *used, *used))
     most = 1
     if number in range(len(slots.slots)):
         most += min(len(slots.slots[number].remaining), slots.context - slots.keep)
-    place = {"slot": number, "count": source.pick((most, 0, -1, 1, most + 1))}
+    counts = (most, 0, -1, 1, most + 1, model.fed, model.fed)
+    place = {"slot": number, "count": source.pick(counts)}
     context = source.below(4)
     keep = source.pick((context, context + 1, -1))
     return [

@@ -8,6 +8,7 @@ from impl.faults.invented import (
     prefix_slots,
     prefix_store,
     prefix_trie,
+    prefix_usage,
 )
 
 FAULTS = {
@@ -16,4 +17,5 @@ FAULTS = {
     **prefix_store.FAULTS,
     **prefix_limits.FAULTS,
     **prefix_slots.FAULTS,
+    **prefix_usage.FAULTS,
 }
