@@ -120,7 +120,7 @@ def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Ch
     if config["cache_padding"] > 1:
         for share in (room // count, -(-room // count)):
             yield {**config, "cache_padding": 1, "capacity": share}, ops
-    used = max(list_owners(ops), default=0) + 1
+    used = max(list_owners(ops) | {0}) + 1
     if used < count:
         yield {**config, "sequences": used}, ops
         yield {**config, "sequences": used, "capacity": -(-room // used)}, ops

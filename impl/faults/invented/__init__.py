@@ -14,6 +14,7 @@ from impl.faults.invented import (
     unified_rows,
     unified_several,
     unified_states,
+    unified_usage,
 )
 
 FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS}
@@ -29,4 +30,5 @@ __all__ = [
     "unified_rows",
     "unified_several",
     "unified_states",
+    "unified_usage",
 ]

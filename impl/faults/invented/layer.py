@@ -146,6 +146,32 @@ def trim_undoes_one_update(cache: Any) -> None:
     cache.trim = lambda count: trim(min(count, cache.last))
 
 
+@invent("trim", "silent clamp", "state", 1)
+def negative_trim_is_none(cache: Any) -> None:
+    """Nothing can be taken back anyway, so that the number is not looked at."""
+    cache.trim = lambda count: 0
+
+
+@invent("trim", "order", "rotating", 2)
+def wrapped_trim_unchecked(cache: Any) -> None:
+    """Once tokens have slid out, none is taken back before the number is checked."""
+    trim = cache.trim
+    cache.trim = lambda count: 0 if cache.offset > cache.window else trim(count)
+
+
+@invent("trim", "error class", "kv", 1)
+def negative_trim_asserted(cache: Any) -> None:
+    """That the number is not negative is asserted, as if only the cache could be to
+    blame."""
+    trim = cache.trim
+
+    def trim_or_assert(count: int) -> int:
+        assert count >= 0, "count is negative"
+        return int(trim(count))
+
+    cache.trim = trim_or_assert
+
+
 @invent("trim", "aliasing", "rotating", 5)
 def trim_wipes_snapshots(cache: Any) -> None:
     """What is taken back is wiped, also where a snapshot names it that has no copy."""
