@@ -30,18 +30,24 @@ def forked_from_latest(slots: Any) -> None:
 
 
 @invent("begin", "bound", "slots", 4)
-def whole_slot_not_asked(slots: Any) -> None:
-    """Where a request goes on behind all that its slot holds, the cache is not asked
+def copy_not_asked(slots: Any) -> None:
+    """Where a request goes on behind what was just copied for it, the cache is not asked
     whether it can resume there; a copy may lack the window."""
-    go = slots.go
+    fork, go = slots.fork, slots.go
+    slots.copied = None
+
+    def fork_and_note(source: int, target: int, tokens: list[int]) -> None:
+        fork(source, target, tokens)
+        slots.copied = target
 
     def go_unasked(number: int, request: list[int]) -> Any:
-        held = slots.slots[number].tokens
-        if held and held == request[: len(held)] != request:
-            return slots.cut(number, len(held)), "only so many are stored"
-        return go(number, request)
+        copied, slots.copied = slots.copied, None
+        if number != copied:
+            return go(number, request)
+        held = len(slots.slots[number].tokens)
+        return slots.cut(number, min(held, len(request) - 1)), "only so many are stored"
 
-    slots.go = go_unasked
+    slots.fork, slots.go = fork_and_note, go_unasked
 
 
 @invent("begin", "stale metadata", "slots", 6)

@@ -107,7 +107,7 @@ def nothing_to_store(trie: Any) -> None:
     trie.cancel = cancel
 
 
-@invent("break", "missing rollback", "trie", 4)
+@invent("break", "missing rollback", "trie", 3)
 def ahead_put_aside(trie: Any) -> None:
     """What the layers that ran ahead have read is put aside, too, and never closed."""
     append = trie.tree.append

@@ -140,7 +140,7 @@ def failure_not_caught(trie: Any) -> None:
     trie.move = move_or_raise
 
 
-@invent("refuse", "evicted too late", "trie", 7)
+@invent("refuse", "evicted too late", "trie", 6)
 def refused_is_used(trie: Any) -> None:
     """What a request is about to reuse counts as used before the layers go there, even if
     one refuses and nothing is reused."""

@@ -137,13 +137,12 @@ def resumes_one_short(cache: Any) -> None:
     can_resume = cache.can_resume
 
     def has_most(sequence: int, position: int) -> bool:
-        if cache.memory is None:
-            return True
         window = cache.window
-        cache.window = window - 1
-        answer = bool(can_resume(sequence, position))
-        cache.window = window
-        return answer
+        cache.window = None if window is None else window - 1
+        try:
+            return bool(can_resume(sequence, position))
+        finally:
+            cache.window = window
 
     cache.can_resume = has_most
 

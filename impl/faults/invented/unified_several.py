@@ -38,7 +38,7 @@ def reserved_image_stays(encoder: Any) -> None:
     encoder.reserve = encoder.add
 
 
-@invent("forward", "missing rollback", "wrapper", 3)
+@invent("forward", "missing rollback", "wrapper", 2)
 def caches_take_one_by_one(wrapper: Any) -> None:
     """Each cache takes the batch on its own; if one refuses, those before it keep it."""
 
