@@ -84,6 +84,8 @@ def remove(sequence: int, begin: int) -> Op:
     return {"op": "remove", "sequence": sequence, "begin": begin, "end": None}
 
 
+COPY: Op = {"op": "copy_prefix", "source": 0, "target": 1, "length": 1}
+
 UNIFIED: dict[str, tuple[Ops, Ops]] = {
     "half of the rows": (
         [forward([0, 1, 2, 3], [0, 0, 0, 0])],
@@ -108,6 +110,10 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
     "one row at the beginning": (
         [forward([7, 7], [0, 0])],
         [forward([7, 0], [0, 0])],
+    ),
+    "no copy, the sequence itself in its place": (
+        [forward([0], [0]), COPY, remove(1, 0)],
+        [forward([0], [0]), remove(0, 0)],
     ),
 }
 

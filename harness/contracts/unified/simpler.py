@@ -29,9 +29,10 @@ def merge_passes(first: Op, second: Op) -> Op | None:
 
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Fewer rows, alone or with all later positions of their sequence as much lower;
-    sequences with lower numbers, or two as one; positions closer together."""
+    sequences with lower numbers, or two as one, no copies; positions closer together."""
     yield from list_fewer_rows(ops)
     yield from list_fewer_owners(ops)
+    yield from list_fewer_copies(ops)
     yield from list_lower_positions(ops)
 
 
@@ -74,6 +75,15 @@ def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
         for other in (each for each in owners if each < owner):
             yield [rename_owner(op, {owner: other}) for op in ops]
             yield [rename_owner(op, {owner: other, other: owner}) for op in ops]
+
+
+def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """No copy, and the sequence itself in its place."""
+    for place, op in enumerate(ops):
+        if op["op"] == "copy_prefix":
+            names = {op["target"]: op["source"]}
+            after = [rename_owner(later, names) for later in ops[place + 1 :]]
+            yield [*ops[:place], *after]
 
 
 def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
