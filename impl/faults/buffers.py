@@ -43,13 +43,15 @@ def read_to_end(cache: Any) -> None:
 
 def crop_from_behind(cache: Any) -> None:
     """What remains is a slice up to offset - count, which below 0 counts from behind."""
+    trim = cache.trim
 
-    def trim(count: int) -> int:
+    def trim_slice(count: int) -> int:
         before = cache.offset
+        trim(count)
         cache.offset = len(range(before)[: before - count])
         return int(before - cache.offset)
 
-    cache.trim = trim
+    cache.trim = trim_slice
 
 
 def grow_late(cache: Any) -> None:

@@ -16,11 +16,10 @@ def resume_anywhere(cache: Any) -> None:
     can_resume = cache.can_resume
 
     def has_begin(sequence: int, position: int) -> bool:
+        if can_resume(sequence, position):
+            return True
         track = cache.cells.tracks[sequence]
-        return bool(
-            can_resume(sequence, position)
-            or (len(track) and max(0, position - cache.window) >= track.first)
-        )
+        return bool(len(track) and max(0, position - cache.window) >= track.first)
 
     cache.can_resume = has_begin
 
@@ -30,10 +29,10 @@ def resume_without_window(cache: Any) -> None:
     can_resume = cache.can_resume
 
     def has_end(sequence: int, position: int) -> bool:
+        if can_resume(sequence, position):
+            return True
         track = cache.cells.tracks[sequence]
-        return bool(
-            can_resume(sequence, position) or (len(track) and position <= track.last + 1)
-        )
+        return bool(len(track) and position <= track.last + 1)
 
     cache.can_resume = has_end
 

@@ -24,13 +24,14 @@ def drop_behind_cursor(cache: Any) -> None:
 
 def trim_anyway(cache: Any) -> None:
     """Tokens are taken back even if those before them have slid out."""
+    trim = cache.trim
 
-    def trim(count: int) -> int:
-        trimmed = min(count, cache.offset)
+    def trim_any(count: int) -> int:
+        trimmed = min(count, cache.offset) if count >= 0 else trim(count)
         cache.offset -= trimmed
         return int(trimmed)
 
-    cache.trim = trim
+    cache.trim = trim_any
 
 
 def rewind_anyway(cache: Any) -> None:

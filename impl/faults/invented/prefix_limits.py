@@ -150,7 +150,7 @@ def uncaptured_in_the_first(trie: Any) -> None:
     tree.uncapture = uncapture
 
 
-@invent("free", "stale metadata", "trie", 7)
+@invent("free", "stale metadata", "trie", 6)
 def queue_not_freed(trie: Any) -> None:
     """What was freed still stands in the queue of what goes first, and takes its bytes
     off the count when it comes up."""

@@ -89,7 +89,7 @@ def load_keeps_other_sequences(cache: Any) -> None:
     cells.load = load_beside
 
 
-@invent("load", "order", "swa", 5)
+@invent("load", "order", "swa", 4)
 def loaded_in_order_of_cells(cache: Any) -> None:
     """The tokens of a sequence are listed by cell when they are loaded, not by position,
     as if no cell had ever been used again."""
