@@ -9,8 +9,9 @@ from random import Random
 from harness.contracts.base import Answer
 from harness.errors import UsageError
 from harness.program import Program
-from harness.relations import conversations, layer, slots, unified
-from harness.relations.derived import Derived, make_history
+from harness.relations import layer, prefix, unified
+from harness.relations.derived import Derived
+from harness.relations.history import make_history
 from harness.relations.relation import Relation, find_broken_claim
 from harness.run import Divergence, trace
 from harness.text import say_error
@@ -18,7 +19,7 @@ from harness.text import say_error
 RELATIONS: Mapping[str, Sequence[Relation]] = {
     "layer": layer.RELATIONS,
     "unified": unified.RELATIONS,
-    "prefix": (*conversations.RELATIONS, *slots.RELATIONS),
+    "prefix": prefix.RELATIONS,
 }
 """By contract."""
 

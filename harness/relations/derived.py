@@ -1,5 +1,5 @@
-"""What a relation makes of a program: another program, and which of its answers must be
-those of the first."""
+"""A derived program: another program, and which of its answers must be which answers of
+the first."""
 
 from __future__ import annotations
 
@@ -7,63 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Answer, Op
 from harness.program import Program, why_too_large
-
-DETOUR = "a token of the detour"
-"""In the place of a tag that the first program has no token for."""
-
-View = Callable[[Answer], Answer]
-"""What of an answer of the derived program is compared, once it speaks of the tags of the
-first program."""
-
+from harness.relations.answers import View, see_all
+from harness.relations.history import History, Step
 
 Match = Callable[[Program, Sequence[Answer]], Mapping[int, int]]
-
-
-def see_all(answer: Answer) -> Answer:
-    return answer
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation that was carried out.
-
-    number: its place in the program. tags: those that it has used up.
-    """
-
-    number: int
-    op: Op
-    answer: Answer
-    tags: range
-
-    @property
-    def name(self) -> str:
-        return str(self.op["op"])
-
-
-@dataclass(frozen=True)
-class History:
-    """A program and what was answered to it.
-
-    steps: without the operations that were skipped.
-    """
-
-    program: Program
-    steps: Sequence[Step]
-
-
-def make_history(program: Program, answers: Sequence[Answer]) -> History:
-    operations = program.rules.operations
-    steps, tag = [], 0
-    for number, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
-        end = tag + operations[op["op"]].tokens(op)
-        if "skipped" not in answer:
-            steps.append(Step(number, op, answer, range(tag, end)))
-        tag = end
-    return History(program, steps)
+"""Finds tags → tags of the first program, from the derived program and its answers."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +22,13 @@ class Claim:
     """What a step of the program answered must be what a step of the derived program
     answers.
 
-    step, other: their numbers. answer: the part of the program's answer that is meant.
-    view: the part of the derived one's, in the same form. rows: which rows of the
-    program's answer stand in `answer`, if not all do. is_promise: it is not what the
-    program answered, but what the derived one must answer. is_condition: the same, but it
-    need not; only what follows is claimed for that case alone.
+    step, other: their numbers. answer: what is compared, of the program's answer. view:
+    what it is compared with, of the derived program's answer. rows: which rows of the
+    program's answer stand in `answer`, if not all do.
+
+    Two flags turn it around. is_promise: `answer` is not what the program answered, but
+    what the derived program must answer, whatever the program did. is_condition: the
+    derived program may answer something else; then the claims that follow are dropped.
     """
 
     step: int
@@ -89,10 +42,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Derived:
-    """words: what was done to the program, as the end of a sentence. tags: the tags of
-    the derived program → those of the first that they stand for; match: the same, known
-    only once it has been answered. excused: errors that
-    only one of the two may answer; what comes after such a claim is not claimed any more.
+    """A derived program, with what it must answer.
+
+    words: what was done to the program, as the end of a sentence: "without one operation
+    on something else". tags: the tags of the derived program → those of the first that
+    they stand for. match: the same, where it is known only from the answers. excused:
+    errors that one of the two programs may answer and the other not; from there on
+    nothing is claimed. Without a copy, say, there may be room where there was none.
     """
 
     words: str
@@ -109,7 +65,8 @@ class Derived:
 class Builder:
     """Puts a derived program together, operation by operation.
 
-    changes: fields of the config that are others. contract: if it is another one.
+    contract: of the derived program, if it is another one; its config is then the
+    default one. changes: fields of the config that are different.
     """
 
     def __init__(
@@ -127,7 +84,8 @@ class Builder:
         self.tag = 0
 
     def add(self, op: Op, tags: Sequence[int] = ()) -> int:
-        """One more operation; its number. tags: what its tokens stand for."""
+        """One more operation, of which nothing is claimed; its number. tags: those of the
+        first program that its tokens stand for."""
         operation = self.rules.operations[op["op"]]
         op = {**operation.get_defaults(), **op}
         self.ops.append(op)
@@ -136,7 +94,8 @@ class Builder:
         return len(self.ops) - 1
 
     def take(self, step: Step, **changes: Any) -> int:
-        """The same operation, or with other fields, that must answer the same."""
+        """The operation of a step, which must answer the same; its number. changes:
+        fields that are different."""
         other = self.add({**step.op, **changes}, step.tags)
         self.claims.append(Claim(step.number, other, step.answer))
         return other
@@ -149,6 +108,7 @@ class Builder:
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
+        """What a step answered, or the given part of it, is what `other` answers."""
         answer = step.answer if answer is None else answer
         self.claims.append(Claim(step.number, other, answer, view, rows))
 
@@ -175,52 +135,3 @@ class Builder:
     def get_match(self) -> Match | None:
         """How to find the tags, if only the answers tell."""
         return None
-
-
-# --- answers in the tags of another program ---------------------------------------------
-
-
-def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
-    """The same answer with other tags."""
-    mapped: Answer = {}
-    for name, value in answer.items():
-        if name == PARTS:
-            mapped[name] = [map_answer(part, tags) for part in value]
-        elif name in (ROWS, STATES):
-            mapped[name] = [map_tags(row, tags) for row in value]
-        elif name in (TAGS, STORED) and isinstance(value, list):
-            mapped[name] = map_tags(value, tags)
-        elif name != COLUMNS:
-            mapped[name] = value
-    return mapped
-
-
-def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
-    """Tags, or (position, tag) pairs."""
-    return [
-        (token[0], tags.get(token[1], DETOUR))
-        if isinstance(token, tuple)
-        else tags.get(token, DETOUR)
-        for token in row
-    ]
-
-
-def see_rows(first: int, count: int) -> View:
-    """Only so many rows of what is visible, from one on."""
-
-    def view(answer: Answer) -> Answer:
-        return {**answer, ROWS: answer[ROWS][first : first + count]}
-
-    return view
-
-
-def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """Those fields of an answer that stand in another one, tokens first."""
-    told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
-    kept = {name: answer[name] for name in told if name in answer}
-    if "error" in answer:
-        kept["error"] = answer["error"]
-    if PARTS in kept and PARTS in wanted:
-        pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
-        kept[PARTS] = [restrict(part, other) for part, other in pairs]
-    return kept

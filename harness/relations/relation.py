@@ -10,7 +10,9 @@ from harness.compare import Difference, find_difference
 from harness.contracts.base import Answer
 from harness.errors import UsageError
 from harness.program import Program
-from harness.relations.derived import Claim, Derived, History, map_answer, restrict
+from harness.relations.answers import map_answer, restrict
+from harness.relations.derived import Claim, Derived
+from harness.relations.history import History
 from harness.run import Divergence, trace
 from harness.text import say_error
 
@@ -21,13 +23,15 @@ MOST_TOLD = 8
 class Relation(ABC):
     """One way to derive programs from a program and what was answered to it.
 
-    It may look at the program and the answers, never at the reference.
+    It may look at the program and the answers, never at the reference. A choice is one
+    way to derive: which step is left out, say, or (which update, where it is cut).
     """
 
     name: ClassVar[str]
 
     def is_about(self, kind: str) -> bool:
-        """Whether programs of this kind can have choices."""
+        """Whether programs of this kind often have choices. Of other kinds some may,
+        too."""
         return True
 
     @abstractmethod

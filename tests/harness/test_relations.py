@@ -10,7 +10,8 @@ import pytest
 
 from harness.program import Program, parse_program
 from harness.relations.check import RELATIONS, derive_one, find_contradiction
-from harness.relations.derived import Derived, make_history
+from harness.relations.derived import Derived
+from harness.relations.history import make_history
 from harness.relations.relation import find_broken_claim
 from harness.run import trace
 from reference.kv import KVCache

@@ -1,4 +1,5 @@
-"""Relations of unified caches about what is removed, and where one can go on."""
+"""Relations pieces and resume of unified caches: what is removed, and where a sequence
+can go on."""
 
 from __future__ import annotations
 
@@ -6,20 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.contracts.base import Answer
-from harness.relations.derived import DETOUR, Builder, Derived, History, Step
+from harness.relations.answers import DETOUR
+from harness.relations.derived import Builder, Derived
+from harness.relations.history import History, Step
 from harness.relations.relation import Relation
-from harness.relations.unified_book import (
-    UnifiedBook,
-    find_step,
-    has_kind,
-    is_pass,
-    open_book,
-    read_until,
-)
+from harness.relations.unified.book import UnifiedBook, get_first_seen, has_kind
 
 
 class Pieces(Relation):
-    """What is removed may go in two pieces, the later one first."""
+    """What is removed may go in two pieces, the later one first: positions 1 to 3 as 3,
+    and then 1 and 2."""
 
     name = "pieces"
 
@@ -51,34 +48,15 @@ class Pieces(Relation):
         return builder.build("with one removal in two pieces")
 
 
-class Image(Relation):
-    """Of several images in a pass the last one counts."""
-
-    name = "image"
-
-    def is_about(self, kind: str) -> bool:
-        return kind == "encoder"
-
-    def list_choices(self, history: History) -> Sequence[int]:
-        return [
-            step.number
-            for step in history.steps
-            if is_pass(step) and len(step.op["multimodal"]) > 1
-        ]
-
-    def derive(self, history: History, choice: int) -> Derived | None:
-        builder = Builder(history)
-        for step in history.steps:
-            if step.number == choice:
-                builder.take(step, multimodal=[max(step.op["multimodal"])])
-            else:
-                builder.take(step)
-        return builder.build("with only the last image of one pass")
-
-
 class Resume(Relation):
-    """Where a sequence can go on, the next token sees all that it should; and it can go
-    on where nothing was ever removed from it."""
+    """Where can_resume says yes, a sequence can go on: there the next token sees all that
+    it should. And can_resume must say yes where nothing was ever removed.
+
+    A choice is (step, how far from the end of a sequence), with 0: ask the sequences from
+    which nothing was removed. With a window of 2, for a sequence with tokens 0 to 5, 2
+    from the end: if it can go on at position 4, then after a removal from there a new
+    token at position 4 must see 2 and 3 and itself.
+    """
 
     name = "resume"
 
@@ -89,17 +67,15 @@ class Resume(Relation):
         if not self.is_about(history.program.kind):
             return []
         choices: list[Any] = []
-        book = open_book(history)
-        for step in history.steps:
+        for step, book in UnifiedBook.along(history):
             if book.get_owners():
                 choices += [(step.number, less) for less in (0, 1, 2, 4)]
-            book.write(step)
         return choices
 
     def derive(self, history: History, choice: tuple[int, int]) -> Derived | None:
         number, less = choice
-        book, builder = read_until(history, number), Builder(history)
-        step = find_step(history, number)
+        book, builder = UnifiedBook.before(history, number), Builder(history)
+        step = history.get_step(number)
         for before in history.steps:
             if before.number < number:
                 builder.add(before.op, before.tags)
@@ -122,9 +98,7 @@ class Resume(Relation):
     def expect(self, history: History, book: UnifiedBook, owner: int, at: int) -> Answer:
         """What a new token at this position must see."""
         config = history.program.config
-        first = at - config["window"] if config["window"] else 0
-        if config["chunk"]:
-            first = at - at % config["chunk"]
+        first = get_first_seen(config, at)
         cells = [cell for cell in book.get_cells(owner) if cell.position < at]
         seen = [(cell.position, cell.tag) for cell in cells if cell.position >= first]
         answer: Answer = {"visible": [[*seen, (at, DETOUR)]]}

@@ -1,52 +1,28 @@
-"""Relations of unified caches about the rows of a pass: in which order they stand, and in
-how many passes they come."""
+"""Relations order and cut of unified caches: in which order the rows of a pass stand, and
+in how many passes they come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.relations.derived import Builder, Derived, History, Step, View
+from harness.relations.answers import View
+from harness.relations.derived import Builder, Derived
+from harness.relations.history import History, Step
 from harness.relations.relation import Relation
-from harness.relations.unified_book import (
-    find_step,
-    has_kind,
+from harness.relations.unified.book import has_kind, slides
+from harness.relations.unified.passes import (
+    choose_rows,
+    is_going_on,
     is_pass,
-    read_until,
-    slides,
+    is_plain,
+    pick,
 )
 
 
-def pick(answer: Answer, op: Any, rows: Sequence[int], states: bool = True) -> Answer:
-    """The answer to a pass with only these rows of it, in this order. op: the pass with
-    all rows. states: also what their sequences have read."""
-    if "caches" in answer:
-        parts = [pick(part, op, rows, states) for part in answer["caches"]]
-        return {**answer, "caches": parts}
-    picked = dict(answer)
-    if "visible" in answer:
-        picked["visible"] = [answer["visible"][row] for row in rows]
-    if "states" in answer:
-        del picked["states"]
-        if states:
-            owners = list(dict.fromkeys(op["sequences"]))
-            wanted = dict.fromkeys(op["sequences"][row] for row in rows)
-            picked["states"] = [answer["states"][owners.index(one)] for one in wanted]
-    return picked
-
-
-def choose_rows(op: Any, rows: Sequence[int]) -> dict[str, Any]:
-    """The pass with only these rows, in this order."""
-    chosen = {
-        name: [op[name][row] for row in rows] for name in ("positions", "sequences")
-    }
-    return {**op, **chosen, "except": [rows.index(row) for row in op["except"]]}
-
-
 class Order(Relation):
-    """The rows of a batch may stand in any order; those of one sequence keep theirs where
-    a state reads them."""
+    """The rows of a pass may stand in any order: each sees the same. Where a state reads
+    them, those of one sequence keep their order."""
 
     name = "order"
 
@@ -64,7 +40,7 @@ class Order(Relation):
 
     def derive(self, history: History, choice: int) -> Derived | None:
         builder = Builder(history)
-        rows = reorder(find_step(history, choice), history)
+        rows = reorder(history.get_step(choice), history)
         back = [rows.index(row) for row in range(len(rows))]
         changed: Any = None
         for step in history.steps:
@@ -99,9 +75,14 @@ def reorder(step: Step, history: History) -> list[int]:
 
 
 class Cut(Relation):
-    """Rows that do not see each other's future may come in one pass or in two. Where a
-    window slides, what has gone in between may differ: then only the rows themselves are
-    compared, and only of sequences that went on from all that they ever held."""
+    """In how many passes rows come changes nothing: a pass with the positions 0, 1, 2 of
+    a sequence answers what one with 0 and one with 1, 2 answer together. But no row may
+    see, in one pass, a row that would come only after it in two.
+
+    Where a window slides, a token may go a pass earlier or later. Then only the rows that
+    are cut are compared, not what comes after them, and only of sequences that went on
+    from all that they ever held.
+    """
 
     name = "cut"
 
@@ -124,7 +105,7 @@ class Cut(Relation):
         number, way = choice
         config = history.program.config
         is_last = slides(config) or bool(config["interval"])
-        step = find_step(history, number)
+        step = history.get_step(number)
         if slides(config) and not is_going_on(history, step):
             return None
         builder = Builder(history)
@@ -169,10 +150,6 @@ class Cut(Relation):
             builder.claim(step, other, answer, view=see(op, own))
 
 
-def is_plain(step: Step) -> bool:
-    return is_pass(step) and not step.op["except"] and not step.op["multimodal"]
-
-
 def split(step: Step, way: str) -> list[list[int]]:
     """The rows in two parts, in their order, or nothing: the former half of each
     sequence; or one sequence and the others."""
@@ -209,13 +186,3 @@ def is_joint(first: Step, second: Step, history: History) -> bool:
         for owner, position in zip(one["sequences"], one["positions"], strict=True)
         for other, at in zip(two["sequences"], two["positions"], strict=True)
     )
-
-
-def is_going_on(history: History, step: Step) -> bool:
-    """Every sequence of the batch goes on behind all that it ever held, upwards."""
-    peaks = dict(read_until(history, step.number).peaks)
-    for owner, position in zip(step.op["sequences"], step.op["positions"], strict=True):
-        if position < peaks.get(owner, 0):
-            return False
-        peaks[owner] = position + 1
-    return True

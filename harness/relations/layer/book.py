@@ -1,25 +1,26 @@
-"""Which tokens the caches and snapshots of a layer program have left, as lists of tags.
+"""What the caches and snapshots of a layer program hold, as lists of tags.
 
-It believes what was answered (how many tokens were trimmed, whether a restore was done,
-what a snapshot spans) and knows nothing of windows, rings or the reference.
+After an update with 4 tokens and a trim by 1, cache "a" holds [0, 1, 2]; after one more
+update with 2 tokens [0, 1, 2, 4, 5]. A window is no concern of the book: what slid out of
+it stays in the list, and relation mask says which of these tokens are still seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from harness.contracts.base import Op
-from harness.relations.derived import Step
+from harness.relations.derived import Builder
+from harness.relations.history import Book, History, Step
 
 Tags = list[int]
 
 
 @dataclass
-class Put:
-    """A snapshot of [begin, end). tokens: all from the beginning of the sequence to
-    `end`, those before `begin` as they were then."""
+class HeldSnapshot:
+    """A snapshot of the positions from `begin` up to `end`, without it. tokens: all of
+    the sequence up to `end`; those before `begin` as they were when it was taken."""
 
     tokens: Tags
     begin: int
@@ -27,31 +28,33 @@ class Put:
 
 
 @dataclass
-class Held:
-    """A cache. tokens: those that are left. due: scheduled offsets, until they are taken.
-    reached: offset → the tokens when a write got there."""
+class HeldCache:
+    """A cache. tokens: those that are left. due: the offsets that are scheduled for
+    capture, until the captures are taken. reached: for each of them, the tokens when a
+    write first got there."""
 
     tokens: Tags = field(default_factory=list)
     due: list[int] | None = None
     reached: dict[int, Tags] = field(default_factory=dict)
 
 
-class LayerBook:
-    """What is left before a step of a program."""
-
+class LayerBook(Book):
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.caches: dict[str, Held] = {"a": Held()}
-        self.snapshots: dict[str, Put] = {}
+        self.caches: dict[str, HeldCache] = {"a": HeldCache()}
+        self.snapshots: dict[str, HeldSnapshot] = {}
 
-    def get(self, name: str) -> Held:
-        return self.caches.setdefault(name, Held())
+    @classmethod
+    def open(cls, history: History) -> Self:
+        return cls(history.program.kind)
+
+    def get(self, name: str) -> HeldCache:
+        return self.caches.setdefault(name, HeldCache())
 
     def is_scheduled(self) -> bool:
         return any(cache.due is not None for cache in self.caches.values())
 
     def write(self, step: Step) -> None:
-        """Enters what a step has done."""
         if "error" not in step.answer:
             enter = ENTER.get(step.name)
             if enter:
@@ -71,19 +74,21 @@ class LayerBook:
 
     def clone(self, step: Step) -> None:
         tokens = list(self.get(step.op["cache"]).tokens)
-        self.caches[step.op["into"]] = Held(tokens)
+        self.caches[step.op["into"]] = HeldCache(tokens)
 
     def free(self, step: Step) -> None:
-        self.caches[step.op["cache"]] = Held()
+        self.caches[step.op["cache"]] = HeldCache()
 
     def restore(self, step: Step) -> None:
+        """A snapshot of full attention brings its own range only: what the cache holds
+        below it stays. Any other brings all."""
         if not step.answer["ok"]:
             return
         cache, name = self.get(step.op["cache"]), step.op["snapshot"]
         if name is not None:
-            put = self.snapshots[name]
-            below = cache.tokens[: put.begin] if self.kind == "kv" else []
-            cache.tokens = [*below, *put.tokens[len(below) :]]
+            taken = self.snapshots[name]
+            below = cache.tokens[: taken.begin] if self.kind == "kv" else []
+            cache.tokens = [*below, *taken.tokens[len(below) :]]
         cache.tokens = cache.tokens[: step.op["target"]]
 
     def snapshot(self, step: Step) -> None:
@@ -91,9 +96,10 @@ class LayerBook:
         self.put(step.op["into"], step.answer["range"], tokens)
 
     def put(self, name: str, span: Sequence[int] | None, tokens: Tags) -> None:
+        """Puts a snapshot of a range under a name; without a range there is none."""
         self.snapshots.pop(name, None)
         if span is not None:
-            self.snapshots[name] = Put(tokens[: span[1]], *span)
+            self.snapshots[name] = HeldSnapshot(tokens[: span[1]], *span)
 
     def split(self, step: Step) -> None:
         whole = self.snapshots.pop(step.op["snapshot"])
@@ -130,35 +136,6 @@ ENTER: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-# --- what an operation needs, and what it changes ---------------------------------------
-
-Things = set[tuple[str, str]]
-"""("cache", name) or ("snapshot", name)."""
-
-
-def get_needs(op: Op) -> Things:
-    """What the answer of an operation, and what it leaves behind, depend on."""
-    name, cache = op["op"], ("cache", op["cache"])
-    if name == "split":
-        return {("snapshot", op["snapshot"])}
-    if name == "merge":
-        return {("snapshot", op[side]) for side in ("parent", "child") if op[side]}
-    if name == "close":
-        return {("snapshot", op["snapshot"])}
-    if name == "free":
-        return set()
-    snapshot = op.get("snapshot")
-    return {cache} | ({("snapshot", snapshot)} if snapshot else set())
-
-
-def get_changes(op: Op) -> Things:
-    """What it may leave otherwise than it was."""
-    name, cache = op["op"], ("cache", op["cache"])
-    if name in ("update", "trim", "free", "restore", "prepare"):
-        return {cache}
-    if name == "clone":
-        return {("cache", op["into"])}
-    if name == "take":
-        return {cache} | {("snapshot", into) for into in op["into"]}
-    fields = ("snapshot", "parent", "child", "into")
-    return {("snapshot", op[field]) for field in fields if op.get(field)}
+def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
+    """An update with tokens that stand for these; its number."""
+    return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)

@@ -1,0 +1,26 @@
+"""The relations of layer caches.
+
+`book`: what caches and snapshots hold. `updates`: recompute, cut. `independent`: alone,
+swap, rename. `detours`: return. `sight`: mask, edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.relations.layer.detours import Return
+from harness.relations.layer.independent import Alone, Rename, Swap
+from harness.relations.layer.sight import Edge, Mask
+from harness.relations.layer.updates import Cut, Recompute
+from harness.relations.relation import Relation
+
+RELATIONS: Sequence[Relation] = (
+    Recompute(),
+    Cut(),
+    Alone(),
+    Swap(),
+    Rename(),
+    Return(),
+    Mask(),
+    Edge(),
+)

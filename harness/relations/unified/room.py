@@ -1,0 +1,114 @@
+"""Relation room of unified caches: how many tokens there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts.unified.model import list_part_configs
+from harness.relations.derived import Builder, Derived
+from harness.relations.history import History, Step
+from harness.relations.relation import Relation
+from harness.relations.unified.book import SLIDING, UnifiedBook, has_kind, list_kinds
+from harness.relations.unified.passes import add_rows, choose_rows
+
+
+def get_memory(config: Mapping[str, Any]) -> int:
+    return int(config["window" if config["kind"] == "swa" else "memory"])
+
+
+def forgets(config: Mapping[str, Any]) -> bool:
+    """Whether less is remembered than there is room for, whatever is rounded up."""
+    memory = get_memory(config)
+    return bool(config["window"]) and 0 < memory < config["capacity"] - 1
+
+
+class Room(Relation):
+    """How much there is room for.
+
+    A choice is (step, way). "whole": a cache of this capacity must take as many tokens.
+    "beyond": it must refuse what is more than that and the padding. "same": whether there
+    is room depends on how many tokens are stored, not on how they came or whose they are:
+    a copy of 3 tokens takes no room. "going on", of windows: sequences that only go on
+    forget in time, so that there is always room.
+    """
+
+    name = "room"
+    most = 400
+
+    def is_about(self, kind: str) -> bool:
+        return kind != "encoder"
+
+    def list_choices(self, history: History) -> Sequence[Any]:
+        config = history.program.config
+        kinds = {*list_kinds(config)}
+        if kinds <= {*SLIDING}:
+            own = [one for one in history.steps if one.name == "forward"]
+            return [(one.number, "going on") for one in own] if forgets(config) else []
+        if not kinds <= {"causal", "chunked", "encoder", "recurrent"}:
+            return []
+        if kinds == {"encoder"} or self.get_room(config) > self.most:
+            return []
+        choices: list[Any] = []
+        for step in history.steps:
+            if step.name == "forward" and not step.op["reserve"]:
+                choices += [(step.number, way) for way in ("whole", "beyond")]
+                if not has_kind(config, "recurrent"):
+                    choices.append((step.number, "same"))
+        return choices
+
+    def get_room(self, config: Mapping[str, Any]) -> int:
+        parts = list_part_configs(config)
+        sizes = [part["capacity"] for part in parts if part["kind"] != "encoder"]
+        return int(min(sizes)) * int(config["sequences"])
+
+    def derive(self, history: History, choice: tuple[int, str]) -> Derived | None:
+        number, way = choice
+        step, builder = history.get_step(number), Builder(history)
+        config = history.program.config
+        if way == "same":
+            return self.store_as_many(builder, step, UnifiedBook.before(history, number))
+        if way == "going on":
+            return self.go_on(builder, step)
+        room = self.get_room(config)
+        last = self.fill(builder, 0, room)
+        if way == "whole":
+            builder.promise(step, last, {})
+            return builder.build("what a cache of this capacity has room for")
+        last = self.fill(builder, room, config["cache_padding"])
+        builder.promise(step, last, {"error": "cache-full"})
+        return builder.build("more than a cache of this capacity has room for")
+
+    def store_as_many(
+        self, builder: Builder, step: Step, book: UnifiedBook
+    ) -> Derived | None:
+        """A pass with as many rows, where sequence 0 alone holds as many tokens."""
+        error = step.answer.get("error")
+        if book.is_muddled or error not in (None, "cache-full"):
+            return None
+        held = len(book.cells)
+        self.fill(builder, 0, held)
+        rows = range(len(step.op["positions"]))
+        op = choose_rows({**step.op, "except": [], "multimodal": []}, rows)
+        op |= {"positions": [held + row for row in rows], "sequences": [0] * len(rows)}
+        builder.claim(step, builder.add(op), {"error": error} if error else {})
+        return builder.build("where a single sequence has stored as many tokens")
+
+    def go_on(self, builder: Builder, step: Step) -> Derived | None:
+        """Every sequence goes on for longer than anything is remembered."""
+        config = builder.config
+        length = get_memory(config) + 3
+        if length * config["sequences"] > self.most:
+            return None
+        for owner in [*range(config["sequences"]), 0]:
+            begin = length if owner == 0 and builder.ops else 0
+            rows = [(-1, begin + at, owner) for at in range(length)]
+            for other in add_rows(builder, rows):
+                builder.promise(step, other, {})
+        return builder.build("of sequences that only go on, and forget in time")
+
+    def fill(self, builder: Builder, begin: int, count: int) -> int:
+        """Stores so many tokens of one sequence, in passes that each show only the last
+        few; the number of the last pass."""
+        rows = [(-1, begin + at, 0) for at in range(count)]
+        return [0, *add_rows(builder, rows)][-1]
