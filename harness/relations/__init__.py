@@ -52,7 +52,8 @@ and the plain cases. What none of these is about stays unseen:
 * which of several refusals is answered where there is reason for more than one;
 * what exactly a sliding window has let go of after a sequence stepped back: there a row
   may see less than its window, and only that it sees nothing else is checked;
-* when a recurrent cache puts a checkpoint aside, unless a sequence goes on from there;
+* when a recurrent cache puts a checkpoint aside, but for the first one, unless a sequence
+  goes on from there;
 * whether a trie under a limit lets go of the right thing, beyond plain cases;
 * whether anything is refused that need not be, where no case says that it must be
   granted.

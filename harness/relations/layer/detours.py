@@ -15,6 +15,7 @@ DETOURS = {
     "late": "snapshot of the later half, other tokens, restore",
     "split": "snapshot, its later half split off, other tokens, restore of that",
     "merged": "snapshot, split and merged, other tokens, restore",
+    "joined": "snapshots of all and of one more token, merged, restore",
     "freed": "snapshot, free, other tokens, restore",
     "fork": "a clone goes elsewhere",
     "exchange": "the cache goes elsewhere, and its clone takes its place",
@@ -43,7 +44,7 @@ class Return(Relation):
             if held.tokens and held.due is None:
                 ways = ["snapshot", "late", "freed", "fork", "exchange"]
                 if history.program.kind == "kv" and len(held.tokens) > 1:
-                    ways += ["split", "merged", "captured"]
+                    ways += ["split", "merged", "joined", "captured"]
                 if may_trim(history, held):
                     ways += ["trim", "rewind"]
                 elif history.program.kind != "kv":
@@ -86,6 +87,8 @@ class Detour:
     def go(self, way: str) -> None:
         if way == "captured":
             self.capture()
+        elif way == "joined":
+            self.join()
         elif way == "refused":
             self.be_refused()
         elif way in ("fork", "exchange"):
@@ -161,6 +164,21 @@ class Detour:
             self.add("merge", **sides, into="r0")
         if way == "split":
             self.add("close", snapshot="r1")
+
+    def join(self) -> None:
+        """A snapshot stays as it was, though the cache goes on: one of all, and one of
+        the next token, are merged. Restored, they bring each token once."""
+        length, first = len(self.tokens), self.tokens[0]
+        self.add("snapshot", **{"from": 0}, into="r0")
+        add_update(self.builder, self.cache, [first])
+        self.add("snapshot", **{"from": length}, into="r1")
+        self.add("merge", parent="r0", child="r1", into="r0")
+        self.add("update", length=1)
+        back = self.add("restore", snapshot="r0", target=length + 1)
+        self.promise(back, ok=True, offset=length + 1)
+        self.promise(self.add("state"), tags=[*self.tokens, first])
+        self.add("trim", count=1)
+        self.add("close", snapshot="r0")
 
     def capture(self) -> None:
         """What was captured stays as it was, though other tokens come by: the first token

@@ -2,7 +2,8 @@
 
 `book`: who holds which tokens. `passes`: passes, and parts of their answers. `recompute`:
 recompute. `rows`: cut, order. `independent`: alone, swap, rename. `parts`: part, image.
-`detours`: return. `sight`: mask. `room`: room. `ends`: pieces, resume.
+`detours`: return. `sight`: mask. `room`: room. `removal`: pieces.
+`resume`: resume.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 
 from harness.relations.relation import Relation
 from harness.relations.unified.detours import Return
-from harness.relations.unified.ends import Pieces, Resume
 from harness.relations.unified.independent import Alone, Rename, Swap
 from harness.relations.unified.parts import Image, Part
 from harness.relations.unified.recompute import Recompute
+from harness.relations.unified.removal import Pieces
+from harness.relations.unified.resume import Resume
 from harness.relations.unified.room import Room
 from harness.relations.unified.rows import Cut, Order
 from harness.relations.unified.sight import Mask

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from harness.contracts.base import Op
 from harness.contracts.unified.model import MAX_SEQUENCES
+from harness.relations.answers import DETOUR
 from harness.relations.history import Book, History, Step
 
 PURE = ("causal", "chunked")
@@ -46,6 +47,22 @@ def get_first_seen(config: Mapping[str, Any], position: int) -> int:
     if config["chunk"]:
         return position - position % int(config["chunk"])
     return position - int(config["window"]) if config["window"] else 0
+
+
+def list_seen(config: Mapping[str, Any], position: int) -> list[Any]:
+    """What a query at a position sees where all others are detours, up to itself."""
+    first = max(0, get_first_seen(config, position))
+    return [(at, DETOUR) for at in range(first, position + 1)]
+
+
+def get_memory(config: Mapping[str, Any]) -> int:
+    return int(config["window" if config["kind"] == "swa" else "memory"])
+
+
+def forgets(config: Mapping[str, Any]) -> bool:
+    """Whether less is remembered than there is room for, whatever is rounded up."""
+    memory = get_memory(config)
+    return bool(config["window"]) and 0 < memory < config["capacity"] - 1
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from harness.relations.derived import Builder, Derived
 from harness.relations.history import History, Step
 from harness.relations.relation import Relation
 from harness.relations.unified.book import UnifiedBook, has_kind, is_pure
-from harness.relations.unified.passes import add_rows, opens
+from harness.relations.unified.passes import add_new, add_rows, opens
 
 DETOURS = {
     "load": "save, other tokens, load",
@@ -73,10 +73,10 @@ class Return(Relation):
 
     def load(self, builder: Builder, way: str, owner: int, end: int) -> None:
         builder.add({"op": "save", "into": "r0"})
-        add_pass(builder, owner, [end, end + 1])
+        add_new(builder, owner, [end, end + 1][: builder.config["batch"]])
         remove(builder, owner, 1, 2)
         remove(builder, owner, 0)
-        add_pass(builder, owner, [0])
+        add_new(builder, owner, [0])
         builder.add({"op": "load", "from": "r0", "fresh": way == "fresh"})
 
     def fork(self, builder: Builder, owner: int, book: UnifiedBook) -> None:
@@ -98,10 +98,3 @@ class Return(Relation):
 
 def remove(builder: Builder, owner: int, begin: int, end: int | None = None) -> None:
     builder.add({"op": "remove", "sequence": owner, "begin": begin, "end": end})
-
-
-def add_pass(builder: Builder, owner: int, positions: Sequence[int]) -> None:
-    """Other tokens at these positions, as many as fit into a pass."""
-    positions = list(positions[: builder.config["batch"]])
-    owners = [owner] * len(positions)
-    builder.add({"op": "forward", "positions": positions, "sequences": owners})

@@ -27,6 +27,16 @@ def add_rows(builder: Builder, rows: Sequence[tuple[int, int, int]]) -> list[int
     return numbers
 
 
+def add_new(builder: Builder, owner: int, positions: Sequence[int]) -> list[int]:
+    """The same for new tokens of one sequence, which the first program does not have."""
+    most, numbers = builder.config["batch"], []
+    for begin in range(0, len(positions), most):
+        some = list(positions[begin : begin + most])
+        op = {"op": "forward", "positions": some, "sequences": [owner] * len(some)}
+        numbers.append(builder.add(op))
+    return numbers
+
+
 def is_pass(step: Step) -> bool:
     """A pass that was not refused, and shows something."""
     return (

@@ -9,28 +9,28 @@ from harness.contracts.unified.model import list_part_configs
 from harness.relations.derived import Builder, Derived
 from harness.relations.history import History, Step
 from harness.relations.relation import Relation
-from harness.relations.unified.book import SLIDING, UnifiedBook, has_kind, list_kinds
-from harness.relations.unified.passes import add_rows, choose_rows
-
-
-def get_memory(config: Mapping[str, Any]) -> int:
-    return int(config["window" if config["kind"] == "swa" else "memory"])
-
-
-def forgets(config: Mapping[str, Any]) -> bool:
-    """Whether less is remembered than there is room for, whatever is rounded up."""
-    memory = get_memory(config)
-    return bool(config["window"]) and 0 < memory < config["capacity"] - 1
+from harness.relations.unified.book import (
+    SLIDING,
+    UnifiedBook,
+    forgets,
+    get_memory,
+    has_kind,
+    is_pure,
+    list_kinds,
+    list_seen,
+)
+from harness.relations.unified.passes import add_new, choose_rows
 
 
 class Room(Relation):
     """How much there is room for.
 
     A choice is (step, way). "whole": a cache of this capacity must take as many tokens.
-    "beyond": it must refuse what is more than that and the padding. "same": whether there
-    is room depends on how many tokens are stored, not on how they came or whose they are:
-    a copy of 3 tokens takes no room. "going on", of windows: sequences that only go on
-    forget in time, so that there is always room.
+    "beyond": it must refuse what is more than that and the padding, and nothing of what
+    was refused may stay. "copied": where one token fewer is stored, and then copied,
+    there is still room for one. "same": whether there is room depends on how many tokens
+    are stored, not on how they came or whose they are. "going on", of windows: sequences
+    that only go on forget in time, so that there is always room.
     """
 
     name = "room"
@@ -55,6 +55,8 @@ class Room(Relation):
                 choices += [(step.number, way) for way in ("whole", "beyond")]
                 if not has_kind(config, "recurrent"):
                     choices.append((step.number, "same"))
+                if is_pure(config) and config["sequences"] > 1:
+                    choices.append((step.number, "copied"))
         return choices
 
     def get_room(self, config: Mapping[str, Any]) -> int:
@@ -71,12 +73,16 @@ class Room(Relation):
         if way == "going on":
             return self.go_on(builder, step)
         room = self.get_room(config)
+        if way == "copied":
+            return self.copy(builder, step, room)
         last = self.fill(builder, 0, room)
         if way == "whole":
             builder.promise(step, last, {})
             return builder.build("what a cache of this capacity has room for")
         last = self.fill(builder, room, config["cache_padding"])
         builder.promise(step, last, {"error": "cache-full"})
+        if not has_kind(config, "recurrent"):
+            self.write_last_again(builder, step, room)
         return builder.build("more than a cache of this capacity has room for")
 
     def store_as_many(
@@ -94,6 +100,30 @@ class Room(Relation):
         builder.claim(step, builder.add(op), {"error": error} if error else {})
         return builder.build("where a single sequence has stored as many tokens")
 
+    def write_last_again(self, builder: Builder, step: Step, room: int) -> None:
+        """The last token goes, and one that takes its place must see what it saw. If keys
+        can be turned, what comes after the gap moves up: so what was refused, and stayed
+        nevertheless, would be seen."""
+        gone = {"sequence": 0, "begin": room - 1, "end": None}
+        if builder.config["shift"]:
+            gone["end"] = room
+        builder.promise(step, builder.add({"op": "remove", **gone}), {})
+        (last,) = add_new(builder, 0, [room - 1])
+        parts = [
+            {} if part["kind"] == "encoder" else {"visible": [list_seen(part, room - 1)]}
+            for part in list_part_configs(builder.config)
+        ]
+        is_wrapper = builder.config["kind"] == "wrapper"
+        builder.promise(step, last, {"caches": parts} if is_wrapper else parts[0])
+
+    def copy(self, builder: Builder, step: Step, room: int) -> Derived | None:
+        self.fill(builder, 0, room - 1)
+        fork = {"source": 0, "target": 1, "length": room - 1}
+        builder.add({"op": "copy_prefix", **fork})
+        (last,) = add_new(builder, 0, [room - 1])
+        builder.promise(step, last, {})
+        return builder.build("where all tokens but one are stored, and copied")
+
     def go_on(self, builder: Builder, step: Step) -> Derived | None:
         """Every sequence goes on for longer than anything is remembered."""
         config = builder.config
@@ -102,13 +132,11 @@ class Room(Relation):
             return None
         for owner in [*range(config["sequences"]), 0]:
             begin = length if owner == 0 and builder.ops else 0
-            rows = [(-1, begin + at, owner) for at in range(length)]
-            for other in add_rows(builder, rows):
+            for other in add_new(builder, owner, range(begin, begin + length)):
                 builder.promise(step, other, {})
         return builder.build("of sequences that only go on, and forget in time")
 
     def fill(self, builder: Builder, begin: int, count: int) -> int:
         """Stores so many tokens of one sequence, in passes that each show only the last
         few; the number of the last pass."""
-        rows = [(-1, begin + at, 0) for at in range(count)]
-        return [0, *add_rows(builder, rows)][-1]
+        return [0, *add_new(builder, 0, range(begin, begin + count))][-1]

@@ -1,9 +1,8 @@
-"""Relations pieces and resume of unified caches: what is removed, and where a sequence
-can go on."""
+"""Relation resume of unified caches: where a sequence can go on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.contracts.base import Answer
@@ -11,41 +10,15 @@ from harness.relations.answers import DETOUR
 from harness.relations.derived import Builder, Derived
 from harness.relations.history import History, Step
 from harness.relations.relation import Relation
-from harness.relations.unified.book import UnifiedBook, get_first_seen, has_kind
-
-
-class Pieces(Relation):
-    """What is removed may go in two pieces, the later one first: positions 1 to 3 as 3,
-    and then 1 and 2."""
-
-    name = "pieces"
-
-    def is_about(self, kind: str) -> bool:
-        return kind != "recurrent"
-
-    def list_choices(self, history: History) -> Sequence[Any]:
-        if has_kind(history.program.config, "recurrent"):
-            return []
-        choices: list[Any] = []
-        for step in history.steps:
-            if step.name == "remove" and "error" not in step.answer:
-                begin, end = step.op["begin"], step.op["end"]
-                stops = (begin + 1, begin + 2) if end is None else (begin + 1, end - 1)
-                last = stops[1] if end is None else end - 1
-                middles = [at for at in stops if begin < at <= last]
-                choices += [(step.number, at) for at in dict.fromkeys(middles)]
-        return choices
-
-    def derive(self, history: History, choice: tuple[int, int]) -> Derived | None:
-        number, middle = choice
-        builder = Builder(history)
-        for step in history.steps:
-            if step.number == number:
-                builder.add({**step.op, "begin": middle})
-                builder.take(step, end=middle)
-            else:
-                builder.take(step)
-        return builder.build("with one removal in two pieces")
+from harness.relations.unified.book import (
+    SLIDING,
+    UnifiedBook,
+    forgets,
+    get_first_seen,
+    get_memory,
+    list_seen,
+)
+from harness.relations.unified.passes import add_new
 
 
 class Resume(Relation):
@@ -56,6 +29,10 @@ class Resume(Relation):
     which nothing was removed. With a window of 2, for a sequence with tokens 0 to 5, 2
     from the end: if it can go on at position 4, then after a removal from there a new
     token at position 4 must see 2 and 3 and itself.
+
+    Two are plain programs. "forgotten", of windows: a sequence goes on for long, and is
+    asked for a place whose window was let go of. "checkpoint", of states: a state is put
+    aside after the first pass; so after a second one it can go on from there.
     """
 
     name = "resume"
@@ -66,14 +43,19 @@ class Resume(Relation):
     def list_choices(self, history: History) -> Sequence[Any]:
         if not self.is_about(history.program.kind):
             return []
+        ways = [0, 1, 2, 4, *list_plain(history.program.config)]
         choices: list[Any] = []
         for step, book in UnifiedBook.along(history):
             if book.get_owners():
-                choices += [(step.number, less) for less in (0, 1, 2, 4)]
+                choices += [(step.number, way) for way in ways]
         return choices
 
-    def derive(self, history: History, choice: tuple[int, int]) -> Derived | None:
+    def derive(self, history: History, choice: tuple[int, Any]) -> Derived | None:
         number, less = choice
+        if less == "forgotten":
+            return go_back_too_far(history, history.get_step(number))
+        if less == "checkpoint":
+            return go_back_one(history, history.get_step(number))
         book, builder = UnifiedBook.before(history, number), Builder(history)
         step = history.get_step(number)
         for before in history.steps:
@@ -125,3 +107,46 @@ class Resume(Relation):
                 builder.promise(step, builder.add(op), {"result": True})
                 asked += 1
         return builder.build("of a sequence that only ever went on") if asked else None
+
+
+def list_plain(config: Mapping[str, Any]) -> list[str]:
+    """The plain programs that a cache of this config can be asked."""
+    if config["kind"] in SLIDING and forgets(config):
+        return ["forgotten"]
+    keeps = config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1)
+    return ["checkpoint"] if keeps else []
+
+
+def go_back_too_far(history: History, step: Step) -> Derived | None:
+    """With a window of 2 and a memory of 3, after the tokens 0 to 6: what is kept begins
+    at 3, so that a token at 4 would miss the one at 2. What is remembered may be one more
+    than the config says, to have room; so every other time one more token comes."""
+    builder, config = Builder(history), history.program.config
+    window = config["window"]
+    last = get_memory(config) + window + 1 + step.number % 2
+    add_new(builder, 0, range(last))
+    add_new(builder, 0, [last])
+    at = 2 * window
+    asked = {"op": "can_resume", "sequence": 0, "position": at}
+    builder.suppose(step, builder.add(asked), {"result": True})
+    go_on_at(builder, step, at, {"visible": [list_seen(config, at)]})
+    return builder.build("where the next token must see its whole window")
+
+
+def go_back_one(history: History, step: Step) -> Derived | None:
+    builder, config = Builder(history), history.program.config
+    for at in range(2):
+        add_new(builder, 0, [at])
+    asked = {"op": "can_resume", "sequence": 0, "position": 1}
+    builder.promise(step, builder.add(asked), {"result": True})
+    seen = {"visible": [list_seen(config, 1)], "states": [[DETOUR, DETOUR]]}
+    go_on_at(builder, step, 1, seen)
+    return builder.build("of a state that was put aside after the first pass")
+
+
+def go_on_at(builder: Builder, step: Step, at: int, answer: Answer) -> None:
+    """Sequence 0 loses what it has from a position on, and goes on there."""
+    gone = {"op": "remove", "sequence": 0, "begin": at, "end": None}
+    builder.promise(step, builder.add(gone), {})
+    (other,) = add_new(builder, 0, [at])
+    builder.promise(step, other, answer)
