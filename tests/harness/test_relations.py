@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.program import Program, parse_program
+from harness.relations.answers import DETOUR
 from harness.relations.check import RELATIONS, derive_one, find_contradiction
 from harness.relations.derived import Derived
 from harness.relations.history import make_history
@@ -164,6 +165,20 @@ def test_swap_and_rename() -> None:
                 {"op": "close", "snapshot": "r0"},
             ],
         ),
+        (
+            "joined",
+            [
+                {"op": "snapshot", "from": 0, "into": "r0"},
+                update(1),
+                {"op": "snapshot", "from": 3, "into": "r1"},
+                {"op": "merge", "parent": "r0", "child": "r1", "into": "r0"},
+                update(1),
+                {"op": "restore", "snapshot": "r0", "target": 4},
+                {"op": "state"},
+                {"op": "trim", "count": 1},
+                {"op": "close", "snapshot": "r0"},
+            ],
+        ),
     ],
 )
 def test_return(way: str, detour: Ops) -> None:
@@ -253,6 +268,87 @@ def test_a_sequence_that_goes_on_is_a_layer() -> None:
     derived = derive(make("unified", TWO, ops), "mask", 1)
     assert (derived.program.contract, show(derived)) == ("layer", [update(2)])
     assert derived.tags == {0: 0, 1: 2}
+
+
+def list_promises(derived: Derived) -> list[tuple[int, Any]]:
+    """(operation of the derived program, what it must answer)"""
+    return [(claim.other, claim.answer) for claim in derived.claims if claim.is_promise]
+
+
+def see(*positions: int) -> dict[str, Any]:
+    """One row that sees new tokens at these positions."""
+    return {"visible": [[(at, DETOUR) for at in positions]]}
+
+
+def remove(begin: int, end: int | None) -> dict[str, Any]:
+    return {"op": "remove", "sequence": 0, "begin": begin, "end": end}
+
+
+def test_a_full_cache_takes_nothing_more_and_keeps_nothing_of_it() -> None:
+    program = make("unified", {"kind": "causal", "capacity": 2}, [forward((0, 0))])
+    derived = derive(program, "room", (0, "full"))
+    passes = [forward((0, 0), (1, 0)), forward((2, 0)), remove(1, 2), forward((1, 0))]
+    assert show(derived) == passes
+    full = {"error": "cache-full"}
+    assert list_promises(derived) == [(0, {}), (1, full), (2, {}), (3, see(0, 1))]
+
+
+def test_a_copy_takes_no_room() -> None:
+    program = make("unified", {**TWO, "capacity": 2}, [forward((0, 0))])
+    derived = derive(program, "room", (0, "copied"))
+    copy = {"op": "copy_prefix", "source": 0, "target": 1, "length": 3}
+    ops = [forward((0, 0), (1, 0), (2, 0)), copy, forward((3, 0))]
+    assert show(derived) == ops
+    assert list_promises(derived) == [(2, {})]
+
+
+def test_a_gap_closes() -> None:
+    config = {"kind": "causal", "batch": 8, "capacity": 8}
+    program = make("unified", config, [forward((0, 0), (1, 0), (2, 0)), remove(1, 2)])
+    derived = derive(program, "pieces", (1, "gap"))
+    rows = forward(*((at, 0) for at in range(6)))
+    assert show(derived) == [rows, remove(1, 3), forward((4, 0))]
+    assert list_promises(derived) == [(1, {}), (2, see(0, 1, 2, 3, 4))]
+
+
+def test_what_was_forgotten_is_not_seen_again() -> None:
+    """Of the tokens 0 to 6 those from 3 on are kept: position 4 would miss the one at 2.
+    That nobody may go on there is no claim, only what would have to be seen."""
+    config = {"kind": "swa-memory", "window": 2, "memory": 3, "batch": 8, "capacity": 8}
+    program = make("unified", config, [forward((0, 0)), forward((1, 0)), forward((2, 0))])
+    derived = derive(program, "resume", (2, "forgotten"))
+    asked = {"op": "can_resume", "sequence": 0, "position": 4}
+    ends = [asked, remove(4, None), forward((4, 0))]
+    assert show(derived) == [
+        forward(*((at, 0) for at in range(6))),
+        forward((6, 0)),
+        *ends,
+    ]
+    assert derived.claims[0].is_condition
+    assert list_promises(derived) == [(2, {"result": True}), (3, {}), (4, see(2, 3, 4))]
+
+
+def test_a_state_goes_on_from_its_first_checkpoint() -> None:
+    config = {"kind": "recurrent", "interval": 2}
+    program = make("unified", config, [forward((0, 0)), forward((1, 0))])
+    derived = derive(program, "resume", (1, "checkpoint"))
+    asked = {"op": "can_resume", "sequence": 0, "position": 1}
+    again = [asked, remove(1, None), forward((1, 0))]
+    assert show(derived) == [forward((0, 0)), forward((1, 0)), *again]
+    read = {**see(0, 1), "states": [[DETOUR, DETOUR]]}
+    assert list_promises(derived) == [(2, {"result": True}), (3, {}), (4, read)]
+
+
+@pytest.mark.parametrize(
+    ("way", "begin", "cached"), [("before", 3, True), ("last", 4, False)]
+)
+def test_the_last_of_two_images_is_stored(way: str, begin: int, cached: bool) -> None:
+    both = forward((0, 0), (1, 0), multimodal=[0, 1])
+    derived = derive(make("unified", {"kind": "encoder"}, [both]), "image", (0, way))
+    rows = forward((3, 0), (4, 0), multimodal=[0, 1])
+    ops = [rows, {"op": "put"}, remove(begin, begin + 1), forward((5, 0))]
+    assert show(derived) == ops
+    assert list_promises(derived) == [(3, {"cached": cached})]
 
 
 def begin(*tokens: int, **more: Any) -> dict[str, Any]:

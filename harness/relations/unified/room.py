@@ -25,9 +25,9 @@ from harness.relations.unified.passes import add_new, choose_rows
 class Room(Relation):
     """How much there is room for.
 
-    A choice is (step, way). "whole": a cache of this capacity must take as many tokens.
-    "beyond": it must refuse what is more than that and the padding, and nothing of what
-    was refused may stay. "copied": where one token fewer is stored, and then copied,
+    A choice is (step, way). "full": a cache of this capacity must take as many tokens. It
+    must refuse what is more than that and the padding, and nothing of what was refused
+    may stay. "copied": where one token fewer is stored, and then copied,
     there is still room for one. "same": whether there is room depends on how many tokens
     are stored, not on how they came or whose they are. "going on", of windows: sequences
     that only go on forget in time, so that there is always room.
@@ -52,7 +52,7 @@ class Room(Relation):
         choices: list[Any] = []
         for step in history.steps:
             if step.name == "forward" and not step.op["reserve"]:
-                choices += [(step.number, way) for way in ("whole", "beyond")]
+                choices.append((step.number, "full"))
                 if not has_kind(config, "recurrent"):
                     choices.append((step.number, "same"))
                 if is_pure(config) and config["sequences"] > 1:
@@ -76,14 +76,12 @@ class Room(Relation):
         if way == "copied":
             return self.copy(builder, step, room)
         last = self.fill(builder, 0, room)
-        if way == "whole":
-            builder.promise(step, last, {})
-            return builder.build("what a cache of this capacity has room for")
+        builder.promise(step, last, {})
         last = self.fill(builder, room, config["cache_padding"])
         builder.promise(step, last, {"error": "cache-full"})
         if not has_kind(config, "recurrent"):
             self.write_last_again(builder, step, room)
-        return builder.build("more than a cache of this capacity has room for")
+        return builder.build("what a cache of this capacity has room for, and then more")
 
     def store_as_many(
         self, builder: Builder, step: Step, book: UnifiedBook
