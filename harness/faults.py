@@ -22,6 +22,11 @@ from harness.run import Divergence
 SHARD = 50
 """Programs that are run before it is seen whether they were enough."""
 
+FAR, MORE = 2, 4
+"""A mistake that shows in several ways may be found first in one that takes many
+operations. If it is further than FAR from the shortest program known, so many shards more
+may find another, as they would in a check."""
+
 
 @dataclass
 class Search:
@@ -29,6 +34,7 @@ class Search:
 
     programs: until the first that shows it, or all that were run. seconds: the same, of
     one core. operations: of the shortest program that came of it. signature: of that.
+    more: shards that were run after the first that found it.
     """
 
     backend: str
@@ -38,6 +44,7 @@ class Search:
     operations: int | None = None
     signature: str | None = None
     error: str | None = None
+    more: int = 0
     is_over: bool = False
 
     @property
@@ -205,8 +212,14 @@ class Hunt:
             search.signature = divergence.get_signature(program)
 
     def finish_shard(self, search: Search, task: Task, event: Event) -> None:
-        if search.is_found:
-            search.is_over = True
+        if search.excess is not None:
+            is_near = search.excess <= FAR or search.more == MORE
+            search.is_over = (
+                is_near or (task["shard"] + 1) * SHARD >= self.settings.programs
+            )
+            if not search.is_over:
+                search.more += 1
+                self.tasks.append(self.make_task(search, task["shard"] + 1))
             return
         search.programs = task["shard"] * SHARD + event["programs"]
         search.seconds += event["seconds"]

@@ -47,6 +47,7 @@ def generate(
     consume: Callable[[Program], None],
 ) -> None:
     """Hands `count` programs to `consume`. number: the seed."""
+    raised: list[Exception] = []
 
     @st.composite
     def programs(draw_from: Any) -> Program:
@@ -67,6 +68,13 @@ def generate(
     )
     @given(programs())
     def check(program: Program) -> None:
-        consume(program)
+        # Hypothesis asks again for what has raised, and calls it flaky if it does not.
+        if raised:
+            raise raised[0]
+        try:
+            consume(program)
+        except Exception as error:
+            raised.append(error)
+            raise
 
     check()

@@ -139,3 +139,18 @@ def test_only_what_is_declared_is_drawn() -> None:
     assert {program.config["heads"] for program in programs} == {3}
     assert {program.config["step"] for program in programs} == {2, 5}
     assert {program.config["dtype"] for program in programs} == {"float16"}
+
+
+@every_front
+def test_what_is_raised_comes_out_as_it_is(front: str) -> None:
+    """Even if it is raised once only."""
+    seen: list[Program] = []
+
+    def consume(program: Program) -> None:
+        seen.append(program)
+        if len(seen) == 7:
+            raise KeyError("the seventh")
+
+    drawer = Drawer("layer", "kv", Kind(frozenset({"update"})), ("float32",))
+    with pytest.raises(KeyError, match="the seventh"):
+        FRONTS[front](50, 0, drawer.draw, consume)
