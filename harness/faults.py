@@ -190,7 +190,10 @@ class Hunt:
         elif kind == "done":
             self.finish_shard(search, task, event)
         elif kind != "progress":
-            search.error, search.is_over = str(event.get("why", kind)), True
+            # A mistake that was found may also end or hang the worker that shrinks it.
+            search.is_over = True
+            if not search.is_found:
+                search.error = str(event.get("why", kind))
 
     def find(self, task: Task) -> Search:
         return next(
