@@ -14,9 +14,8 @@ from harness.console import Progress
 from harness.contracts.domain import SIZES
 from harness.errors import UsageError
 from harness.explore_console import describe, get_status, print_exploration
-from harness.explorer import Explorer, check_depth
+from harness.explorer import Explorer
 from harness.options import (
-    KINDS,
     Seconds,
     backends_option,
     failures_option,
@@ -82,8 +81,6 @@ def explore(
     """
     for name in backends:
         get_target(name)
-    for kind in kinds or KINDS:
-        check_depth(kind, size, depth)
     settings = Settings(
         backends=backends,
         kinds=kinds,

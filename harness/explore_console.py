@@ -105,12 +105,19 @@ def get_summary(exploration: Exploration) -> Text:
     covered = sum(survey.covered for survey in surveys)
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
     verdict = "none diverges" if not diverging else f"{diverging:,} diverge"
+    depth = exploration.depth
+    count = f"{depth} operation" + ("" if depth == 1 else "s")
     text = (
-        f"{what} of up to {exploration.depth} operations over {domains}: {covered:,},"
+        f"{what} of up to {count} over {domains}: {covered:,},"
         f" {verdict} ({outcome.seconds:.0f} s)"
     )
-    if not is_complete:
+    resumed = sum(survey.resumed for survey in surveys)
+    if resumed:
+        text += f"; {resumed:,} of them in an earlier run"
+    if outcome.is_cut:
         text += "; stopped before the end: --resume goes on from here"
+    elif not is_complete:
+        text += "; what was left out comes behind an error"
     good = outcome.get_exit_status() == 0
     style = "green" if good and is_complete else "yellow" if good else "bold red"
     return Text(text, style)
@@ -140,11 +147,13 @@ def describe(exploration: Exploration) -> dict[str, Any]:
         "size": exploration.size,
         "depth": exploration.depth,
         "seconds": round(outcome.seconds, 2),
-        "complete": all(survey.is_complete for survey in exploration.surveys),
+        "complete": bool(exploration.surveys)
+        and all(survey.is_complete for survey in exploration.surveys),
         "exit_status": outcome.get_exit_status(),
         "versions": outcome.versions,
         "unavailable": outcome.unavailable,
         "dead": outcome.dead,
+        "errors": {pair.name: pair.errors for pair in outcome.pairs if pair.errors},
         "pairs": [describe_survey(survey) for survey in exploration.surveys],
     }
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.campaign import Campaign, make_task, say_unavailable
-from harness.contracts import CONTRACTS
 from harness.contracts.base import Op
 from harness.errors import UsageError
 from harness.journal import Journal
@@ -89,6 +87,8 @@ class Explorer(Campaign):
             event = pool.call({**self.make_task(pair, 0), "do": "survey"})
             if event["event"] == "done":
                 self.exploration.surveys.append(self.make_survey(pair, event))
+            elif event["event"] == "unavailable":
+                raise UsageError(f"{pair.name}: {event['why']}")
             else:
                 pair.errors.append(say_unavailable(event))
             self.watch(self.outcome)
@@ -101,7 +101,8 @@ class Explorer(Campaign):
             "size": size,
             "depth": depth,
             "domain": event["digest"],
-            "versions": self.outcome.versions,
+            "code": event["code"],
+            "versions": event["versions"],
         }
         name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
         journal = Journal(self.settings.failures, name, about, len(parts))
@@ -146,19 +147,3 @@ class Explorer(Campaign):
     def find_survey(self, task: Task) -> Survey:
         pair = self.find_pair(task)
         return next(each for each in self.exploration.surveys if each.pair is pair)
-
-
-def check_depth(kind: str, size: str, depth: int) -> None:
-    """Raises UsageError if the programs are more than anybody can wait for."""
-    rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
-    moves = len(rules.get_domain(kind, size).moves)
-    if moves**depth > MOST:
-        raise UsageError(
-            f"--depth {depth}: {moves} operations of {kind} make up to"
-            f" {moves**depth:.0e} programs; choose at most {int(math.log(MOST, moves))},"
-            " or a smaller --size"
-        )
-
-
-MOST = 10**10
-"""Programs, before those that are not legal are left out: weeks."""

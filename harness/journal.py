@@ -63,18 +63,18 @@ class Journal:
 
     def begin(self) -> None:
         """A new file, in the place of an older one."""
-        self.append(self.header, "w")
+        self.write(json.dumps(self.header) + "\n", "w")
 
     def add(self, part: int, counts: Mapping[str, Any]) -> None:
         """A part is over."""
         kept = {name: counts[name] for name in COUNTS}
-        self.append({"part": part, "counts": kept}, "a")
+        self.write(json.dumps({"part": part, "counts": kept}) + "\n", "a")
 
-    def append(self, line: Mapping[str, Any], mode: str) -> None:
+    def write(self, text: str, mode: str) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open(mode) as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(text)
         except OSError as error:
             raise UsageError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another"
@@ -82,8 +82,8 @@ class Journal:
             ) from None
 
     def load(self) -> dict[int, dict[str, Any]]:
-        """Part → its counts, of all that are over. Raises UsageError if there is no such
-        file, or if it is about something else."""
+        """Part → its counts, of all that are over; none if there is no such file. Raises
+        UsageError if it is about something else."""
         try:
             if self.path.stat().st_size > MAX_BYTES:
                 raise UsageError(f"{self.path}: larger than {MAX_BYTES >> 20} MiB")
@@ -92,15 +92,16 @@ class Journal:
             return {}
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{self.path}: cannot be read ({error})") from None
-        header, *rest = lines
-        if lines.pop():  # it was cut off, and what comes next must not be added to it
-            self.path.write_text("".join(f"{line}\n" for line in lines))
-        if self.parse(header, 1) != self.header:
+        is_cut = bool(lines.pop())
+        if not lines or self.parse(lines[0], 1) != self.header:
             raise UsageError(
-                f"{self.path}: is about something else (another version of a package,"
-                " other operations, another size or depth); start anew without --resume"
+                f"{self.path}: is about something else (other code, another version of a"
+                " package, other operations); start anew without --resume"
             )
-        return dict(self.iterate(rest[:-1]))
+        parts = dict(self.iterate(lines[1:]))
+        if is_cut:  # what comes next must not be added to half a line
+            self.write("".join(f"{line}\n" for line in lines), "w")
+        return parts
 
     def iterate(self, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in enumerate(lines, 2):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.backend import Backend
 from harness.contracts.domain import fit
+from harness.errors import UsageError
 from harness.fronts.draw import Drawer
 from harness.fronts.every import ROOT, Walk
 from harness.program import drop_defaults
+from harness.registry import get_target, hash_code
 from harness.shard import Shard
 
 if TYPE_CHECKING:
     from harness.worker import Worker
+
+MOST = 10**10
+"""Programs, before those that are not legal are left out: weeks."""
 
 BEHIND, LONGEST = 3, 4
 """Operations behind the beginning that a part has in common; and in it, at most."""
@@ -57,8 +63,15 @@ class Part(Shard):
         """What there is to run: the domain, and where its parts begin."""
         drawer = self.make_drawer()
         walk = make_walk(drawer, self.task["size"], self.backend)
-        world = walk.world
-        length = min(LONGEST, max(1, self.task["depth"] - BEHIND))
+        world, depth = walk.world, self.task["depth"]
+        moves = len(world.moves)
+        if moves**depth > MOST:
+            raise UsageError(
+                f"--depth {depth}: {moves} operations make up to {moves**depth:.0e}"
+                f" programs; choose at most {int(math.log(MOST, moves))}, or a smaller"
+                " --size"
+            )
+        length = min(LONGEST, max(1, depth - BEHIND))
         parts = [
             [list(branch.path), branch.covered]
             for branch in walk.find_longest(ROOT, length)
@@ -73,4 +86,6 @@ class Part(Shard):
             "parts": parts,
             "avoided": walk.avoided,
             "digest": hashlib.sha256(text.encode()).hexdigest()[:12],
+            "code": hash_code(get_target(self.task["backend"])),
+            "versions": dict(self.backend.versions),
         }

@@ -6,11 +6,13 @@ A backend's module is imported here and nowhere else, and only when it is asked 
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, get_args
 
 from harness.backend import Alignment, Backend, Kind, Lifetime, Planted
@@ -193,3 +195,19 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
                 f"declares {kind}, but its cache ({type(cache).__name__}) has no"
                 f" method {method}"
             )
+
+
+def hash_code(target: str) -> str:
+    """A digest of the Python files that a backend, the reference and the harness are made
+    of: another one if any of them was changed. target: "module:factory"."""
+    digest = hashlib.sha256()
+    root = target.partition(":")[0].partition(".")[0]
+    for name in sorted({root, "harness", "reference"}):
+        spec = importlib.util.find_spec(name)
+        folders = (spec and spec.submodule_search_locations) or ()
+        files = [file for folder in folders for file in Path(folder).rglob("*.py")]
+        if spec and spec.origin and Path(spec.origin).is_file():
+            files.append(Path(spec.origin))
+        for file in sorted(set(files)):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]

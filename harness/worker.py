@@ -35,6 +35,8 @@ from harness.shrink import Clock, Shrinker
 from harness.supported import is_known, why_unsupported
 from harness.text import say_error
 
+RELATE_SECONDS = 10.0
+
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -70,17 +72,22 @@ class Worker:
         return self.backends[name]
 
     def run(
-        self, program: Program, backend: Backend, every: bool, only: str | None = None
+        self, program: Program, backend: Backend, every: bool, wanted: str | None = None
     ) -> Result:
-        """Runs a program with the record kept. only: see `run_any`."""
+        """Runs a program with the record kept. wanted: see `run_any`."""
         self.record.begin(program, self.asked)
         step = self.record.step
-        return run_any(program, backend, every=every, on_step=step, only=only)
+        return run_any(program, backend, every=every, on_step=step, wanted=wanted)
 
     def run_both(self, program: Program, backend: Backend) -> Result:
         """With every check at every step and, if that agrees, with the costly ones at
-        some steps, as it ran among others: to watch an array can hide a bug in it."""
-        result = self.run(program, backend, every=True)
+        some steps, as it ran among others: to watch an array can hide a bug in it. If the
+        program says how it failed, that is looked for first."""
+        said = program.meta.get("signature")
+        wanted = said if isinstance(said, str) else None
+        result = self.run(program, backend, True, wanted)
+        if result.divergence is None and backend is REFERENCE:
+            return self.run(program, backend, every=True)
         return result if result.divergence else self.run(program, backend, every=False)
 
     def shrink(
@@ -101,7 +108,7 @@ class Worker:
         is_misuse = backend is REFERENCE or breaks_usage(program)
 
         def find(candidate: Program, every: bool) -> Divergence | None:
-            found = self.run(candidate, backend, every, divergence.what).divergence
+            found = self.run(candidate, backend, every, signature).divergence
             if found is not None and not is_misuse and breaks_usage(candidate):
                 return None
             if found is None or found.get_signature(candidate) == signature:
@@ -245,9 +252,13 @@ def do_ledger(
 def do_relate(
     worker: Worker, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Which of several failures are likely one bug; see `find_likely`."""
+    """Which of several failures are likely one bug; see `find_likely`. When time is up,
+    nothing more is said."""
+    deadline = time.monotonic() + RELATE_SECONDS
 
     def find(program: Program) -> str | None:
+        if time.monotonic() > deadline:
+            return None
         if why_too_large(program) or why_unsupported(program, backend):
             return None
         divergence = worker.run_both(program, backend).divergence

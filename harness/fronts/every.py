@@ -42,8 +42,8 @@ ROOT = Branch((), (), 0)
 class Walk:
     """The tree of the programs over the part of a domain that a backend declares.
 
-    avoided: how many programs were left out because they end
-    with what the ledger knows; those that would go on behind are not counted.
+    avoided: how many programs were left out because they end with what the ledger knows;
+    those that would go on behind are not counted.
     """
 
     def __init__(self, rules: Contract, world: World, is_known: IsKnown) -> None:

@@ -70,13 +70,14 @@ def find_contradiction(
     program: Program,
     every: bool = True,
     applied: Applied | None = None,
-    only: str | None = None,
+    wanted: str | None = None,
 ) -> Divergence | None:
     """Where the reference contradicts itself: the first answer to `program` that is not
     what follows from what it answers to another one.
 
     every: try all that can be derived, not one program for each relation. applied: is
-    counted up. only: the name of the one relation to try.
+    counted up. wanted: the signature that the contradiction must have; others are passed
+    over.
     """
     try:
         answers = trace(program)
@@ -89,13 +90,13 @@ def find_contradiction(
     derive = derive_all if every else derive_some
     relations = [
         relation
-        for relation in RELATIONS.get(program.contract, ())
-        if only in (None, relation.name)
+        for relation in RELATIONS[program.contract]
+        if wanted is None or wanted.endswith(f"-{relation.name}")
     ]
     for relation, derived in derive(program, answers, relations):
         if applied is not None:
             applied[relation.name] += 1
         divergence = find_broken_claim(relation, program, derived)
-        if divergence:
+        if divergence and wanted in (None, divergence.get_signature(program)):
             return divergence
     return None

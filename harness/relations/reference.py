@@ -62,16 +62,18 @@ def run_any(
     every: bool = False,
     coverage: Coverage | None = None,
     on_step: Callable[[int], None] | None = None,
-    only: str | None = None,
+    wanted: str | None = None,
 ) -> Result:
     """A program on a backend beside the reference, or on the reference alone: until its
-    end, or its first divergence. every: make the costly checks too. only: of the
-    relations between answers of the reference, the one to try.
+    end, or its first divergence. every: make the costly checks too. wanted: of what the
+    reference contradicts, only what has this signature.
     """
     if backend is not REFERENCE:
         return run(program, backend, every, coverage, on_step)
     result = walk(program, coverage, on_step)
-    result.divergence = result.divergence or find_contradiction(program, every, only=only)
+    result.divergence = result.divergence or find_contradiction(
+        program, every, wanted=wanted
+    )
     return result
 
 

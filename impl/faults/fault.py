@@ -152,6 +152,7 @@ class Inventor:
     ) -> str:
         """One more; its id. named: has its name and its description."""
         id = named.__name__.replace("_", "-")
+        assert id not in self.faults, f"two mistakes are called {id}"
         mistake = " ".join(cleandoc(named.__doc__ or "").split())
         own = self.contract, id, INVENTED, kind, mistake, shortest, change
         fault = make_plain_fault(*own)

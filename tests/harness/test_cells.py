@@ -80,6 +80,9 @@ def test_without_misuse_fewer_cells_can_be_reached(contract: str, kind: str) -> 
     cells = CONTRACTS[contract].list_cells(kind, declared)
     assert set(counted) <= set(cells)
     assert len(counted) > 0.8 * len(cells)
+    every = CONTRACTS[contract].list_cells(kind, replace(declared, refuses=True))
+    assert set(cells) <= set(every)
+    assert len(cells) < len(every) or kind in ("kv", "rotating", "state", "encoder")
 
 
 def test_with_fewer_operations_there_are_fewer_cells() -> None:

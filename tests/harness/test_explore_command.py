@@ -131,6 +131,23 @@ def test_a_journal_about_something_else_is_told(
     assert "start anew without --resume" in ended.words
 
 
+def test_other_code_is_something_else(lockstep: Lockstep, tmp_path: Path) -> None:
+    """What an older version of a cache did says nothing about this one."""
+    module = tmp_path / "edited.py"
+    text = "from tests.harness.misbehaving import correct as make\n"
+    module.write_text(text)
+    arguments = ("--backend", "edited:make", "--depth", 2, "--failures", tmp_path)
+    path = {"PYTHONPATH": str(tmp_path)}
+    assert lockstep("explore", *arguments, **path).status == 0
+    again = lockstep("explore", *arguments, "--resume", **path)
+    assert "30, none diverges" in again.words
+    assert "30 of them in an earlier run" in again.words
+    module.write_text(text + "# edited\n")
+    edited = lockstep("explore", *arguments, "--resume", **path)
+    assert edited.status == 2
+    assert "is about something else (other code" in edited.words
+
+
 def test_time_is_up(lockstep: Lockstep, tmp_path: Path) -> None:
     arguments = ("--depth", 6, "--time", 1)
     ended = explore(lockstep, tmp_path, *CORRECT, *arguments)
@@ -141,7 +158,7 @@ def test_time_is_up(lockstep: Lockstep, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--depth", 12), "choose at most 7, or a smaller --size"),
+        (("--depth", 12, "--size", "standard"), "choose at most 9, or a smaller --size"),
         (("--depth", 0), "0 is not in the range 1<=x<=16"),
         (("--size", "huge"), "'huge' is not one of 'tiny', 'small', 'standard'"),
         (("--kind", "kw"), "there is no kind kw"),

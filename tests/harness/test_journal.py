@@ -106,3 +106,16 @@ def test_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "explored").write_text("a file in the place of the folder")
     with pytest.raises(UsageError, match="choose another folder with --failures"):
         make(tmp_path).begin()
+
+
+def test_half_a_line_cannot_be_taken_away(tmp_path: Path) -> None:
+    journal = write(tmp_path)
+    text = journal.path.read_text()[:-1]
+    journal.path.unlink()
+    journal.path.mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        journal.load()
+    journal.path.rmdir()
+    journal.path.write_text(text)
+    assert journal.load() == {1: COUNTS}
+    assert journal.path.read_text().endswith("}\n")

@@ -404,7 +404,7 @@ def test_a_contradiction_says_what_both_answered(monkeypatch: pytest.MonkeyPatch
     program = make(
         "layer", {"kind": "kv"}, [update(3), {"op": "trim", "count": 1}, update(1)]
     )
-    divergence = find_contradiction(program, only="recompute")
+    divergence = find_contradiction(program, wanted="layer-kv-update-recompute")
     assert divergence is not None
     assert divergence.get_signature(program) == "layer-kv-update-recompute"
     assert divergence.message == (

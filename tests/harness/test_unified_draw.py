@@ -28,8 +28,8 @@ def declare(kind: str, refuses: bool = False) -> Kind:
 
 
 @cache
-def draw(kind: str, misuse: bool = False) -> list[Program]:
-    drawer = Drawer("unified", kind, declare(kind, misuse), ("float32",), misuse=1)
+def draw(kind: str, refuses: bool = False) -> list[Program]:
+    drawer = Drawer("unified", kind, declare(kind, refuses), ("float32",), misuse=1)
     source = RandomSource(5)
     return [drawer.draw(source) for _ in range(PROGRAMS)]
 
@@ -97,7 +97,7 @@ def test_ordinary_programs_break_no_rule_of_usage(kind: str) -> None:
 def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
     refused: Counter[str] = Counter()
     steps = 0
-    for program in draw(kind, misuse=True)[:100]:
+    for program in draw(kind, refuses=True)[:100]:
         steps += len(program.ops)
         for op, answer in zip(program.ops, trace(program), strict=True):
             refused[op["op"]] += answer == {"error": "usage"}
@@ -113,7 +113,7 @@ def test_programs_are_total(kind: str) -> None:
     """Whatever is left out, the rest can be traced, and is the same after a detour
     through JSON."""
     random = Random(3)
-    for program in draw(kind, misuse=True)[:40]:
+    for program in draw(kind, refuses=True)[:40]:
         document = program.to_json()
         document["ops"] = [op for op in document["ops"] if random.random() < 0.5]
         left = parse_program(document, "here")

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.contracts import CONTRACTS
-from impl.faults import FAULTS, invented
-from impl.faults.fault import INVENTED, NATURES
+from impl.faults import FAULTS, invented, layer, prefix, unified
+from impl.faults.fault import NATURES, Inventor
 
 OPERATIONS = [
     (contract.name, operation)
@@ -27,6 +27,17 @@ def test_every_operation_has_two_invented_faults_of_different_natures(
 
 
 def test_ids_are_told_apart_and_say_what_is_wrong() -> None:
-    tables = [fault.id for fault in FAULTS.values() if fault.source != INVENTED]
-    assert len(set(tables)) + len(invented.FAULTS) == len(FAULTS)
+    tables = (layer, unified, prefix, invented.layer, invented.unified, invented.prefix)
+    assert sum(len(table.FAULTS) for table in tables) == len(FAULTS)
     assert all(len(fault.mistake) > 10 for fault in FAULTS.values())
+
+
+def test_two_mistakes_cannot_have_one_name() -> None:
+    invent = Inventor("layer")
+
+    def change(cache: object) -> None:
+        """A mistake."""
+
+    invent("update", "bound", "kv", 1)(change)
+    with pytest.raises(AssertionError, match="two mistakes are called change"):
+        invent("trim", "bound", "kv", 1)(change)
