@@ -15,7 +15,7 @@ from rich.text import Text
 
 from harness import __version__
 from harness.campaign import Campaign, get_crash
-from harness.command import command, count_cores
+from harness.command import command
 from harness.console import (
     Progress,
     draw_progress,
@@ -36,7 +36,10 @@ from harness.options import (
     Seconds,
     backends_option,
     failures_option,
+    jobs_option,
+    json_option,
     kinds_option,
+    seconds_option,
     step_option,
 )
 from harness.outcome import PROFILES, Settings
@@ -94,18 +97,16 @@ def main() -> None:
 @click.option(
     "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
 )
-@click.option("--time", "seconds", type=Seconds(0), metavar="S", help="Stop then.")
+@seconds_option
 @click.option(
     "--front",
     type=click.Choice(list(FRONTS)),
     help="What makes the programs; default: hypothesis.",
 )
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
-)
+@jobs_option
 @step_option
 @failures_option
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@json_option
 @command
 def check(
     backends: Sequence[str],
@@ -115,7 +116,7 @@ def check(
     seed: int | None,
     seconds: float | None,
     front: str | None,
-    jobs: int | None,
+    jobs: int,
     step_time: float,
     failures: Path,
     as_json: bool,
@@ -132,7 +133,7 @@ def check(
         front=front or PROFILES[profile].front,
         seed=seed,
         seconds=seconds,
-        jobs=jobs or count_cores(),
+        jobs=jobs,
         failures=failures,
         step_seconds=step_time,
     )

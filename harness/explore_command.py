@@ -9,17 +9,19 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command, count_cores
+from harness.command import command
 from harness.console import Progress
 from harness.contracts.domain import SIZES
 from harness.errors import UsageError
 from harness.explore_console import describe, get_status, print_exploration
 from harness.explorer import Explorer
 from harness.options import (
-    Seconds,
     backends_option,
     failures_option,
+    jobs_option,
+    json_option,
     kinds_option,
+    seconds_option,
     step_option,
 )
 from harness.outcome import Settings
@@ -53,14 +55,12 @@ Examples:
     show_default=True,
     help="How many operations there are: about 8, 20 or 35.",
 )
-@click.option("--time", "seconds", type=Seconds(0), metavar="S", help="Stop then.")
+@seconds_option
 @click.option("--resume", is_flag=True, help="Go on where an earlier run has stopped.")
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
-)
+@jobs_option
 @step_option
 @failures_option
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@json_option
 @command
 def explore(
     backends: Sequence[str],
@@ -69,7 +69,7 @@ def explore(
     size: str,
     seconds: float | None,
     resume: bool,
-    jobs: int | None,
+    jobs: int,
     step_time: float,
     failures: Path,
     as_json: bool,
@@ -85,7 +85,7 @@ def explore(
         backends=backends,
         kinds=kinds,
         seconds=seconds,
-        jobs=jobs or count_cores(),
+        jobs=jobs,
         failures=failures,
         step_seconds=step_time,
     )

@@ -9,11 +9,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command, count_cores
+from harness.command import command
 from harness.console import Progress
 from harness.faults import Hunt
 from harness.faults_console import get_status, print_searches
-from harness.options import backends_option, failures_option, step_option
+from harness.options import (
+    backends_option,
+    failures_option,
+    jobs_option,
+    json_option,
+    step_option,
+)
 from harness.outcome import Settings
 from harness.registry import get_target, list_names
 
@@ -36,19 +42,17 @@ Examples:
     help="After so many a fault counts as not found.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), help="Worker processes; default: all cores."
-)
+@jobs_option
 @step_option
 @failures_option
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@json_option
 @command
 def faults(
     backends: Sequence[str],
     ids: Sequence[str],
     programs: int,
     seed: int,
-    jobs: int | None,
+    jobs: int,
     step_time: float,
     failures: Path,
     as_json: bool,
@@ -63,7 +67,7 @@ def faults(
         backends=backends,
         programs=programs,
         seed=seed,
-        jobs=jobs or count_cores(),
+        jobs=jobs,
         failures=failures,
         step_seconds=step_time,
     )

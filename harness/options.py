@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from harness.command import count_cores
 from harness.contracts import CONTRACTS
 from harness.program import suggest
 
@@ -60,4 +61,16 @@ step_option = click.option(
     show_default=True,
     metavar="S",
     help="Seconds after which a step counts as hanging.",
+)
+seconds_option = click.option(
+    "--time", "seconds", type=Seconds(0), metavar="S", help="Stop then."
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    default=count_cores,
+    help="Worker processes; default: all cores.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
 )
