@@ -61,6 +61,7 @@ class Cells:
             found: Ints = np.flatnonzero(window == 0)[:count]
             if len(found) == count:
                 return found + self.lowest
+            assert self.lowest + size < len(self.bits), "fewer are free than were counted"
             size *= 4
 
     def release(self, owner: int, cells: Ints) -> None:
