@@ -23,10 +23,10 @@ class KVCacheBase(LayerCache):
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
-        end = position + arrays[0].shape[2]
-        self.memory.secure(position, end)
-        self.memory.reserve(arrays, position, end)
-        self.memory.write(position, end, arrays)
+        memory, end = self.memory, position + arrays[0].shape[2]
+        memory.secure(position, end)
+        memory.reserve(arrays, position, end)
+        memory.write(position, end, arrays)
 
     def view(self) -> Arrays | None:
         """K and V of all tokens; None if there are none."""

@@ -23,12 +23,13 @@ class RotatingCacheBase(WholeSnapshots):
         """Appends K [1, heads, length, key_dim] and V; returns those of the last
         window - 1 old tokens and of all new ones, in the order of positions."""
         length = keys.shape[2]
-        first, end = self.offset - self.count_before(length), self.offset + length
-        self.memory.secure(self.offset, end)
-        self.memory.reserve((keys, values), first, self.offset, end - first)
-        self.memory.write(self.offset, end, (keys, values))
+        memory, begin, arrays = self.memory, self.offset, (keys, values)
+        first, end = begin - self.count_before(length), begin + length
+        memory.secure(begin, end)
+        memory.reserve(arrays, first, begin, end - first)
+        memory.write(begin, end, arrays)
         self.advance(length)
-        return self.memory.read(first, end)
+        return memory.read(first, end)
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts a window in the place of all that is there."""

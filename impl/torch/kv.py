@@ -6,9 +6,8 @@ import torch
 
 from impl.shared.kv import KVCacheBase
 from impl.shared.memory import Linear, compute_capacity
+from impl.torch.buffer import Buffer, Pair, clone, get_bytes
 from impl.torch.masks import BOOLEAN, make_band
-
-Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class LinearMemory(Linear):
@@ -21,7 +20,7 @@ class LinearMemory(Linear):
     def __init__(self, step: int, fill: float | None) -> None:
         super().__init__()
         self.step, self.fill = step, fill
-        self.buffers: Pair | None = None
+        self.buffers: tuple[Buffer, Buffer] | None = None
         self.capacity = 0
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
@@ -32,33 +31,28 @@ class LinearMemory(Linear):
         for snapshot in list(self.named):
             if snapshot.end > used:
                 snapshot.own()
-        capacity = compute_capacity(self.capacity, needed, self.step)
-        fresh = tuple(self.allocate(array, capacity) for array in like)
-        if self.buffers is not None:
-            for old, new in zip(self.buffers, fresh, strict=True):
-                new[:, :, :used] = old[:, :, :used]
-        self.buffers = fresh[0], fresh[1]
-        self.capacity = capacity
+        old = self.read(0, used) if used else None
+        self.capacity = compute_capacity(self.capacity, needed, self.step)
+        self.buffers = self.allocate(like[0]), self.allocate(like[1])
+        if old is not None:
+            self.write(0, used, old)
 
-    def allocate(self, like: torch.Tensor, capacity: int) -> torch.Tensor:
-        batch, heads, _, dim = like.shape
-        buffer = like.new_empty((batch, heads, capacity, dim))
-        return buffer if self.fill is None else buffer.fill_(self.fill)
+    def allocate(self, like: torch.Tensor) -> Buffer:
+        return Buffer.allocate(like, self.capacity, self.fill)
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        keys[:, :, begin:end] = arrays[0]
-        values[:, :, begin:end] = arrays[1]
+        places = keys.take(begin, end), values.take(begin, end)
+        torch._foreach_copy_(places, arrays)
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
         keys, values = self.buffers
-        return keys[:, :, begin:end], values[:, :, begin:end]
+        return keys.take(begin, end), values.take(begin, end)
 
     def copy(self, begin: int, end: int) -> Pair:
-        keys, values = self.read(begin, end)
-        return keys.clone(), values.clone()
+        return clone(self.read(begin, end))
 
     def join(self, left: Pair, right: Pair) -> Pair:
         return (
@@ -67,7 +61,7 @@ class LinearMemory(Linear):
         )
 
     def get_bytes(self, arrays: Pair) -> int:
-        return arrays[0].nbytes + arrays[1].nbytes
+        return get_bytes(arrays)
 
     def clear(self) -> None:
         self.buffers, self.capacity, self.form = None, 0, None
@@ -101,8 +95,8 @@ class KVCache(KVCacheBase):
 
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
         keys, values = arrays
-        left = keys[:, :, :at].clone(), values[:, :, :at].clone()
-        return left, (keys[:, :, at:].clone(), values[:, :, at:].clone())
+        left = clone((keys[:, :, :at], values[:, :, :at]))
+        return left, clone((keys[:, :, at:], values[:, :, at:]))
 
     def clone(self) -> KVCache:
         """An independent cache with the same tokens and memory of its own."""

@@ -6,19 +6,17 @@ import torch
 
 from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
+from impl.torch.buffer import Pair, TwinBuffer, clone, get_bytes
 from impl.torch.masks import BOOLEAN, make_band
-
-Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class RingMemory(Ring):
     """K and V of position p in slot p mod capacity, in two buffers
-    [1, heads, 2, capacity, dim]: the ring and its twin, one behind the other.
+    [1, heads, 2 * capacity, dim]: the ring and its twin, one behind the other.
 
-    A write goes to both in one operation. Seen as [1, heads, 2 * capacity, dim], any
-    `capacity` positions in a row are then one slice, in order, wherever the ring stands:
-    nothing is ever rolled or concatenated, and a step moves its own tokens only. The
-    price is the memory of the twin.
+    A write goes to both in one operation. Any `capacity` positions in a row are then one
+    slice, in order, wherever the ring stands: nothing is ever rolled or concatenated, and
+    a step moves its own tokens only. The price is the memory of the twin.
 
     window: beyond it the ring grows only as far as it must.
     """
@@ -26,7 +24,7 @@ class RingMemory(Ring):
     def __init__(self, window: int, step: int, fill: float | None) -> None:
         super().__init__()
         self.window, self.step, self.fill = window, step, fill
-        self.buffers: Pair | None = None
+        self.buffers: tuple[TwinBuffer, TwinBuffer] | None = None
         self.capacity = 0
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
@@ -41,36 +39,42 @@ class RingMemory(Ring):
         if old is not None:
             self.write(begin, end, old)
 
-    def allocate(self, like: torch.Tensor) -> torch.Tensor:
-        batch, heads, _, dim = like.shape
-        buffer = like.new_empty((batch, heads, 2, self.capacity, dim))
-        return buffer if self.fill is None else buffer.fill_(self.fill)
+    def allocate(self, like: torch.Tensor) -> TwinBuffer:
+        return TwinBuffer.allocate(like, 2 * self.capacity, self.fill)
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
-        """Puts at most `capacity` positions into the ring and its twin; in two pieces
-        where the ring turns."""
+        """Puts at most `capacity` positions into the ring and its twin."""
         assert self.buffers is not None
         slot = begin % self.capacity
-        fits = min(end - begin, self.capacity - slot)
-        for buffer, array in zip(self.buffers, arrays, strict=True):
-            both = array.unsqueeze(2)  # [1, heads, 1, tokens, dim]
-            buffer[:, :, :, slot : slot + fits] = both[:, :, :, :fits]
-            if fits < end - begin:
-                buffer[:, :, :, : end - begin - fits] = both[:, :, :, fits:]
+        keys, values = self.buffers
+        if end - begin == 1:
+            places = keys.take_pair(slot), values.take_pair(slot)
+            torch._foreach_copy_(places, arrays)
+        else:
+            self.write_chunk(keys, slot, arrays[0])
+            self.write_chunk(values, slot, arrays[1])
+
+    def write_chunk(self, buffer: TwinBuffer, slot: int, array: torch.Tensor) -> None:
+        """In two pieces where the ring turns."""
+        length = array.shape[2]
+        fits = min(length, self.capacity - slot)
+        both = array.unsqueeze(2)  # [1, heads, 1, tokens, dim]
+        buffer.take_both(slot, slot + fits).copy_(both[:, :, :, :fits])
+        if fits < length:
+            buffer.take_both(0, length - fits).copy_(both[:, :, :, fits:])
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
         slot = begin % self.capacity
-        keys, values = (buffer.flatten(2, 3) for buffer in self.buffers)
+        keys, values = self.buffers
         stop = slot + end - begin
-        return keys[:, :, slot:stop], values[:, :, slot:stop]
+        return keys.take(slot, stop), values.take(slot, stop)
 
     def copy(self, begin: int, end: int) -> Pair:
-        keys, values = self.read(begin, end)
-        return keys.clone(), values.clone()
+        return clone(self.read(begin, end))
 
     def get_bytes(self, arrays: Pair) -> int:
-        return arrays[0].nbytes + arrays[1].nbytes
+        return get_bytes(arrays)
 
     def clear(self) -> None:
         self.buffers, self.capacity, self.form = None, 0, None

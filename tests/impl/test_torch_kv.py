@@ -23,7 +23,7 @@ def fill(cache: KVCache, feed: Feed, count: int) -> KVCache:
 def get_places(cache: KVCache) -> tuple[int, int]:
     assert cache.memory.buffers is not None
     keys, values = cache.memory.buffers
-    return keys.data_ptr(), values.data_ptr()
+    return keys.tensor.data_ptr(), values.tensor.data_ptr()
 
 
 def test_a_step_copies_nothing_until_the_memory_is_full(feed: Feed, see: See) -> None:

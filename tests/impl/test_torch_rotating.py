@@ -24,7 +24,7 @@ def fill(cache: RotatingCache, feed: Feed, count: int) -> RotatingCache:
 def get_places(cache: RotatingCache) -> tuple[int, int]:
     assert cache.memory.buffers is not None
     keys, values = cache.memory.buffers
-    return keys.data_ptr(), values.data_ptr()
+    return keys.tensor.data_ptr(), values.tensor.data_ptr()
 
 
 @pytest.mark.parametrize("step", [1, 3, 8, 256])

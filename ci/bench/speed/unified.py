@@ -1,0 +1,100 @@
+"""Work on a pool of cells, whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ci.bench.speed.workloads import SEQUENCES, VISIBLE
+from impl.shared.causal import CausalCacheBase, Sizes
+
+Open = Callable[[Sizes], Any]
+Feed = Callable[[int], tuple[Any, Any]]
+"""K and V of so many tokens."""
+
+FILL = 8192
+"""Rows of a pass while a pool is filled."""
+
+
+def open_filled(cache: CausalCacheBase, before: int, rows: int) -> None:
+    """`before` tokens of sequence 0, and an open pass of `rows` more."""
+    for begin, end in ((0, before), (before, before + rows)):
+        if begin < end:
+            cache.forward(range(begin, end), [0] * (end - begin))
+
+
+class Decoding:
+    """SEQUENCES sequences that get one token each, in a pool that is full but for these.
+
+    A window of VISIBLE tokens is seen, and all are kept. The tokens that are seen are
+    neighbours, whatever the size of the pool.
+    """
+
+    def __init__(self, cells: int, open_cache: Open, feed: Feed) -> None:
+        capacity = cells // SEQUENCES
+        self.most = min(32, capacity - VISIBLE)
+        # A memory as large as the capacity keeps everything.
+        sizes = Sizes(SEQUENCES, capacity, FILL, window=VISIBLE - 1, memory=capacity)
+        self.cache, self.ends = open_cache(sizes), [0] * SEQUENCES
+        filled = capacity - self.most
+        while self.ends[0] < filled - VISIBLE:
+            self.forward(min(FILL // SEQUENCES, filled - VISIBLE - self.ends[0]))
+        while self.ends[0] < filled:
+            self.forward(1)
+        self.filled, self.new = list(self.ends), feed(SEQUENCES)
+        self.step()
+
+    def forward(self, length: int) -> None:
+        positions: list[int] = []
+        sequences: list[int] = []
+        for owner, end in enumerate(self.ends):
+            positions += range(end, end + length)
+            sequences += [owner] * length
+            self.ends[owner] += length
+        self.cache.forward(positions, sequences)
+
+    def step(self) -> Any:
+        """As a model's loop does it, with one layer."""
+        self.forward(1)
+        self.cache.put(0, *self.new)
+        return self.cache.get(0)
+
+    def start(self) -> None:
+        """Takes back all tokens since the pool was filled."""
+        for owner, filled in enumerate(self.filled):
+            self.cache.remove(owner, filled, None)
+        self.ends = list(self.filled)
+
+    def get_form(self) -> tuple[int, int]:
+        """Rows and columns of the mask."""
+        rows, width = self.cache.get(0)[2].shape
+        return rows, width
+
+
+class Removing:
+    """Tokens leave a sequence: `tokens` from its end, or one from the middle, with
+    `tokens` behind it that move up."""
+
+    def __init__(self, tokens: int, where: str, open_cache: Open, feed: Feed) -> None:
+        self.tail = where == "tail"
+        self.most = 1 if self.tail else 16
+        self.tokens, self.length = tokens, 2 * tokens
+        self.cache = open_cache(Sizes(1, self.length, self.length))
+        open_filled(self.cache, 0, self.length)
+        self.cache.put(0, *feed(self.length))
+        self.left = self.length
+
+    def start(self) -> None:
+        if self.left < self.length:
+            added = range(self.left, self.length)
+            self.cache.forward(added, [0] * len(added))
+        self.left = self.length
+
+    def work(self) -> None:
+        if self.tail:
+            self.left = self.length - self.tokens
+            self.cache.remove(0, self.left, None)
+            return
+        self.left -= 1
+        begin = self.left - self.tokens
+        self.cache.remove(0, begin, begin + 1)

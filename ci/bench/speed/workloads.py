@@ -1,0 +1,97 @@
+"""What is measured: the work of an engine on its caches, in the sizes of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from ci.bench.speed.measure import Case, Contender
+
+K = 1 << 10
+DIM = 128
+HEADS = {"8 heads": 8, "grouped": 2}
+"""Heads of K and V; grouped: one for each four heads of queries."""
+
+CHUNK = 512
+SEQUENCES = 64
+VISIBLE = 64
+"""Tokens that each of the sequences sees."""
+
+MOVED = 4 * K
+KEPT = 16 * K
+
+Make = Sequence[Contender]
+
+
+class Side(Protocol):
+    """One framework: the contenders for each piece of work, in one dtype and form."""
+
+    def wait(self) -> object: ...
+
+    def extend(self, context: int, length: int) -> Make:
+        """`length` tokens more behind `context` tokens that all stay."""
+
+    def slide(self, window: int, wrapped: bool, length: int) -> Make:
+        """The same where the last `window` tokens stay, which fill a quarter of it or
+        have gone round it twice."""
+
+    def mask(self, rows: int, width: int, form: str) -> Make:
+        """[rows, width], causal, the last rows of a context of `width`; form: bool, or
+        additive in the dtype."""
+
+    def unified_mask(self, rows: int, width: int) -> Make:
+        """The same from a table of cells, additive."""
+
+    def decode(self, cells: int) -> Make:
+        """A token for each of SEQUENCES sequences in one pool of cells, the mask
+        included."""
+
+    def share(self, tokens: int) -> Make:
+        """Another sequence, or cache, with the same first tokens."""
+
+    def remove(self, tokens: int, where: str) -> Make:
+        """`tokens` tokens from the end; or one token from the middle, and as many behind
+        it move up, their keys turned."""
+
+    def keep(self, tokens: int, touched: bool) -> Make:
+        """Puts the content aside and brings it back; touched: a token was written in
+        between, over one that was put aside."""
+
+
+def list_cases(
+    framework: str, dtype: str, heads: int, side: Side, pools: Sequence[int]
+) -> Iterator[Case]:
+    """All cases of one framework in one dtype and form. pools: numbers of cells."""
+
+    def make(workload: str, work: Callable[..., Make], **place: int | str | bool) -> Case:
+        return Case(
+            workload,
+            framework,
+            dtype,
+            heads,
+            tuple(place.items()),
+            lambda: work(*place.values()),
+            side.wait,
+        )
+
+    for context in (4 * K, 64 * K):
+        yield make("step", side.extend, context=context, length=1)
+    yield make("chunk", side.extend, context=4 * K, length=CHUNK)
+    for window in (K, 4 * K):
+        for wrapped in (False, True):
+            for name, length in (("window step", 1), ("window chunk", CHUNK)):
+                place = {"window": window, "wrapped": wrapped, "length": length}
+                yield make(name, side.slide, **place)
+    if heads == HEADS["8 heads"]:  # masks do not depend on them
+        for width in (K, 4 * K, 16 * K, 64 * K):
+            for form in ("bool", "additive"):
+                yield make("mask", side.mask, rows=CHUNK, width=width, form=form)
+            for rows in (1, CHUNK):
+                yield make("unified mask", side.unified_mask, rows=rows, width=width)
+    for cells in pools:
+        yield make("unified step", side.decode, cells=cells)
+    yield make("prefix copy", side.share, tokens=MOVED)
+    for where in ("tail", "middle"):
+        yield make("removal", side.remove, tokens=MOVED, where=where)
+    for touched in (False, True):
+        yield make("snapshot", side.keep, tokens=KEPT, touched=touched)
