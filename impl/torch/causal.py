@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from impl.shared.batch import Ints
+from impl.shared.batch import Batch, Ints
 from impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
+from impl.torch.kernels import Index, Kernels, Pair, choose
 from impl.torch.rope import Rope
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 FLOAT32 = torch.empty(0)
 """Stands for float32 on the CPU."""
 
@@ -24,6 +24,7 @@ class CausalCache(CausalCacheBase):
     keys turn when they move, taken in turn by the layers; None if keys cannot move.
     like: has the dtype and the device of keys and values. mask: of masks. fill: what
     fresh memory holds. permuted: values are kept as [.., value_dim, cells].
+    kernels: does the work on the device; None for what suits the device.
     """
 
     def __init__(
@@ -35,13 +36,15 @@ class CausalCache(CausalCacheBase):
         mask: torch.Tensor = FLOAT32,
         fill: float = 0.0,
         permuted: bool = False,
+        kernels: Kernels | None = None,
     ) -> None:
         super().__init__(sizes, layers, rope is not None)
         self.bases = rope
         self.like, self.mask_like = like, mask
         self.fill, self.permuted = fill, permuted
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
-        self.index: slice | torch.Tensor = slice(0)
+        self.kernels = kernels or choose(like.device)
+        self.index: Index = None  # of the pass's cells, once they are needed
 
     # --- a pass -------------------------------------------------------------------------
 
@@ -49,22 +52,33 @@ class CausalCache(CausalCacheBase):
         """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
         put fixes heads and dimensions."""
         current = self.check_put(layer, keys.shape, values.shape)
+        own = slice(layer, layer + 1)
+        self.write(current, own, keys[None], values[None])
+
+    def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The same for all layers at once: K [layers, 1, heads, rows, key_dim] and V.
+
+        On CUDA that is one launch. Raises ValueError as `put` does.
+        """
+        for array, name in ((keys, "K"), (values, "V")):
+            if array.ndim != 5 or array.shape[0] != self.layers:
+                raise ValueError(
+                    f"{name} has shape {list(array.shape)}; there are {self.layers}"
+                    f" layers, so [{self.layers}, 1, heads, rows, dim]"
+                )
+        for layer in range(self.layers):
+            current = self.check_put(layer, keys.shape[1:], values.shape[1:])
+        self.write(current, slice(None), keys, values)
+
+    def write(
+        self, current: Pass, layers: slice, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
         if current.cells is None:
             return
-        index = self.index
-        if isinstance(index, slice):
-            self.keys[layer][:, :, index] = keys
-            if self.permuted:
-                self.values[layer][..., index] = values.mT
-            else:
-                self.values[layer][:, :, index] = values
-            return
-        self.keys[layer].index_copy_(2, index, keys.to(self.like.dtype))
-        values = values.to(self.like.dtype)
-        if self.permuted:
-            self.values[layer].index_copy_(3, index, values.mT)
-        else:
-            self.values[layer].index_copy_(2, index, values)
+        if self.index is None:
+            self.index = self.kernels.place(current.cells, self.like.device)
+        pools = self.keys[layers], self.values[layers]
+        self.kernels.scatter(pools, (keys, values), self.index, self.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """K, V and the mask [rows, columns] of the open pass."""
@@ -76,36 +90,20 @@ class CausalCache(CausalCacheBase):
             self.mask = self.make_mask(current)
         return keys, values, self.mask
 
-    def add(self, batch: object) -> None:
-        super().add(batch)  # type: ignore[arg-type]
-        self.index = self.make_index(self.get_pass().cells)
-
-    def make_index(self, cells: Ints | None) -> slice | torch.Tensor:
-        """The cells, as a slice if they are neighbours: that is one copy, no scatter."""
-        if cells is None:
-            return slice(0)
-        first, last = int(cells[0]), int(cells[-1])
-        if last - first + 1 == len(cells):
-            return slice(first, last + 1)
-        return torch.from_numpy(cells).to(self.like.device)
+    def add(self, batch: Batch) -> None:
+        super().add(batch)
+        self.index = None
 
     def make_mask(self, current: Pass) -> torch.Tensor:
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
-        rows = len(current.batch)
-        padded = round_up(rows, self.sizes.mask_padding)
-        width = current.end - current.begin
-        mask = self.mask_like.new_full((padded, width), -torch.inf)
+        padded = round_up(len(current.batch), self.sizes.mask_padding)
+        mask = self.mask_like.new_empty((padded, current.end - current.begin))
         if current.cells is None:
-            return mask
+            return mask.fill_(-torch.inf)
         device = self.mask_like.device
         limits = torch.from_numpy(self.compute_limits(current.batch)).to(device)
-        table = self.cells.table[:, current.begin : current.end]
-        positions, bits = torch.from_numpy(table).to(device)
-        owner, low, high = limits[:, :, None]  # each [rows, 1]
-        seen = (bits & owner) != 0  # [rows, columns]
-        seen &= positions >= low
-        seen &= positions <= high
-        mask[:rows].masked_fill_(seen, 0)
+        table = torch.from_numpy(self.cells.table).to(device)
+        self.kernels.mask(table, limits, current.begin, mask)
         return mask
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
@@ -122,14 +120,12 @@ class CausalCache(CausalCacheBase):
         """One pass over the keys of all layers."""
         if self.form is None:
             return
-        index = torch.from_numpy(cells).to(self.like.device)
-        turned = self.rope.turn(self.keys.index_select(3, index), distance)
-        self.keys.index_copy_(3, index, turned)
+        index = self.kernels.place(cells, self.like.device)
+        self.kernels.turn(self.keys, index, self.rope, distance)
 
     def copy_cells(self, cells: Ints) -> Pair:
-        index = torch.from_numpy(cells).to(self.like.device)
-        axis = 4 if self.permuted else 3
-        return self.keys.index_select(3, index), self.values.index_select(axis, index)
+        index = self.kernels.place(cells, self.like.device)
+        return self.kernels.gather((self.keys, self.values), index, self.permuted)
 
     def paste_cells(self, arrays: Pair) -> None:
         keys, values = arrays

@@ -11,6 +11,7 @@ class Rope:
     """Turns keys by a number of positions; the layers take the bases in turn.
 
     A key's pairs are (x[i], x[i + dim / 2]); pair i turns by position · base^(-2i / dim).
+    rates: float64 [layers, dim / 2].
     """
 
     def __init__(
@@ -20,12 +21,16 @@ class Rope:
             raise ValueError(f"a key of {dim} numbers has no pairs to turn")
         exponents = torch.arange(0, dim, 2, dtype=torch.float64) / -dim
         rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
-        # [layers, 1, 1, 1, dim / 2]
-        self.rates = torch.stack(rows).to(device)[:, None, None, None]
+        self.rates = torch.stack(rows).to(device)
+
+    def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The cosines and the sines of the angles, float32 [layers, dim / 2]. The angles
+        are float64: one of a million has no digit left for its place in the circle."""
+        angles = self.rates * distance
+        return angles.cos().float(), angles.sin().float()
 
     def turn(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
         """keys: [layers, 1, heads, tokens, dim]; computed in float32, in their dtype."""
-        angles = self.rates * distance
-        cos, sin = angles.cos().float(), angles.sin().float()
+        cos, sin = (part[:, None, None, None] for part in self.compute_turn(distance))
         x, y = keys.float().chunk(2, dim=-1)
         return torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1).to(keys.dtype)

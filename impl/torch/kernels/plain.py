@@ -1,0 +1,72 @@
+"""The device work of the causal family as plain torch operations."""
+
+from __future__ import annotations
+
+import torch
+
+from impl.shared.batch import Ints
+from impl.torch.kernels import Pair
+from impl.torch.rope import Rope
+
+Index = slice | torch.Tensor
+
+
+class PlainKernels:
+    """On every device that torch knows; see `impl.torch.kernels.Kernels`."""
+
+    def place(self, cells: Ints, device: torch.device) -> Index:
+        """The cells, as a slice if they are neighbours: that is one copy, no scatter."""
+        if len(cells):
+            first, last = int(cells[0]), int(cells[-1])
+            if last - first + 1 == len(cells) and (cells[1:] > cells[:-1]).all():
+                return slice(first, last + 1)
+        return torch.from_numpy(cells).to(device)
+
+    def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
+        keys, values = tokens
+        write(pools[0], keys, index, 3)
+        if permuted:
+            write(pools[1], values.mT, index, 4)
+        else:
+            write(pools[1], values, index, 3)
+
+    def gather(self, pools: Pair, index: Index, permuted: bool) -> Pair:
+        keys, values = pools
+        return read(keys, index, 3), read(values, index, 4 if permuted else 3)
+
+    def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
+        write(keys, rope.turn(read(keys, index, 3), distance), index, 3)
+
+    def mask(
+        self,
+        table: torch.Tensor,
+        limits: torch.Tensor,
+        begin: int,
+        out: torch.Tensor,
+    ) -> None:
+        out.fill_(-torch.inf)
+        positions, bits = table[:, begin : begin + out.shape[1]]
+        owner, low, high = limits[:, :, None]  # each [rows, 1]
+        seen = (bits & owner) != 0  # [rows, columns]
+        seen &= positions >= low
+        seen &= positions <= high
+        out[: limits.shape[1]].masked_fill_(seen, 0)
+
+
+def select(index: Index, axis: int) -> tuple[slice, ...]:
+    assert isinstance(index, slice)
+    return (slice(None),) * axis + (index,)
+
+
+def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> None:
+    if isinstance(index, slice):
+        pool[select(index, axis)] = tokens
+    else:
+        pool.index_copy_(axis, index, tokens.to(pool.dtype))
+
+
+def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
+    """A copy."""
+    if isinstance(index, slice):
+        return pool[select(index, axis)].clone(memory_format=torch.contiguous_format)
+    return pool.index_select(axis, index)
