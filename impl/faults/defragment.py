@@ -59,6 +59,7 @@ def move_owners(cells: Cells, moves: Sequence[Move]) -> None:
         places[source] = target
     for track in cells.tracks:
         track.cells[:] = places[track.cells]
+        track.ascending = False
 
 
 def order_cells(moves: Sequence[Move], count: int) -> Ints:

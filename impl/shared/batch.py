@@ -42,6 +42,7 @@ class Batch:
         self.owners = list(dict.fromkeys(self.sequences.tolist()))
         for owner in self.owners:
             check_sequence(owner, count)
+        self.groups = self.group()
         for row in (*exceptions, *multimodal):
             if not 0 <= row < rows:
                 raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
@@ -51,11 +52,33 @@ class Batch:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def group(self) -> dict[int, Ints | slice]:
+        """The rows of each sequence, in order."""
+        if len(self.owners) == 1:
+            return {self.owners[0]: slice(None)}
+        order = self.sequences.argsort(kind="stable")
+        ends = np.bincount(self.sequences).cumsum()
+        return {
+            owner: as_slice(order[ends[owner - 1] if owner else 0 : ends[owner]])
+            for owner in self.owners
+        }
+
     def get_rows(self, owner: int) -> Ints | slice:
         """The rows of one sequence, in order."""
-        if len(self.owners) == 1:
-            return slice(None)
-        return np.flatnonzero(self.sequences == owner)
+        return self.groups[owner]
+
+    def get_span(self, owner: int) -> tuple[int, int]:
+        """The lowest and the highest position of one sequence."""
+        own = self.positions[self.get_rows(owner)].tolist()
+        return min(own), max(own)
+
+
+def as_slice(numbers: Ints) -> Ints | slice:
+    """Ascending numbers, as a slice if they are neighbours."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    if last - first + 1 == len(numbers):
+        return slice(first, last + 1)
+    return numbers
 
 
 def check_sequence(sequence: int, count: int) -> None:

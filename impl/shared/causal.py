@@ -17,7 +17,7 @@ from impl.shared.batch import (
     check_position,
     check_range,
 )
-from impl.shared.cells import Cells
+from impl.shared.cells import BITS, Cells
 from impl.shared.errors import NotSupportedError, SharedError
 
 Form = tuple[int, int, int]
@@ -161,15 +161,16 @@ class CausalCacheBase(ABC):
 
     def compute_columns(self, batch: Batch) -> tuple[int, int]:
         """The smallest range of cells that has all that some row may see."""
+        spans = np.array([batch.get_span(owner) for owner in batch.owners])
+        lows, highs = self.compute_low(spans[:, 0]), spans[:, 1] + 1
         first, last = self.cells.count, 0
-        for owner in batch.owners:
-            own = batch.positions[batch.get_rows(owner)]
+        for owner, low, high in zip(
+            batch.owners, lows.tolist(), highs.tolist(), strict=True
+        ):
             track = self.cells.tracks[owner]
-            ahead = len(batch.free) > 0
-            begin = track.find(int(self.compute_low(own).min()))
-            end = len(track) if ahead else track.find(int(own.max()) + 1)
-            seen = track.cells[begin:end]
-            first, last = min(first, int(seen.min())), max(last, int(seen.max()))
+            end = len(track) if len(batch.free) else track.find(high)
+            lowest, highest = track.get_range(track.find(low), end)
+            first, last = min(first, lowest), max(last, highest)
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
@@ -187,7 +188,7 @@ class CausalCacheBase(ABC):
         that it may see."""
         high = batch.positions.copy()
         high[batch.free] = FAR
-        bits = np.left_shift(1, batch.sequences)
+        bits = BITS[batch.sequences]
         return np.stack((bits, self.compute_low(batch.positions), high))
 
     def get_pass(self) -> Pass:

@@ -8,8 +8,9 @@ from impl.shared.batch import Batch, Ints
 from impl.shared.errors import CacheFullError
 from impl.shared.track import Track
 
-MAX_SEQUENCES = 63
-"""One bit of a signed integer for each."""
+MAX_SEQUENCES = 64
+BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
+"""One bit for each sequence; that of the last is the sign."""
 
 
 class Cells:
@@ -39,7 +40,7 @@ class Cells:
         self.check(len(batch))
         cells = self.find_free(len(batch))
         self.positions[cells] = batch.positions
-        self.bits[cells] = np.left_shift(1, batch.sequences)
+        self.bits[cells] = BITS[batch.sequences]
         self.free -= len(batch)
         self.lowest = int(cells[-1]) + 1
         for owner in batch.owners:
@@ -68,7 +69,7 @@ class Cells:
         """The sequence leaves these cells; its track has done so already."""
         if not len(cells):
             return
-        left = self.bits[cells] & ~(1 << owner)
+        left = self.bits[cells] & ~BITS[owner]
         self.bits[cells] = left
         freed = cells[left == 0]
         if len(freed):
@@ -97,11 +98,11 @@ class Cells:
         self.drop(target, 0, None)
         track = self.tracks[source]
         self.tracks[target] = copied = track.copy(track.find(length))
-        self.bits[copied.cells] |= 1 << target
+        self.bits[copied.cells] |= BITS[target]
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
         """Whether another sequence holds one of the cells."""
-        return bool((self.bits[cells] != 1 << owner).any())
+        return bool((self.bits[cells] != BITS[owner]).any())
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
         """Removes [begin, end) and moves what follows up; the cells that moved."""
@@ -124,6 +125,6 @@ class Cells:
         self.free, self.lowest = self.count - used, used
         positions, bits = table
         for owner in range(len(self.tracks)):
-            cells = np.flatnonzero(bits & (1 << owner))
+            cells = np.flatnonzero(bits & BITS[owner])
             self.tracks[owner] = Track()
             self.tracks[owner].add(positions[cells], cells)

@@ -17,6 +17,7 @@ class Track:
     def __init__(self) -> None:
         self.arrays = np.empty((2, 64), np.int64)  # positions, cells
         self.begin = self.end = 0
+        self.ascending = True  # the cells, as the positions; False says nothing
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -39,18 +40,41 @@ class Track:
 
     def find(self, position: int) -> int:
         """The index of the first token at `position` or behind it."""
+        if not len(self) or position <= self.first:
+            return 0
+        if position > self.last:
+            return len(self)
         return int(self.positions.searchsorted(position))
+
+    def get_range(self, first: int, last: int) -> tuple[int, int]:
+        """The lowest and the highest cell of the tokens with index [first, last)."""
+        cells = self.cells[first:last]
+        if self.ascending:
+            return int(cells[0]), int(cells[-1])
+        return int(cells.min()), int(cells.max())
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """More tokens; they need not be the last, nor in order."""
         count = len(positions)
+        if not count:
+            return
         self.make_room(count)
-        new = self.arrays[:, self.end : self.end + count]
-        new[0], new[1] = positions, cells
-        self.end += count
-        joint = max(self.begin, self.end - count - 1)
-        tail = self.arrays[0, joint : self.end]
-        if len(tail) > 1 and (tail[1:] < tail[:-1]).any():
+        self.ascending = self.ascending or not len(self)
+        begin, end = self.end, self.end + count
+        self.arrays[0, begin:end], self.arrays[1, begin:end] = positions, cells
+        self.end = end
+        if end - self.begin == 1:
+            return
+        # From the last token that was there before.
+        since = self.arrays[:, max(self.begin, begin - 1) : end]
+        if count == 1:
+            (old, new), (cell, added) = since.tolist()
+            ordered, ascending = old <= new, cell < added
+        else:
+            steps = since[:, 1:] - since[:, :-1]
+            ordered, ascending = steps[0].min() >= 0, steps[1].min() > 0
+        self.ascending = self.ascending and bool(ordered and ascending)
+        if not ordered:
             order = self.positions.argsort(kind="stable")
             self.arrays[:, self.begin : self.end] = self.arrays[:, self.begin + order]
 

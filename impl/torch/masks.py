@@ -7,6 +7,9 @@ import torch
 BOOLEAN = torch.empty(0, dtype=torch.bool)
 """Stands for boolean masks on the CPU."""
 
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By their bytes."""
+
 
 def make_band(
     length: int, rows: int, before: int, window: int | None, like: torch.Tensor
@@ -16,14 +19,33 @@ def make_band(
 
     rows: at least `length`; rows beyond it see nothing. like: has the dtype and device of
     the result: bool (True where seen) or a floating type (0 where seen, -inf elsewhere).
+
+    Each row is the row above it moved one to the right. So all are stretches of one line,
+    and copies of these cost no more than writing them.
     """
     width = before + length
-    seen = like.new_ones((rows, width), dtype=torch.bool).tril_(before)
+    behind = torch.arange(width - 1, -length, -1, device=like.device)  # query - column
+    line = behind >= 0
     if window is not None and width > window:
-        seen.triu_(before - window + 1)
-    if rows > length:
-        seen[length:] = False
-    if like.dtype == torch.bool:
+        line &= behind < window
+    stretches = make_additive(line, like.dtype).unfold(0, width, 1)
+    order = torch.arange(length - 1, -1, -1, device=like.device)
+    if rows == length:
+        return stretches.index_select(0, order)
+    never = False if like.dtype == torch.bool else -torch.inf
+    band = like.new_full((rows, width), never)
+    torch.index_select(stretches, 0, order, out=band[:length])
+    return band
+
+
+def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where a column is seen, -inf elsewhere; for bool it is `seen` itself.
+
+    By its bits: seen - 1 has none where a column is seen, and all elsewhere. On the CPU
+    `torch.where` takes four times as long.
+    """
+    if dtype == torch.bool:
         return seen
-    never = like.new_full((rows, width), -torch.inf)
-    return never.masked_fill_(seen, 0)
+    integer = INTEGERS[dtype.itemsize]
+    never = torch.full((), -torch.inf, dtype=dtype).view(integer).item()
+    return (seen.view(torch.int8) - 1).to(integer).bitwise_and_(never).view(dtype)

@@ -14,7 +14,7 @@ HEADS = {"8 heads": 8, "grouped": 2}
 
 CHUNK = 512
 SEQUENCES = 64
-VISIBLE = 64
+VISIBLE = 32
 """Tokens that each of the sequences sees."""
 
 MOVED = 4 * K

@@ -5,10 +5,15 @@ from __future__ import annotations
 import torch
 
 from impl.shared.batch import Ints
+from impl.shared.sight import compute_sight
 from impl.torch.kernels import Pair
+from impl.torch.masks import make_additive
 from impl.torch.rope import Rope
 
 Index = slice | torch.Tensor
+
+
+Numbers = Ints | slice
 
 
 class PlainKernels:
@@ -44,13 +49,27 @@ class PlainKernels:
         begin: int,
         out: torch.Tensor,
     ) -> None:
-        out.fill_(-torch.inf)
-        positions, bits = table[:, begin : begin + out.shape[1]]
-        owner, low, high = limits[:, :, None]  # each [rows, 1]
-        seen = (bits & owner) != 0  # [rows, columns]
-        seen &= positions >= low
-        seen &= positions <= high
-        out[: limits.shape[1]].masked_fill_(seen, 0)
+        columns = slice(begin, begin + out.shape[1])
+        sight = compute_sight(limits.numpy(), *table.numpy()[:, columns])
+        rows = limits.shape[1]
+        lines = make_additive(torch.from_numpy(sight.seen), out.dtype)
+        torch.index_select(lines, 0, torch.from_numpy(sight.line), out=out[:rows])
+        out[rows:] = -torch.inf
+        for patch in sight.patches:
+            part = make_additive(torch.from_numpy(patch.seen), out.dtype)
+            paste(out, patch.rows, patch.columns, part)
+
+
+def paste(out: torch.Tensor, rows: Numbers, columns: Numbers, part: torch.Tensor) -> None:
+    """Puts [rows, columns] there."""
+    if isinstance(rows, slice) and isinstance(columns, slice):
+        out[rows, columns] = part
+        return
+    every = [
+        torch.arange(size)[numbers]
+        for size, numbers in zip(out.shape, (rows, columns), strict=True)
+    ]
+    out[every[0][:, None], every[1]] = part
 
 
 def select(index: Index, axis: int) -> tuple[slice, ...]:
