@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from impl.shared.operations import CONFIG, OPERATIONS
 from impl.torch.arrays import DTYPES, TorchArrays
 from impl.torch.causal import CausalCache
 from impl.torch.encoder import EncoderCache
+from impl.torch.kernels import Kernels
 from impl.torch.kv import KVCache
 from impl.torch.recurrent import RecurrentCache
 from impl.torch.rotating import RotatingCache
@@ -35,12 +37,15 @@ PREFIX = {
 }
 
 
-def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
-    """The cache for a config, of any contract."""
+def open_cache(
+    config: Mapping[str, Any], device: torch.device, kernels: Kernels | None = None
+) -> Any:
+    """The cache for a config, of any contract. kernels: None for what suits the
+    device."""
     if config["kind"] in PREFIX:
         return prefix.open_cache(config)
     if config["kind"] in UNIFIED:
-        return open_unified(config, device)
+        return open_unified(config, device, kernels)
     dtype = DTYPES[config["dtype"]]
     fill = math.nan if config["poison"] else None
     additive = config["mask_form"] == "additive"
@@ -55,9 +60,13 @@ def open_cache(config: Mapping[str, Any], device: torch.device) -> Any:
     return KVCache(config["step"], fill, mask)
 
 
-def open_unified(config: Mapping[str, Any], device: torch.device) -> Any:
+def open_unified(
+    config: Mapping[str, Any], device: torch.device, kernels: Kernels | None
+) -> Any:
     if config["kind"] == "wrapper":
-        return unified.make_wrapper(config, lambda part: open_unified(part, device))
+        return unified.make_wrapper(
+            config, lambda part: open_unified(part, device, kernels)
+        )
     if config["kind"] == "encoder":
         return EncoderCache(config["sequences"], config["batch"])
     options = {
@@ -66,6 +75,7 @@ def open_unified(config: Mapping[str, Any], device: torch.device) -> Any:
         "mask": torch.empty(0, dtype=DTYPES[config["mask_dtype"]], device=device),
         "fill": math.nan if config["poison"] else 0.0,
         "permuted": config["permuted_values"],
+        "kernels": kernels,
     }
     sizes, layers = unified.get_sizes(config), config["layers"]
     if config["kind"] != "recurrent":
@@ -74,14 +84,14 @@ def open_unified(config: Mapping[str, Any], device: torch.device) -> Any:
     return RecurrentCache(sizes, *states, layers, **options)
 
 
-def declare(name: str, device: str) -> Backend:
+def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
     arrays = TorchArrays(device)
     return Backend(
         name=name,
         device=device,
         contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
         arrays=arrays,
-        open=lambda config: open_cache(config, arrays.device),
+        open=lambda config: open_cache(config, arrays.device, kernels),
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="until-write",
         causal="upper-left",
@@ -102,3 +112,15 @@ def cuda() -> Backend:
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
     return declare("torch-cuda", "cuda")
+
+
+def triton() -> Backend:
+    """The code for CUDA on the CPU, in Triton's interpreter: slow, and for tests.
+
+    Raises RuntimeError if that was not asked for before the kernels were imported.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise RuntimeError("set TRITON_INTERPRET=1: kernels run on the CPU only so")
+    from impl.torch.kernels.fused import TritonKernels
+
+    return declare("torch-triton", "cpu", TritonKernels())

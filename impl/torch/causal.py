@@ -8,7 +8,8 @@ import torch
 
 from impl.shared.batch import Batch, Ints
 from impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
-from impl.torch.kernels import Index, Kernels, Pair, choose
+from impl.torch.kernels import Index, Kernels, Pair, choose, upload
+from impl.torch.mirror import track
 from impl.torch.rope import Rope
 
 FLOAT32 = torch.empty(0)
@@ -44,6 +45,7 @@ class CausalCache(CausalCacheBase):
         self.fill, self.permuted = fill, permuted
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
         self.kernels = kernels or choose(like.device)
+        self.cells, self.table = track(self.cells, self.kernels, like.device)
         self.index: Index = None  # of the pass's cells, once they are needed
 
     # --- a pass -------------------------------------------------------------------------
@@ -97,12 +99,13 @@ class CausalCache(CausalCacheBase):
     def make_mask(self, current: Pass) -> torch.Tensor:
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
-        mask = self.mask_like.new_empty((padded, current.end - current.begin))
+        width = current.end - current.begin
+        # Rows begin at 16 bytes: kernels write them faster, and attention reads them so.
+        mask = self.mask_like.new_empty((padded, round_up(width, 16)))[:, :width]
         if current.cells is None:
             return mask.fill_(-torch.inf)
-        device = self.mask_like.device
-        limits = torch.from_numpy(self.compute_limits(current.batch)).to(device)
-        table = torch.from_numpy(self.cells.table).to(device)
+        limits = upload(self.compute_limits(current.batch), mask.device)
+        table = self.table.read(self.cells)
         self.kernels.mask(table, limits, current.begin, mask)
         return mask
 

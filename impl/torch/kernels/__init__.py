@@ -5,6 +5,8 @@ Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +18,20 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Keys and values."""
 
 Index = Any
-"""Some cells of a pool, as `place` makes it."""
+"""Some cells of a pool, as `Kernels.place` makes it."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The metadata of all cells where the kernels can read it.
+
+    array: int64 [2, cells], positions and sets of sequences as bits. short_positions,
+    short_sets: whether those of all cells fit into 32 bits; False says nothing.
+    """
+
+    array: torch.Tensor
+    short_positions: bool = False
+    short_sets: bool = False
 
 
 class Kernels(Protocol):
@@ -24,6 +39,10 @@ class Kernels(Protocol):
 
     def place(self, cells: Ints, device: torch.device) -> Index:
         """Some cells, made once and used for all layers. Each cell is there once."""
+
+    def place_fixed(self, cells: torch.Tensor) -> Index:
+        """What an int64 tensor on the device will say when the index is used; a cell
+        below 0 is none."""
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
         """Puts tokens [layers, 1, heads, rows, dim], of any strides and of any floating
@@ -36,23 +55,39 @@ class Kernels(Protocol):
         """Turns the keys of some cells by so many positions, in place."""
 
     def mask(
-        self,
-        table: torch.Tensor,
-        limits: torch.Tensor,
-        begin: int,
-        out: torch.Tensor,
+        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
     ) -> None:
         """Fills out [rows, columns] with 0 where a row sees a column, -inf elsewhere.
 
-        table: int64 [2, cells], positions and sets of sequences as bits, of all cells;
-        column 0 is cell `begin`. limits: int64 [3, up to rows]: for each row the bit of
+        Column 0 is cell `begin`. limits: int64 [3, up to rows]: for each row the bit of
         its sequence, and the first and the last position it sees. Other rows see
-        nothing.
+        nothing. What lies between two rows of `out` may be written too.
         """
+
+    def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
+        """Brings changes into `Table.array`. changes: int64 [3, some]: cell, position,
+        bits; each cell once; a cell below 0 is none."""
 
 
 def choose(device: torch.device) -> Kernels:
     """What suits a device: Triton on CUDA, if it can be imported; else plain torch."""
+    if device.type == "cpu":
+        from impl.torch.kernels.host import HostKernels
+
+        return HostKernels()
+    if device.type == "cuda" and find_spec("triton"):
+        from impl.torch.kernels.fused import TritonKernels
+
+        return TritonKernels()
     from impl.torch.kernels.plain import PlainKernels
 
     return PlainKernels()
+
+
+def upload(array: Ints, device: torch.device) -> torch.Tensor:
+    """The array on the device, which the host does not wait for."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # torch keeps the pinned memory until the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from impl.shared.batch import Ints
-from impl.shared.sight import compute_sight
-from impl.torch.kernels import Pair
-from impl.torch.masks import make_additive
+from impl.torch.kernels import Pair, Table, upload
 from impl.torch.rope import Rope
 
-Index = slice | torch.Tensor
+
+@dataclass(frozen=True)
+class Padded:
+    """Cells that are known when they are used; those below 0 are none."""
+
+    cells: torch.Tensor
 
 
-Numbers = Ints | slice
+Index = slice | torch.Tensor | Padded
 
 
 class PlainKernels:
@@ -25,10 +30,17 @@ class PlainKernels:
             first, last = int(cells[0]), int(cells[-1])
             if last - first + 1 == len(cells) and (cells[1:] > cells[:-1]).all():
                 return slice(first, last + 1)
-        return torch.from_numpy(cells).to(device)
+        return upload(cells, device)
+
+    def place_fixed(self, cells: torch.Tensor) -> Index:
+        return Padded(cells)
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
         keys, values = tokens
+        if isinstance(index, Padded):
+            rows = (index.cells >= 0).nonzero()[:, 0]
+            keys, values = keys[:, :, :, rows], values[:, :, :, rows]
+            index = index.cells[rows]
         write(pools[0], keys, index, 3)
         if permuted:
             write(pools[1], values.mT, index, 4)
@@ -43,49 +55,33 @@ class PlainKernels:
         write(keys, rope.turn(read(keys, index, 3), distance), index, 3)
 
     def mask(
-        self,
-        table: torch.Tensor,
-        limits: torch.Tensor,
-        begin: int,
-        out: torch.Tensor,
+        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
     ) -> None:
-        columns = slice(begin, begin + out.shape[1])
-        sight = compute_sight(limits.numpy(), *table.numpy()[:, columns])
-        rows = limits.shape[1]
-        lines = make_additive(torch.from_numpy(sight.seen), out.dtype)
-        torch.index_select(lines, 0, torch.from_numpy(sight.line), out=out[:rows])
-        out[rows:] = -torch.inf
-        for patch in sight.patches:
-            part = make_additive(torch.from_numpy(patch.seen), out.dtype)
-            paste(out, patch.rows, patch.columns, part)
+        out.fill_(-torch.inf)
+        positions, bits = table.array[:, begin : begin + out.shape[1]]
+        owner, low, high = limits[:, :, None]  # each [rows, 1]
+        seen = (bits & owner) != 0  # [rows, columns]
+        seen &= positions >= low
+        seen &= positions <= high
+        out[: limits.shape[1]].masked_fill_(seen, 0)
 
-
-def paste(out: torch.Tensor, rows: Numbers, columns: Numbers, part: torch.Tensor) -> None:
-    """Puts [rows, columns] there."""
-    if isinstance(rows, slice) and isinstance(columns, slice):
-        out[rows, columns] = part
-        return
-    every = [
-        torch.arange(size)[numbers]
-        for size, numbers in zip(out.shape, (rows, columns), strict=True)
-    ]
-    out[every[0][:, None], every[1]] = part
-
-
-def select(index: Index, axis: int) -> tuple[slice, ...]:
-    assert isinstance(index, slice)
-    return (slice(None),) * axis + (index,)
+    def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
+        changes = changes[:, changes[0] >= 0]
+        table.index_copy_(1, changes[0], changes[1:])
 
 
 def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> None:
     if isinstance(index, slice):
-        pool[select(index, axis)] = tokens
+        pool[(slice(None),) * axis + (index,)] = tokens
     else:
+        assert isinstance(index, torch.Tensor)
         pool.index_copy_(axis, index, tokens.to(pool.dtype))
 
 
 def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
     """A copy."""
     if isinstance(index, slice):
-        return pool[select(index, axis)].clone(memory_format=torch.contiguous_format)
+        part = pool[(slice(None),) * axis + (index,)]
+        return part.clone(memory_format=torch.contiguous_format)
+    assert isinstance(index, torch.Tensor)
     return pool.index_select(axis, index)

@@ -1,0 +1,64 @@
+"""The device work of the causal family as Triton kernels, one launch for each task."""
+
+from __future__ import annotations
+
+import torch
+
+from impl.shared.batch import Ints
+from impl.torch.kernels import Pair, Table, copies, masks, tables, turns, upload
+from impl.torch.rope import Rope
+
+
+class TritonKernels:
+    """On CUDA, or on the CPU in Triton's interpreter; see `impl.torch.kernels.Kernels`.
+
+    An index is an int64 tensor of cells.
+    """
+
+    def place(self, cells: Ints, device: torch.device) -> torch.Tensor:
+        return upload(cells, device)
+
+    def place_fixed(self, cells: torch.Tensor) -> torch.Tensor:
+        return cells
+
+    def scatter(
+        self, pools: Pair, tokens: Pair, index: torch.Tensor, permuted: bool
+    ) -> None:
+        with on_device_of(index):
+            copies.copy(pools, tokens, index, permuted, to_pool=True)
+
+    def gather(self, pools: Pair, index: torch.Tensor, permuted: bool) -> Pair:
+        keys, values = pools
+        layers, _, heads, _, dim = keys.shape
+        rows = len(index)
+        copied = keys.new_empty((layers, 1, heads, rows, dim))
+        if permuted:
+            transposed = values.new_empty((layers, 1, heads, values.shape[3], rows))
+            tokens = copied, transposed.mT
+        else:
+            transposed = values.new_empty((layers, 1, heads, rows, values.shape[4]))
+            tokens = copied, transposed
+        with on_device_of(index):
+            copies.copy(pools, tokens, index, permuted, to_pool=False)
+        return copied, transposed
+
+    def turn(
+        self, keys: torch.Tensor, index: torch.Tensor, rope: Rope, distance: int
+    ) -> None:
+        with on_device_of(index):
+            turns.turn(keys, index, *rope.compute_turn(distance))
+
+    def mask(
+        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+    ) -> None:
+        with on_device_of(out):
+            masks.fill(table, limits, begin, out)
+
+    def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
+        with on_device_of(table):
+            tables.update(table, changes)
+
+
+def on_device_of(array: torch.Tensor) -> torch.cuda.device_of:
+    """Triton launches on the current device, whatever device its arguments are on."""
+    return torch.cuda.device_of(array)

@@ -1,0 +1,98 @@
+"""Masks from the positions of cells and the sets of sequences that hold them.
+
+What it moves: each number of the mask is written once, in 16 bytes a thread, and nothing
+else of that size: the table of cells, 16 bytes a column, is read once for up to 64 rows.
+What bounds it: writing. Comparing comes close, at five 32-bit operations a number; in 64
+bits it would take longer than writing, so positions and sets are cut to 32 bits where all
+of them fit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from impl.torch.kernels import Table
+
+COLUMNS = 1024
+"""Of a program: 16 bytes for each of 128 threads, where a number has 2 bytes."""
+
+ROWS, TILES = 4, 16
+"""So many rows at a time, whose limits are read together, and at most so many times."""
+
+PROGRAMS = 512
+"""Enough to have all of a large GPU busy."""
+
+
+@triton.jit(do_not_specialize=["begin", "rows", "padded", "tiles"])
+def mask_kernel(
+    table: tl.tensor,
+    limits: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    begin: tl.tensor,
+    width: tl.tensor,
+    stride: tl.tensor,
+    rows: tl.tensor,
+    padded: tl.tensor,
+    tiles: tl.tensor,
+    SHORT_POSITIONS: tl.constexpr,
+    SHORT_SETS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> None:
+    """Program (block of columns, block of `tiles` · ROWS rows). SHORT_…: see `Table`.
+
+    Row by row, so that all tensors have one axis, and a thread keeps the columns that it
+    reads: with two axes the compiler moves each tile through shared memory.
+    """
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    cells = table + begin + column
+    positions = tl.load(cells, mask=column < width, other=0)
+    bits = tl.load(cells + count, mask=column < width, other=0)
+    if SHORT_POSITIONS:
+        positions = positions.to(tl.int32)
+    if SHORT_SETS:
+        bits = bits.to(tl.int32)
+    first = tl.program_id(1) * tiles * ROWS
+    for tile in range(tiles):
+        for number in tl.static_range(ROWS):
+            row = first + tile * ROWS + number
+            owner = tl.load(limits + row, mask=row < rows, other=0)
+            low = tl.load(limits + rows + row, mask=row < rows, other=0)
+            high = tl.load(limits + 2 * rows + row, mask=row < rows, other=0)
+            if SHORT_POSITIONS:  # the last one may be far behind all positions
+                low, high = low.to(tl.int32), tl.minimum(high, 0x7FFFFFFF).to(tl.int32)
+            if SHORT_SETS:
+                owner = owner.to(tl.int32)
+            seen = ((bits & owner) != 0) & (positions >= low) & (positions <= high)
+            content = tl.where(seen, 0.0, float("-inf")).to(out.dtype.element_ty)
+            line = out + row.to(tl.int64) * stride
+            tl.store(line + column, content, mask=(row < padded) & (column < stride))
+
+
+def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> None:
+    """See `Kernels.mask`. The accesses are of 16 bytes if rows are a multiple of 16
+    numbers apart."""
+    padded, width = out.shape
+    blocks = triton.cdiv(width, COLUMNS)
+    deep = triton.cdiv(padded, ROWS)  # in tiles
+    tiles = max(1, min(TILES, blocks * deep // PROGRAMS))
+    mask_kernel[(blocks, triton.cdiv(deep, tiles))](
+        table.array,
+        limits,
+        out,
+        table.array.shape[1],
+        begin,
+        width,
+        max(width, out.stride(0)),
+        limits.shape[1],
+        padded,
+        tiles,
+        SHORT_POSITIONS=table.short_positions,
+        SHORT_SETS=table.short_sets,
+        COLUMNS=COLUMNS,
+        ROWS=ROWS,
+        enable_fp_fusion=False,
+    )

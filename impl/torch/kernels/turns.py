@@ -1,0 +1,72 @@
+"""Keys that move to another position, turned in place: some cells, all layers.
+
+What it moves: each key is read once and written once, 4 bytes a number for bfloat16, in
+16 bytes a thread; the cosines and sines of a layer stay in the cache. What bounds it:
+memory; each number takes two products.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_BYTES = 4096
+"""What a program reads at most."""
+
+
+@triton.jit
+def turn_kernel(
+    keys: tl.tensor,
+    index: tl.tensor,
+    cosines: tl.tensor,
+    sines: tl.tensor,
+    rows: tl.tensor,
+    count: tl.tensor,
+    HALF: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+) -> None:
+    """Program (block of rows, head, layer)."""
+    number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    cells = tl.load(index + number, mask=number < rows, other=-1)[:, None]
+    head = tl.program_id(1).to(tl.int64)
+    layer = tl.program_id(2).to(tl.int64)
+    pair = tl.arange(0, BLOCK_HALF)
+    cos = tl.load(cosines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
+    sin = tl.load(sines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
+    place = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
+    keys += place * (2 * HALF) + pair[None, :]
+    inside = (cells >= 0) & (pair[None, :] < HALF)
+    x = tl.load(keys, mask=inside).to(tl.float32)
+    y = tl.load(keys + HALF, mask=inside).to(tl.float32)
+    number_type = keys.dtype.element_ty
+    tl.store(keys, (x * cos - y * sin).to(number_type), mask=inside)
+    tl.store(keys + HALF, (x * sin + y * cos).to(number_type), mask=inside)
+
+
+def turn(
+    keys: torch.Tensor, index: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> None:
+    """keys: [layers, 1, heads, cells, dim], contiguous. index: int64 [rows], each cell
+    once. cos, sin: float32 [layers, dim / 2]."""
+    layers, _, heads, count, dim = keys.shape
+    rows = len(index)
+    if rows == 0:
+        return
+    half = dim // 2
+    block = triton.next_power_of_2(half)
+    most = max(1, BLOCK_BYTES // (2 * block * keys.element_size()))
+    block_rows = min(triton.next_power_of_2(rows), most)
+    turn_kernel[(triton.cdiv(rows, block_rows), heads, layers)](
+        keys,
+        index,
+        cos,
+        sin,
+        rows,
+        count,
+        HALF=half,
+        BLOCK_ROWS=block_rows,
+        BLOCK_HALF=block,
+        enable_fp_fusion=False,  # rounds as torch does
+    )
