@@ -1,28 +1,27 @@
-"""How fast our caches are, and what their speed depends on.
+"""How fast our caches are: beside released ones, and by the size of their pool.
 
+    python ci/bench/caches.py compare
+    python ci/bench/caches.py compare --framework torch --workload "window step"
     python ci/bench/caches.py growth
 
-growth: a one-token forward on four sequences (announced, put and got in one layer, the
-mask included, evaluated), with a pool of 4k and of 64k cells. The rows see the same
-number of tokens in both, so the time should be the same. Measured in one process,
-interleaved; the ratio of the medians counts.
+compare: ours on torch and MLX beside those of transformers and mlx-lm, and beside the
+bare limit: what the framework takes for the same bytes without a cache around it. In one
+process, in turns; what counts is the median of the rounds' ratios. The work is in
+`speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
+all, with pools of a million cells, it takes about ten minutes and 12 GB.
 
-Two ways to have a larger pool with the same visible range:
-
-* `full`: four sequences that fill the pool, of which a window of 256 is seen. Nothing is
-  evicted: memory is as large as the capacity.
-* `empty`: 256 tokens of each sequence in a pool that is otherwise free.
+growth: see `speed/growth.py`; exit status 1 if a pool of 64k cells takes more than half
+as long again as one of 4k.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
@@ -30,94 +29,19 @@ os.environ.update(THREADS)  # before a framework is imported
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
-import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
-from harness.backend import Backend  # noqa: E402
-from harness.contracts import CONTRACTS  # noqa: E402
-from harness.contracts.base import Simplest  # noqa: E402
+from ci.bench.speed import growth as sizes  # noqa: E402
+from ci.bench.speed import report  # noqa: E402
+from ci.bench.speed.bars import judge  # noqa: E402
+from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
+from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
 from harness.registry import load  # noqa: E402
 
-SEQUENCES, WINDOW, HEADS, DIM = 4, 256, 8, 64
-SMALL, LARGE = 1 << 12, 1 << 16
-FILL = 512
-"""Rows of a pass while the pool is filled."""
-
-ROUNDS, STEPS = 15, 40
-BOUND = 1.5
-
-
-class Decoding:
-    """Four sequences that get one token each, in a pool of `cells`."""
-
-    def __init__(self, backend: Backend, cells: int, tokens: int) -> None:
-        self.arrays = backend.arrays
-        rules = CONTRACTS["unified"]
-        declared = backend.contracts["unified"]["swa"]
-        config = rules.draw_config(Simplest(), "swa", declared)
-        config |= {"window": WINDOW, "sequences": SEQUENCES, "batch": FILL}
-        config |= {"heads": HEADS, "key_dim": DIM, "value_dim": DIM, "poison": False}
-        # A memory as large as the capacity keeps everything.
-        config |= {"kind": "swa-memory", "capacity": cells // SEQUENCES}
-        config |= {"memory": cells // SEQUENCES}
-        self.cache = backend.open(config)
-        self.ends = [0] * SEQUENCES
-        self.inputs = {rows: self.make(rows) for rows in (SEQUENCES, FILL)}
-        while self.ends[0] < tokens:
-            part = min(FILL // SEQUENCES, tokens - self.ends[0])
-            self.step(part)
-
-    def make(self, rows: int) -> tuple[Any, Any]:
-        array = np.ones((1, HEADS, rows, DIM), np.float32)
-        keys = self.arrays.from_numpy(array, "float32")
-        return keys, self.arrays.from_numpy(array, "float32")
-
-    def step(self, part: int = 1) -> None:
-        """`part` tokens for each sequence, as a model's loop does it in one layer."""
-        positions, sequences = [], []
-        for owner, end in enumerate(self.ends):
-            positions += range(end, end + part)
-            sequences += [owner] * part
-            self.ends[owner] += part
-        self.cache.forward(positions, sequences, (), (), False)
-        rows = len(positions)
-        if rows not in self.inputs:
-            self.inputs[rows] = self.make(rows)
-        self.cache.put(0, *self.inputs[rows])
-        keys, _, mask = self.cache.get(0)
-        self.arrays.to_numpy(mask)
-        self.arrays.to_numpy(keys[:, :, -1:])
-
-    def time(self) -> float:
-        """Microseconds a step; then the tokens are taken back, so that all is as it
-        was."""
-        ends = list(self.ends)
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            self.step()
-        seconds = time.perf_counter() - start
-        for owner, end in enumerate(ends):
-            self.cache.remove(owner, end, None)
-        self.ends = ends
-        return seconds / STEPS * 1e6
-
-
-def measure(backend: Backend, tokens: Callable[[int], int]) -> dict[str, float]:
-    """Medians for both pools. tokens: of each sequence, for a number of cells."""
-    pools = {cells: Decoding(backend, cells, tokens(cells)) for cells in (SMALL, LARGE)}
-    times: dict[int, list[float]] = {cells: [] for cells in pools}
-    for _ in range(ROUNDS):
-        for cells, pool in pools.items():
-            times[cells].append(pool.time())
-    small, large = median(times[SMALL]), median(times[LARGE])
-    return {"small": small, "large": large, "ratio": large / small}
-
-
-CASES: dict[str, Callable[[int], int]] = {
-    "full": lambda cells: cells // SEQUENCES - STEPS,
-    "empty": lambda cells: WINDOW,
-}
+POOLS = (4 * K, 64 * K, K * K)
+JSON = click.option(
+    "--json", "path", type=click.Path(path_type=Path), help="Write the numbers there."
+)
 
 
 @click.group()
@@ -126,25 +50,131 @@ def main() -> None:
 
 
 @main.command()
+@click.option(
+    "--framework",
+    "frameworks",
+    multiple=True,
+    type=click.Choice(["torch", "mlx"]),
+    help="Default: both on the CPU, torch on CUDA.",
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
+)
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    type=click.Choice(WORKLOADS),
+    help="Not all.",
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(["float16", "float32", "bfloat16"]),
+    help="Default: float16 and float32, on CUDA bfloat16 too.",
+)
+@click.option(
+    "--form",
+    "forms",
+    multiple=True,
+    type=click.Choice(list(HEADS)),
+    help="Default: both.",
+)
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--cells",
+    default=POOLS[-1],
+    show_default=True,
+    type=click.IntRange(POOLS[0]),
+    help="Of the largest pool.",
+)
+@JSON
+def compare(
+    frameworks: Sequence[str],
+    device: str,
+    workloads: Sequence[str],
+    dtypes: Sequence[str],
+    forms: Sequence[str],
+    rounds: int,
+    cells: int,
+    path: Path | None,
+) -> None:
+    """Ours beside released caches and beside the bare limit."""
+    on_cuda = device == "cuda"
+    frameworks = frameworks or (("torch",) if on_cuda else ("torch", "mlx"))
+    dtypes = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
+    pools = [size for size in POOLS if size <= cells]
+    outcomes: list[Outcome] = []
+    console = Console()
+    with console.status("") as status:
+        for framework in frameworks:
+            for case in list_all(framework, device, dtypes, forms or list(HEADS), pools):
+                if not workloads or case.workload in workloads:
+                    status.update(f"{len(outcomes) + 1}: {case.describe()}")
+                    outcomes.append(measure(case, rounds))
+                    gc.collect()
+    for framework in frameworks:
+        own = [outcome for outcome in outcomes if outcome.case.framework == framework]
+        console.print(report.make_table(framework, own))
+    verdicts = judge(outcomes)
+    console.print(report.make_verdicts(verdicts))
+    if path:
+        document = report.make_report(device, outcomes, verdicts, rounds)
+        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    sys.exit(not all(verdict.holds for verdict in verdicts))
+
+
+def list_all(
+    framework: str,
+    device: str,
+    dtypes: Sequence[str],
+    forms: Sequence[str],
+    pools: Sequence[int],
+) -> Iterator[Case]:
+    for dtype in dtypes:
+        for form in forms:
+            heads = HEADS[form]
+            side = open_side(framework, device, dtype, heads)
+            width = 4 if dtype == "float32" else 2
+            room = [
+                cells for cells in pools if 2 * cells * heads * DIM * width < get_room()
+            ]
+            for cells in set(pools) - set(room):
+                click.echo(f"not measured, too little memory: {cells:,} cells of {dtype}")
+            yield from list_cases(framework, dtype, heads, side, room)
+
+
+def open_side(framework: str, device: str, dtype: str, heads: int) -> Any:
+    """Imports only what is asked for."""
+    if framework == "torch":
+        from ci.bench.speed.on_torch import TorchSide
+
+        return TorchSide(device, dtype, heads)
+    from ci.bench.speed.on_mlx import MLXSide
+
+    return MLXSide(device, dtype, heads)
+
+
+def get_room() -> int:
+    """Bytes that a pool may take: two thirds of the memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 3
+
+
+@main.command()
 @click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write them there.")
+@JSON
 def growth(names: Sequence[str], path: Path | None) -> None:
-    """A one-token forward at 64k cells against 4k; exit status 1 beyond the bound."""
+    """A one-token pass at 64k cells against 4k; exit status 1 beyond the bound."""
     rows = []
     for name in names:
         backend = load(name)
-        for case, tokens in CASES.items():
-            rows.append({"backend": name, "pool": case, **measure(backend, tokens)})
-    table = Table(title="one token for each of 4 sequences", title_justify="left")
-    for column in ("backend", "pool", "4k cells", "64k cells", "ratio"):
-        table.add_column(column, justify="left" if column < "a" else "right")
-    for row in rows:
-        times = [f"{row[size]:.0f} µs" for size in ("small", "large")]
-        table.add_row(row["backend"], row["pool"], *times, f"{row['ratio']:.2f}")
-    Console().print(table)
+        for case, tokens in sizes.CASES.items():
+            rows.append({"backend": name, "pool": case, **sizes.measure(backend, tokens)})
+    Console().print(sizes.make_table(rows))
     if path:
         path.write_text(json.dumps({"unit": "µs a step", "rows": rows}, indent=1) + "\n")
-    sys.exit(any(row["ratio"] > BOUND for row in rows))
+    sys.exit(any(row["ratio"] > sizes.BOUND for row in rows))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ from impl.mlx.places import COLUMNS, ROWS, Places
 from impl.mlx.rope import Rope
 from impl.shared.batch import Batch, Ints
 from impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
-
-NOWHERE = np.iinfo(np.int64).max
-"""A position that no row sees, not even one that looks ahead."""
+from impl.shared.sight import Patch, Seen, compute_sight
 
 
 class CausalCache(CausalCacheBase):
@@ -43,7 +41,9 @@ class CausalCache(CausalCacheBase):
         super().__init__(sizes, layers, rope is not None)
         self.bases = rope
         self.dtype, self.fill = dtype, fill
-        self.seen, self.unseen = mx.array(0, mask), mx.array(-mx.inf, mask)
+        self.mask_dtype, self.unseen = mask, mx.array(-mx.inf, mask)
+        integer = {2: mx.int16, 4: mx.int32}[mask.size]
+        self.never = np.array(self.unseen.view(integer))  # its bits
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]
         self.values: list[mx.array] = []
@@ -93,22 +93,24 @@ class CausalCache(CausalCacheBase):
         width = current.end - current.begin
         if current.cells is None:
             return mx.broadcast_to(self.unseen, (rows, width))
-        # Rows of padding see up to position -1.
-        limits = np.full((3, rows, 1), -1)
-        limits[:, : len(batch), 0] = self.compute_limits(batch)
-        owner, low, high = limits
-        positions, bits = self.cells.table[:, current.begin : current.end]
-        alone = len(batch.owners) == 1
-        if alone:
-            # Whose a cell is is the same for all rows: no need to ask for each of them.
-            positions = np.where(bits & owner[0], positions, NOWHERE)
-        places = mx.array(positions)
-        seen = places <= mx.array(high)  # [rows, columns]
-        if not alone:
-            seen &= (mx.array(bits) & mx.array(owner)) != 0
-        if low.max() > 0:
-            seen &= places >= mx.array(low)
-        return mx.where(seen, self.seen, self.unseen)
+        table = self.cells.table[:, current.begin : current.end]
+        sight = compute_sight(self.compute_limits(batch), *table)
+        # The rows of padding are copies of a last line, in which nothing is seen.
+        lines = np.concatenate((sight.seen, np.zeros((1, width), np.bool_)))
+        line = np.full(rows, len(sight.seen))
+        line[: len(batch)] = sight.line
+        mask = mx.take(self.make_additive(lines), mx.array(line), axis=0)
+        for patch in sight.patches:
+            paste(mask, patch, self.make_additive(patch.seen))
+        return mask
+
+    def make_additive(self, seen: Seen) -> mx.array:
+        """0 where something is seen, -inf elsewhere.
+
+        By its bits: seen - 1 has none where a column is seen, and all elsewhere.
+        """
+        bits = (seen.view(np.int8) - np.int8(1)).astype(self.never.dtype) & self.never
+        return mx.array(bits).view(self.mask_dtype)
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         if self.bases is not None:
@@ -126,20 +128,19 @@ class CausalCache(CausalCacheBase):
         if self.form is None:
             return
         cells = np.sort(cells)
-        index = mx.array(cells)
-        taken = mx.stack([mx.take(keys, index, axis=ROWS) for keys in self.keys])
+        places = Places(cells)
+        taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)
         # While it is being computed it refers to the pools: a write would copy them.
         mx.eval(turned)
-        places = Places(cells)
         for layer, keys in enumerate(turned):
             self.write(layer, places, keys, None)
 
     def copy_cells(self, cells: Ints) -> Pair:
         """K and V with an axis of layers in front."""
-        index = mx.array(cells)
-        keys = mx.stack([mx.take(keys, index, axis=ROWS) for keys in self.keys])
-        values = [mx.take(values, index, axis=self.axis) for values in self.values]
+        places = Places(cells)
+        keys = mx.stack([places.read(keys, ROWS) for keys in self.keys])
+        values = [places.read(values, self.axis) for values in self.values]
         copied = keys, mx.stack(values)
         mx.eval(copied)  # as in turn
         return copied
@@ -150,3 +151,13 @@ class CausalCache(CausalCacheBase):
         places = Places(np.arange(arrays[0].shape[1 + ROWS]))
         for layer, (keys, values) in enumerate(zip(*arrays, strict=True)):
             self.write(layer, places, keys, values)
+
+
+def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:
+    """Puts [rows, columns] there."""
+    if isinstance(patch.rows, slice) and isinstance(patch.columns, slice):
+        mask[patch.rows, patch.columns] = part
+        return
+    axes = zip(mask.shape, (patch.rows, patch.columns), strict=True)
+    rows, columns = (np.arange(size)[numbers] for size, numbers in axes)
+    mask[mx.array(rows)[:, None], mx.array(columns)] = part

@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from impl.mlx.masks import make_band
 from impl.mlx.memory import Pair, PairMemory, make_compact
+from impl.mlx.wide import write_wide
 from impl.shared.kv import KVCacheBase
 from impl.shared.memory import Linear, compute_capacity
 
@@ -40,8 +41,19 @@ class LinearMemory(PairMemory, Linear):
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        keys[:, :, begin:end] = arrays[0]
-        values[:, :, begin:end] = arrays[1]
+        if end - begin == 1:
+            keys[:, :, begin:end] = arrays[0]
+            values[:, :, begin:end] = arrays[1]
+            return
+
+        def write(buffer: mx.array, tokens: mx.array) -> mx.array:
+            buffer[:, :, begin:end] = tokens
+            return buffer
+
+        self.buffers = (
+            write_wide(keys, arrays[0], write),
+            write_wide(values, arrays[1], write),
+        )
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None

@@ -15,7 +15,8 @@ def make_band(
     a floating type (0 where seen, -inf elsewhere).
 
     Each row is the row above it moved one to the right. So all are stretches of one line,
-    and only that is computed; comparing [rows, width] positions takes ten times as long.
+    and only that is computed: what is returned is a view of it, with `rows` + `width`
+    numbers of memory. Attention takes no longer with it.
     """
     width = before + length
     behind = mx.arange(width - 1, -length, -1)  # query - column
@@ -26,6 +27,6 @@ def make_band(
         line = mx.where(line, mx.array(0, dtype), mx.array(-mx.inf, dtype))
     band = mx.as_strided(line, (length, width), (-1, 1), length - 1)
     if rows == length:
-        return mx.contiguous(band)
+        return band
     never = False if dtype == mx.bool_ else -mx.inf
     return mx.concatenate([band, mx.full((rows - length, width), never, dtype)])

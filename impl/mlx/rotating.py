@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from impl.mlx.masks import make_band
 from impl.mlx.memory import Pair, PairMemory
+from impl.mlx.wide import write_wide
 from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
 
@@ -52,11 +53,20 @@ class RingMemory(PairMemory, Ring):
         """
         assert self.buffers is not None
         slot, length = begin % self.capacity, end - begin
-        for buffer, array in zip(self.buffers, arrays, strict=True):
-            if length == 1:
-                buffer[:, :, slot :: self.capacity] = array
-            else:
-                self.write_chunk(buffer, slot, length, array)
+        keys, values = self.buffers
+        if length == 1:
+            keys[:, :, slot :: self.capacity] = arrays[0]
+            values[:, :, slot :: self.capacity] = arrays[1]
+            return
+
+        def write(buffer: mx.array, tokens: mx.array) -> mx.array:
+            self.write_chunk(buffer, slot, length, tokens)
+            return buffer
+
+        self.buffers = (
+            write_wide(keys, arrays[0], write),
+            write_wide(values, arrays[1], write),
+        )
 
     def write_chunk(
         self, buffer: mx.array, slot: int, length: int, array: mx.array

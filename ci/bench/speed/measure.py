@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
@@ -51,24 +51,47 @@ class Case:
     make: Callable[[], Sequence[Contender]]
     wait: Callable[[], object] = lambda: None
 
+    def say_work(self) -> str:
+        """The workload and its place, in words."""
+        place = ", ".join(say_field(name, value) for name, value in self.place)
+        return f"{self.workload}: {place}"
 
-@dataclass
+    def describe(self) -> str:
+        """All that tells it from the others."""
+        return f"{self.framework} {self.dtype} {self.heads} heads, {self.say_work()}"
+
+
+def say_field(name: str, value: int | str) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """Microseconds that a piece of work took, by contender: the median of all rounds."""
+    """Microseconds that a piece of work took, by contender, in each round."""
 
     case: Case
-    times: dict[str, float] = field(default_factory=dict)
-    roles: dict[str, Role] = field(default_factory=dict)
+    rounds: Mapping[str, Sequence[float]]
+    roles: Mapping[str, Role]
 
-    def get_best(self, role: Role) -> tuple[str, float] | None:
-        """Name and time of the fastest contender in a role, if there is one."""
-        times = {name: at for name, at in self.times.items() if self.roles[name] == role}
-        return min(times.items(), key=lambda item: item[1]) if times else None
+    def get_time(self, contender: str) -> float:
+        """The median."""
+        return median(self.rounds[contender])
 
-    def get_ratio(self, to: Role) -> float | None:
-        """Our time over that of the fastest in another role."""
-        ours, other = self.get_best("ours"), self.get_best(to)
-        return ours[1] / other[1] if ours and other else None
+    def get_best(self, role: Role) -> str | None:
+        """The fastest contender in a role, if there is one."""
+        names = [name for name, its in self.roles.items() if its == role]
+        return min(names, key=self.get_time) if names else None
+
+    def get_ratio(self, to: str | None) -> float | None:
+        """Our time over that of another contender, if there is one: the median of the
+        rounds' ratios, for what slows one down for a while slows the other too."""
+        ours = self.get_best("ours")
+        if ours is None or to not in self.rounds:
+            return None
+        pairs = zip(self.rounds[ours], self.rounds[to], strict=True)
+        return median(own / other for own, other in pairs)
 
 
 def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> float:
@@ -100,6 +123,5 @@ def measure(case: Case, rounds: int) -> Outcome:
     for _ in range(rounds):
         for contender in contenders:
             taken = time_round(contender, steps[contender.name], case.wait)
-            times[contender.name].append(taken)
-    medians = {name: median(values) * 1e6 for name, values in times.items()}
-    return Outcome(case, medians, {one.name: one.role for one in contenders})
+            times[contender.name].append(taken * 1e6)
+    return Outcome(case, times, {one.name: one.role for one in contenders})

@@ -35,6 +35,8 @@ class TorchSide:
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         self.device, self.dtype, self.heads = device, DTYPES[dtype], heads
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)  # as whoever generates tokens does
 
     def wait(self) -> None:
         if self.device == "cuda":

@@ -17,6 +17,19 @@ SEQUENCES = 64
 VISIBLE = 32
 """Tokens that each of the sequences sees."""
 
+WORKLOADS = (
+    "step",
+    "chunk",
+    "window step",
+    "window chunk",
+    "mask",
+    "unified mask",
+    "unified step",
+    "prefix copy",
+    "removal",
+    "snapshot",
+)
+
 MOVED = 4 * K
 KEPT = 16 * K
 

@@ -8,13 +8,35 @@ import torch
 from impl.shared.batch import Ints
 from impl.shared.sight import compute_sight
 from impl.torch.kernels import Table
-from impl.torch.kernels.plain import PlainKernels
+from impl.torch.kernels.plain import Index, PlainKernels
 from impl.torch.masks import make_additive
+from impl.torch.rope import Rope
+
+
+BLOCK = 1024
+"""Keys that are turned at a time: what is computed of them stays in the caches of the
+processor, which makes it three times as fast as all at once."""
 
 
 class HostKernels(PlainKernels):
-    """Plain operations, and masks that are mostly copied: a comparison of every row with
-    every column takes several times as long as writing the result."""
+    """Plain operations in blocks, and masks that are mostly copied: a comparison of every
+    row with every column takes several times as long as writing the result."""
+
+    def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
+        tokens = keys.shape[3] if isinstance(index, slice) else len(index)
+        if keys[..., 0].numel() // keys.shape[3] * tokens <= BLOCK:
+            super().turn(keys, index, rope, distance)
+            return
+        for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
+            along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
+            for head in layer[0]:  # [cells, dim]
+                own = head[index]  # a view of neighbours, a copy of others
+                for block in own.split(BLOCK):
+                    content = block.float()
+                    swapped = content.roll(len(cos), -1)
+                    block.copy_(swapped.mul_(across).addcmul_(content, along))
+                if not isinstance(index, slice):
+                    head.index_copy_(0, index, own)
 
     def mask(
         self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor

@@ -1,0 +1,149 @@
+"""What our caches must reach, as ratios of times within one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ci.bench.speed.measure import Outcome
+from ci.bench.speed.workloads import K
+
+Ratio = Callable[[Outcome], float | None]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """name: what is compared with what. bound: the highest ratio that is allowed.
+
+    where: the fields of the cases that are meant. ratio: of the times of one case.
+    """
+
+    name: str
+    bound: float
+    where: Mapping[str, Any]
+    ratio: Ratio
+
+    def concerns(self, outcome: Outcome) -> bool:
+        case = outcome.case
+        fields = {"workload": case.workload, "framework": case.framework}
+        fields |= {"heads": case.heads, **dict(case.place)}
+        return all(fields.get(name) == value for name, value in self.where.items())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """worst: the highest ratio of the cases that a bar is about, and `case`, which that
+    was."""
+
+    bar: str
+    bound: float
+    worst: float
+    case: str
+
+    @property
+    def holds(self) -> bool:
+        return self.worst <= self.bound
+
+
+def beside(contender: str) -> Ratio:
+    """Our time over that of one contender."""
+
+    return lambda outcome: outcome.get_ratio(contender)
+
+
+def best_peer(outcome: Outcome) -> float | None:
+    return outcome.get_ratio(outcome.get_best("peer"))
+
+
+BARS = (
+    Bar(
+        "one-token step, kv, torch / transformers static",
+        1.0,
+        {"workload": "step", "framework": "torch"},
+        beside("transformers static"),
+    ),
+    Bar(
+        "one-token step, kv, mlx / mlx-lm KVCache",
+        1.0,
+        {"workload": "step", "framework": "mlx"},
+        beside("mlx-lm KVCache"),
+    ),
+    Bar(
+        "one-token step, window 1,024, wrapped, torch / transformers static",
+        0.05,
+        {
+            "workload": "window step",
+            "framework": "torch",
+            "heads": 8,
+            "window": K,
+            "wrapped": True,
+        },
+        beside("transformers static"),
+    ),
+    Bar(
+        "chunk of 512, window 4,096, wrapped, mlx / mlx-lm RotatingKVCache",
+        0.25,
+        {
+            "workload": "window chunk",
+            "framework": "mlx",
+            "window": 4 * K,
+            "wrapped": True,
+        },
+        beside("mlx-lm RotatingKVCache"),
+    ),
+    Bar("chunk of 512, kv at 4k / best peer", 1.0, {"workload": "chunk"}, best_peer),
+    Bar(
+        "chunk of 512, kv at 4k / plain copy",
+        1.5,
+        {"workload": "chunk"},
+        beside("plain copy"),
+    ),
+    Bar("mask, 512 rows / best peer", 0.7, {"workload": "mask"}, best_peer),
+    Bar(
+        "mask of a pool, 512 rows / best peer",
+        0.7,
+        {"workload": "unified mask", "rows": 512},
+        best_peer,
+    ),
+)
+
+GROWTH = 1.3
+"""At most so many times longer takes a step of many sequences in the largest pool than in
+the smallest."""
+
+
+def judge(outcomes: Iterable[Outcome]) -> list[Verdict]:
+    """A verdict on each bar that some outcome is about."""
+    outcomes = list(outcomes)
+    verdicts = []
+    for bar in BARS:
+        ratios = [
+            (ratio, outcome.case.describe())
+            for outcome in outcomes
+            if bar.concerns(outcome) and (ratio := bar.ratio(outcome)) is not None
+        ]
+        if ratios:
+            verdicts.append(Verdict(bar.name, bar.bound, *max(ratios)))
+    return [*verdicts, *judge_growth(outcomes)]
+
+
+def judge_growth(outcomes: Iterable[Outcome]) -> list[Verdict]:
+    pools: dict[tuple[str, str, int], dict[int, float]] = {}
+    for outcome in outcomes:
+        case, ours = outcome.case, outcome.get_best("ours")
+        if case.workload == "unified step" and ours:
+            kind = case.framework, case.dtype, case.heads
+            pools.setdefault(kind, {})
+            pools[kind][int(dict(case.place)["cells"])] = outcome.get_time(ours)
+    ratios = [
+        (times[max(times)] / times[min(times)], f"{'  '.join(map(str, kind))} heads")
+        for kind, times in pools.items()
+        if len(times) > 1
+    ]
+    if not ratios:
+        return []
+    largest = max(max(times) for times in pools.values())
+    smallest = min(min(times) for times in pools.values())
+    name = f"step of 64 sequences, {largest:,} cells / {smallest:,} cells"
+    return [Verdict(name, GROWTH, *max(ratios))]

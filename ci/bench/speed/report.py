@@ -1,0 +1,115 @@
+"""Tables and files of what was measured."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ci.bench.speed.bars import Verdict
+from ci.bench.speed.measure import Outcome
+
+PACKAGES = ("torch", "triton", "mlx", "mlx-lm", "transformers", "numpy")
+
+
+def make_table(framework: str, outcomes: Sequence[Outcome]) -> Table:
+    """A row for each case: our time, and ratios to the fastest others."""
+    title = f"{framework}: µs, and our time over that of the fastest peer and limit"
+    table = Table(title=title, title_justify="left")
+    for name in ("workload", "dtype", "heads", "ours"):
+        table.add_column(name, justify="left" if name == "workload" else "right")
+    table.add_column("/ peer", justify="right")
+    table.add_column("/ limit", justify="right")
+    for outcome in outcomes:
+        case, ours = outcome.case, outcome.get_best("ours")
+        others = (outcome.get_best(role) for role in ("peer", "limit"))
+        table.add_row(
+            case.say_work(),
+            case.dtype,
+            str(case.heads),
+            f"{outcome.get_time(ours):,.1f}" if ours else "–",
+            *(say_ratio(outcome.get_ratio(other)) for other in others),
+        )
+    return table
+
+
+def say_ratio(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def make_verdicts(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="bars: the worst ratio of all cases", title_justify="left")
+    for name in ("bar", "at most", "worst", "in"):
+        table.add_column(name, justify="left" if name in ("bar", "in") else "right")
+    for verdict in verdicts:
+        mark = "✓" if verdict.holds else "✗"
+        row = (f"{verdict.bound:.2f}", f"{verdict.worst:.2f} {mark}", verdict.case)
+        table.add_row(verdict.bar, *row)
+    return table
+
+
+def make_report(
+    device: str, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], rounds: int
+) -> dict[str, Any]:
+    return {
+        "device": device,
+        "machine": {"system": platform.system(), "processor": get_processor()},
+        "python": sys.version.split()[0],
+        "versions": dict(list_versions()),
+        "unit": "µs",
+        "rounds": rounds,
+        "cases": [
+            {
+                "workload": outcome.case.workload,
+                "framework": outcome.case.framework,
+                "dtype": outcome.case.dtype,
+                "heads": outcome.case.heads,
+                **dict(outcome.case.place),
+                "times": {
+                    name: round(outcome.get_time(name), 3) for name in outcome.roles
+                },
+                "ratios": {
+                    name: round(ratio, 4)
+                    for name in outcome.roles
+                    if (ratio := outcome.get_ratio(name)) is not None
+                },
+                "roles": dict(outcome.roles),
+            }
+            for outcome in outcomes
+        ],
+        "bars": [
+            {
+                "bar": verdict.bar,
+                "at_most": verdict.bound,
+                "worst": round(verdict.worst, 4),
+                "case": verdict.case,
+                "holds": verdict.holds,
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def list_versions() -> Sequence[tuple[str, str]]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append((package, version(package)))
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def get_processor() -> str:
+    """Its name, where the system says so."""
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
