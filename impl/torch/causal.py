@@ -105,14 +105,17 @@ class CausalCache(CausalCacheBase):
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
-        # Rows begin at 16 bytes: kernels write them faster, and attention reads them so.
-        mask = self.mask_like.new_empty((padded, round_up(width, 16)))[:, :width]
+        mask = self.allocate_mask(padded, width)
         if current.cells is None:
             return mask.fill_(-torch.inf)
         limits = upload(self.compute_limits(current.batch), mask.device)
         table = self.table.read(self.cells)
         self.kernels.mask(table, limits, current.begin, mask)
         return mask
+
+    def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:
+        apart = round_up(columns, self.kernels.alignment)
+        return self.mask_like.new_empty((rows, apart))[:, :columns]
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         pool = (self.layers, 1, heads, self.cells.count)

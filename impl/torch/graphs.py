@@ -94,8 +94,7 @@ class FixedStep:
         self.inputs = Inputs(rows, room, cache.like.device)
         self.index = cache.kernels.place_fixed(self.inputs.cells)
         padded = round_up(rows, cache.sizes.mask_padding)
-        self.mask = cache.mask_like.new_empty((padded, round_up(columns, 16)))
-        self.mask = self.mask[:, :columns]
+        self.mask = cache.allocate_mask(padded, columns)
         self.work: Callable[[], Any] | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Any = None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -29,3 +32,19 @@ def import_kernels() -> Any:
 def cuts_off(dtype: torch.dtype) -> bool:
     """Whether numbers are cut off, not rounded, where they become bfloat16."""
     return not HAS_GPU and dtype == torch.bfloat16
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments, in the folder of the project."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "impl")))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpu import DEVICE, HAS_GPU, import_kernels
+from gpu import DEVICE, HAS_GPU, INTERPRETER, import_kernels, run
 
 from impl.shared.causal import Sizes
 from impl.shared.errors import CacheFullError, SharedError
@@ -317,3 +319,14 @@ def test_states_have_no_fixed_places() -> None:
     cache = RecurrentCache(sizes, slots, (2, 5), (2, 4, 3), rope=None)
     with pytest.raises(ValueError, match="no fixed places"):
         FixedStep(cache, 1, 4)
+
+
+def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
+    done = run(
+        *("-m", "harness.cli", "check", "--backend", "stepping:backend"),
+        *("--kind", "causal", "--kind", "swa-memory", "--programs", "8"),
+        *("--jobs", "1", "--json", "--failures", str(tmp_path)),
+        **INTERPRETER,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [pair["programs"] for pair in json.loads(done.stdout)["pairs"]] == [8, 8]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels
+from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels, run
 
 from impl.shared.causal import FAR
 from impl.torch.kernels import Table, choose
-from impl.torch.kernels.plain import PlainKernels
+from impl.torch.kernels.plain import PlainKernels, compare_all
 from impl.torch.rope import Rope
 
 FUSED = import_kernels()
@@ -188,7 +185,7 @@ def sees(position: int, bits: int, owner: int, low: int, high: int) -> bool:
 def make_table(count: int, sequences: int, furthest: int) -> torch.Tensor:
     source = np.random.default_rng(count)
     positions = source.integers(0, furthest, count)
-    bits = source.integers(0, 1 << sequences, count)
+    bits = source.integers(0, 1 << sequences, count, np.uint64).view(np.int64)
     bits[:: 1 + count // 9] = 0
     return torch.from_numpy(np.stack((positions, bits))).to(DEVICE)
 
@@ -209,7 +206,7 @@ def make_limits(rows: int, sequences: int, furthest: int) -> torch.Tensor:
         (1, 4, 15, 1, 2, 9),
         (5, 5, 16, 3, 31, 9),
         (3, 32, 17, 0, 32, 1 << 31),
-        (6, 7, 1025, 5, 63, 40),
+        (6, 7, 1025, 5, 64, 40),
         (4, 4, 50, 0, 63, 1 << 40),
     ],
 )
@@ -239,8 +236,10 @@ def test_a_row_sees_what_is_its_own_and_within_its_limits(
         FUSED.mask(Table(table, *flags), limits, begin, out)
         assert out.tolist() == expected
         assert (whole[padded:] == 7).all()
-    PLAIN.mask(Table(table), limits, begin, out)
-    assert out.tolist() == expected
+    for fill in (PLAIN.mask, compare_all):
+        out.fill_(7)
+        fill(Table(table), limits, begin, out)
+        assert out.tolist() == expected
 
 
 def test_the_edges_of_a_window_are_seen() -> None:
@@ -292,19 +291,6 @@ def test_the_cpu_has_plain_operations() -> None:
 
 
 # --- as a whole -------------------------------------------------------------------------
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> None:

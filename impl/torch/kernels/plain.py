@@ -62,25 +62,15 @@ class PlainKernels:
     def mask(
         self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
     ) -> None:
-        if out.device.type == "cpu":
-            copy_lines(table, limits, begin, out)
-            return
-        out.fill_(-torch.inf)
-        positions, bits = table.array[:, begin : begin + out.shape[1]]
-        owner, low, high = limits[:, :, None]  # each [rows, 1]
-        seen = (bits & owner) != 0  # [rows, columns]
-        seen &= positions >= low
-        seen &= positions <= high
-        out[: limits.shape[1]].masked_fill_(seen, 0)
+        fill = copy_lines if out.device.type == "cpu" else compare_all
+        fill(table, limits, begin, out)
 
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
         changes = changes[:, changes[0] >= 0]
         table.index_copy_(1, changes[0], changes[1:])
 
 
-def copy_lines(
-    table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
-) -> None:
+def copy_lines(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> None:
     """The mask, by the host."""
     columns = slice(begin, begin + out.shape[1])
     sight = compute_sight(limits.numpy(), *table.array.numpy()[:, columns])
@@ -91,6 +81,19 @@ def copy_lines(
     for patch in sight.patches:
         part = make_additive(torch.from_numpy(patch.seen), out.dtype)
         paste(out, patch.rows, patch.columns, part)
+
+
+def compare_all(
+    table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+) -> None:
+    """The mask, by the device."""
+    out.fill_(-torch.inf)
+    positions, bits = table.array[:, begin : begin + out.shape[1]]
+    owner, low, high = limits[:, :, None]  # each [rows, 1]
+    seen = (bits & owner) != 0  # [rows, columns]
+    seen &= positions >= low
+    seen &= positions <= high
+    out[: limits.shape[1]].masked_fill_(seen, 0)
 
 
 def paste(out: torch.Tensor, rows: Numbers, columns: Numbers, part: torch.Tensor) -> None:
