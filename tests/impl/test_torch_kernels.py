@@ -15,7 +15,8 @@ from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels, 
 
 from impl.shared.causal import FAR
 from impl.torch.kernels import Table, choose
-from impl.torch.kernels.plain import PlainKernels, compare_all
+from impl.torch.kernels.host import HostKernels
+from impl.torch.kernels.plain import PlainKernels
 from impl.torch.rope import Rope
 
 FUSED = import_kernels()
@@ -236,9 +237,9 @@ def test_a_row_sees_what_is_its_own_and_within_its_limits(
         FUSED.mask(Table(table, *flags), limits, begin, out)
         assert out.tolist() == expected
         assert (whole[padded:] == 7).all()
-    for fill in (PLAIN.mask, compare_all):
+    for kernels in (PLAIN, choose(DEVICE)):
         out.fill_(7)
-        fill(Table(table), limits, begin, out)
+        kernels.mask(Table(table), limits, begin, out)
         assert out.tolist() == expected
 
 
@@ -285,8 +286,8 @@ def test_changes_reach_the_table(kernels: Any, number: int) -> None:
     assert (table == expected).all()
 
 
-def test_the_cpu_has_plain_operations() -> None:
-    assert isinstance(choose(torch.device("cpu")), PlainKernels)
+def test_the_kernels_suit_the_device() -> None:
+    assert isinstance(choose(torch.device("cpu")), HostKernels)
     assert type(choose(torch.device("cuda"))) is type(FUSED)
 
 

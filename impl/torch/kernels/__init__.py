@@ -76,6 +76,10 @@ class Kernels(Protocol):
 
 def choose(device: torch.device) -> Kernels:
     """What suits a device: Triton on CUDA, if it can be imported; else plain torch."""
+    if device.type == "cpu":
+        from impl.torch.kernels.host import HostKernels
+
+        return HostKernels()
     if device.type == "cuda" and find_spec("triton"):
         from impl.torch.kernels.fused import TritonKernels
 

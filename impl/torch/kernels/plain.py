@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from impl.shared.batch import Ints
-from impl.shared.sight import compute_sight
 from impl.torch.kernels import Pair, Table, upload
-from impl.torch.masks import make_additive
 from impl.torch.rope import Rope
 
 
@@ -21,7 +19,6 @@ class Padded:
 
 
 Index = slice | torch.Tensor | Padded
-Numbers = Ints | slice
 
 
 class PlainKernels:
@@ -62,50 +59,17 @@ class PlainKernels:
     def mask(
         self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
     ) -> None:
-        fill = copy_lines if out.device.type == "cpu" else compare_all
-        fill(table, limits, begin, out)
+        out.fill_(-torch.inf)
+        positions, bits = table.array[:, begin : begin + out.shape[1]]
+        owner, low, high = limits[:, :, None]  # each [rows, 1]
+        seen = (bits & owner) != 0  # [rows, columns]
+        seen &= positions >= low
+        seen &= positions <= high
+        out[: limits.shape[1]].masked_fill_(seen, 0)
 
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
         changes = changes[:, changes[0] >= 0]
         table.index_copy_(1, changes[0], changes[1:])
-
-
-def copy_lines(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> None:
-    """The mask, by the host."""
-    columns = slice(begin, begin + out.shape[1])
-    sight = compute_sight(limits.numpy(), *table.array.numpy()[:, columns])
-    rows = limits.shape[1]
-    lines = make_additive(torch.from_numpy(sight.seen), out.dtype)
-    torch.index_select(lines, 0, torch.from_numpy(sight.line), out=out[:rows])
-    out[rows:] = -torch.inf
-    for patch in sight.patches:
-        part = make_additive(torch.from_numpy(patch.seen), out.dtype)
-        paste(out, patch.rows, patch.columns, part)
-
-
-def compare_all(
-    table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
-) -> None:
-    """The mask, by the device."""
-    out.fill_(-torch.inf)
-    positions, bits = table.array[:, begin : begin + out.shape[1]]
-    owner, low, high = limits[:, :, None]  # each [rows, 1]
-    seen = (bits & owner) != 0  # [rows, columns]
-    seen &= positions >= low
-    seen &= positions <= high
-    out[: limits.shape[1]].masked_fill_(seen, 0)
-
-
-def paste(out: torch.Tensor, rows: Numbers, columns: Numbers, part: torch.Tensor) -> None:
-    """Puts [rows, columns] there."""
-    if isinstance(rows, slice) and isinstance(columns, slice):
-        out[rows, columns] = part
-        return
-    every = [
-        torch.arange(size)[numbers]
-        for size, numbers in zip(out.shape, (rows, columns), strict=True)
-    ]
-    out[every[0][:, None], every[1]] = part
 
 
 def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> None:
