@@ -16,6 +16,14 @@ Open = Callable[[Mapping[str, Any]], Any]
 """Makes one empty cache from a complete config."""
 
 
+PLACES = {
+    "torch": "torch-cpu",
+    "torch_cuda": "torch-cuda",
+    "mlx": "mlx-cpu",
+    "mlx_gpu": "mlx-gpu",
+}
+"""Modules that plant the mistakes, and the backends in which they do."""
+
 INVENTED = "our own invention"
 """The source of a mistake that no real cache is known to have made."""
 
@@ -80,11 +88,11 @@ class Fault:
     nature: str | None = None
     opening: Callable[[Open], Open] | None = None
 
-    def get_correct(self, framework: str) -> str:
-        """The name of the backend without the mistake; framework: "torch" or "mlx"."""
+    def get_correct(self, place: str) -> str:
+        """The name of the backend without the mistake; place: one of PLACES."""
         if self.form is None:
-            return f"{framework}-cpu"
-        return f"impl.faults.forms_{framework}:{self.form.id}"
+            return PLACES[place]
+        return f"impl.faults.forms_{place}:{self.form.id}"
 
 
 def make_plain_fault(
@@ -160,8 +168,16 @@ class Inventor:
         return id
 
 
-def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
-    """The faults as they are planted in the caches of a framework."""
+def find(faults: Mapping[str, Fault], name: str) -> Fault:
+    """The fault whose factory has this name; raises AttributeError if there is none."""
+    fault = faults.get(name.replace("_", "-"))
+    if fault is None:
+        raise AttributeError(f"there is no fault {name}; known: {', '.join(faults)}")
+    return fault
+
+
+def describe(faults: Iterable[Fault], place: str) -> list[Planted]:
+    """The faults as they are planted in one of PLACES."""
     return [
         Planted(
             fault.id,
@@ -170,8 +186,8 @@ def describe(faults: Iterable[Fault], framework: str) -> list[Planted]:
             fault.kind,
             fault.mistake,
             fault.shortest,
-            f"impl.faults.{framework}:{fault.id.replace('-', '_')}",
-            fault.get_correct(framework),
+            f"impl.faults.{place}:{fault.id.replace('-', '_')}",
+            fault.get_correct(place),
             fault.operation,
             fault.nature,
         )

@@ -15,18 +15,16 @@ from impl.mlx.backend import OnDevice, cpu, make_cache
 from impl.mlx.masks import make_band
 
 
-def declare(form: Form) -> Backend:
-    device = mx.Device(mx.cpu)
-
+def declare(backend: Backend, device: mx.Device, form: Form) -> Backend:
     def open_cache(config: Mapping[str, Any]) -> OnDevice:
         return OnDevice(form.build(make_cache(config), make_band), device)
 
-    return declare_form(form, cpu(), open_cache)
+    return declare_form(form, backend, open_cache)
 
 
 def chunked() -> Backend:
-    return declare(CHUNKED)
+    return declare(cpu(), mx.Device(mx.cpu), CHUNKED)
 
 
 def quantized() -> Backend:
-    return declare(QUANTIZED)
+    return declare(cpu(), mx.Device(mx.cpu), QUANTIZED)

@@ -10,16 +10,15 @@ from impl.torch.backend import cpu
 from impl.torch.masks import make_band
 
 
-def declare(form: Form) -> Backend:
-    backend = cpu()
+def declare(backend: Backend, form: Form) -> Backend:
     return declare_form(
         form, backend, lambda config: form.build(backend.open(config), make_band)
     )
 
 
 def chunked() -> Backend:
-    return declare(CHUNKED)
+    return declare(cpu(), CHUNKED)
 
 
 def quantized() -> Backend:
-    return declare(QUANTIZED)
+    return declare(cpu(), QUANTIZED)

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from harness.backend import Backend, Planted
 from impl.faults import FAULTS, Fault, plant
-from impl.faults.fault import declare, describe
+from impl.faults.fault import declare, describe, find
 from impl.mlx.backend import OnDevice, cpu, make_cache, open_cache
 from impl.mlx.masks import make_band
 
@@ -18,18 +18,20 @@ def list_faults() -> list[Planted]:
     return describe(FAULTS.values(), "mlx")
 
 
+def plant_in(backend: Backend, device: mx.Device, fault: Fault) -> Backend:
+    """One of our backends on MLX, with the mistake."""
+
+    def open_planted(config: Mapping[str, Any]) -> Any:
+        if fault.contract == "prefix":  # the caches below it are on the device already
+            return plant(fault, open_cache(config, device), make_band)
+        return OnDevice(plant(fault, make_cache(config), make_band), device)
+
+    return declare(fault, backend, open_planted)
+
+
 def __getattr__(name: str) -> Callable[[], Backend]:
-    fault = FAULTS.get(name.replace("_", "-"))
-    if fault is None:
-        raise AttributeError(f"there is no fault {name}; known: {', '.join(FAULTS)}")
-    return lambda: declare(fault, cpu(), lambda config: open_planted(fault, config))
-
-
-def open_planted(fault: Fault, config: Mapping[str, Any]) -> Any:
-    device = mx.Device(mx.cpu)
-    if fault.contract == "prefix":  # the caches below it are on the device already
-        return plant(fault, open_cache(config, device), make_band)
-    return OnDevice(plant(fault, make_cache(config), make_band), device)
+    fault = find(FAULTS, name)
+    return lambda: plant_in(cpu(), mx.Device(mx.cpu), fault)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from impl.shared.batch import Batch, Ints
 from impl.shared.causal import FAR
-from impl.shared.cells import Cells
 from impl.shared.errors import CacheFullError, NotSupportedError
 
 
@@ -34,7 +33,7 @@ def slide_at_capacity(cache: Any) -> None:
     wider = replace(sizes, capacity=sizes.capacity + 1)
     if wider.get_memory() == sizes.capacity:
         cache.memory = sizes.capacity
-        cache.cells = Cells(wider.count_cells(), sizes.sequences)
+        cache.cells = type(cache.cells)(wider.count_cells(), sizes.sequences)
 
 
 def free_positions(cache: Any) -> None:

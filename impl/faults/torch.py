@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.backend import Backend, Planted
-from impl.faults import FAULTS, plant
-from impl.faults.fault import declare, describe
+from impl.faults import FAULTS, Fault, plant
+from impl.faults.fault import declare, describe, find
 from impl.torch.backend import cpu
 from impl.torch.masks import make_band
 
@@ -15,14 +15,16 @@ def list_faults() -> list[Planted]:
     return describe(FAULTS.values(), "torch")
 
 
-def __getattr__(name: str) -> Callable[[], Backend]:
-    fault = FAULTS.get(name.replace("_", "-"))
-    if fault is None:
-        raise AttributeError(f"there is no fault {name}; known: {', '.join(FAULTS)}")
-    backend = cpu()
-    return lambda: declare(
+def plant_in(backend: Backend, fault: Fault) -> Backend:
+    """One of our backends on torch, with the mistake."""
+    return declare(
         fault, backend, lambda config: plant(fault, backend.open(config), make_band)
     )
+
+
+def __getattr__(name: str) -> Callable[[], Backend]:
+    fault = find(FAULTS, name)
+    return lambda: plant_in(cpu(), fault)
 
 
 def __dir__() -> list[str]:

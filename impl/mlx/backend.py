@@ -118,7 +118,7 @@ def declare(name: str, device: mx.Device) -> Backend:
         causal="lower-right",
         poison=True,
         errors={**unified.ERRORS, **prefix.ERRORS},
-        faults="impl.faults.mlx:list_faults",
+        faults=f"impl.faults.{name.replace('-cpu', '').replace('-', '_')}:list_faults",
         versions={"mlx": version("mlx")},
     )
 

@@ -202,7 +202,12 @@ class CausalCacheBase(ABC):
         current = self.get_pass()
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
-        rows = len(current.batch)
+        self.check_tokens(len(current.batch), keys, values)
+        self.written[layer] = True
+        return current
+
+    def check_tokens(self, rows: int, keys: Sequence[int], values: Sequence[int]) -> None:
+        """Raises ValueError if K and V have other shapes than a pass of so many rows."""
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
                 raise ValueError(
@@ -212,8 +217,6 @@ class CausalCacheBase(ABC):
         if keys[1] != values[1]:
             raise ValueError(f"K has {keys[1]} heads, V has {values[1]}")
         self.fix_form((keys[1], keys[3], values[3]))
-        self.written[layer] = True
-        return current
 
     def fix_form(self, form: Form) -> None:
         """Allocates memory of this form, or raises ValueError if there is other."""

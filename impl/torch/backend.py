@@ -37,6 +37,10 @@ PREFIX = {
 }
 
 
+PLANTED = {"cpu": "torch", "cuda": "torch_cuda"}
+"""The module of `impl.faults` with the mistakes planted on a device."""
+
+
 def open_cache(
     config: Mapping[str, Any], device: torch.device, kernels: Kernels | None = None
 ) -> Any:
@@ -98,7 +102,7 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
         poison=True,
         overwrite=lambda array: array.fill_(math.nan),
         errors={**unified.ERRORS, **prefix.ERRORS},
-        faults="impl.faults.torch:list_faults",
+        faults=f"impl.faults.{PLANTED[arrays.device.type]}:list_faults",
         versions={"torch": torch.__version__},
     )
 

@@ -62,15 +62,18 @@ class CausalCache(CausalCacheBase):
 
         On CUDA that is one launch. Raises ValueError as `put` does.
         """
-        for array, name in ((keys, "K"), (values, "V")):
-            if array.ndim != 5 or array.shape[0] != self.layers:
-                raise ValueError(
-                    f"{name} has shape {list(array.shape)}; there are {self.layers}"
-                    f" layers, so [{self.layers}, 1, heads, rows, dim]"
-                )
+        self.check_layers(keys.shape, values.shape)
         for layer in range(self.layers):
             current = self.check_put(layer, keys.shape[1:], values.shape[1:])
         self.write(current, slice(None), keys, values)
+
+    def check_layers(self, keys: Sequence[int], values: Sequence[int]) -> None:
+        for shape, name in ((keys, "K"), (values, "V")):
+            if len(shape) != 5 or shape[0] != self.layers:
+                raise ValueError(
+                    f"{name} has shape {list(shape)}; there are {self.layers} layers, so"
+                    f" [{self.layers}, 1, heads, rows, dim]"
+                )
 
     def write(
         self, current: Pass, layers: slice, keys: torch.Tensor, values: torch.Tensor
@@ -85,12 +88,14 @@ class CausalCache(CausalCacheBase):
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """K, V and the mask [rows, columns] of the open pass."""
         current = self.check_get(layer)
-        begin, end = current.begin, current.end
-        keys, values = self.keys[layer][:, :, begin:end], self.values[layer]
-        values = values[..., begin:end] if self.permuted else values[:, :, begin:end]
         if self.mask is None:
             self.mask = self.make_mask(current)
-        return keys, values, self.mask
+        return *self.view(layer, current.begin, current.end), self.mask
+
+    def view(self, layer: int, begin: int, end: int) -> Pair:
+        """K and V of the cells in [begin, end)."""
+        keys, values = self.keys[layer][:, :, begin:end], self.values[layer]
+        return keys, values[..., begin:end] if self.permuted else values[:, :, begin:end]
 
     def add(self, batch: Batch) -> None:
         super().add(batch)
@@ -100,14 +105,17 @@ class CausalCache(CausalCacheBase):
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
-        # Rows begin at 16 bytes: kernels write them faster, and attention reads them so.
-        mask = self.mask_like.new_empty((padded, round_up(width, 16)))[:, :width]
+        mask = self.allocate_mask(padded, width)
         if current.cells is None:
             return mask.fill_(-torch.inf)
         limits = upload(self.compute_limits(current.batch), mask.device)
         table = self.table.read(self.cells)
         self.kernels.mask(table, limits, current.begin, mask)
         return mask
+
+    def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:
+        apart = round_up(columns, self.kernels.alignment)
+        return self.mask_like.new_empty((rows, apart))[:, :columns]
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         pool = (self.layers, 1, heads, self.cells.count)

@@ -78,12 +78,13 @@ class Mirror:
     def read(self, cells: Cells) -> Table:
         changes = self.take(cells)
         if changes.shape[1]:
-            self.kernels.update(self.array, upload(changes, self.device))
-        return self.describe()
+            self.bring(changes)
+        short_sets = len(cells.tracks) <= 32
+        return Table(self.array, self.furthest < SHORT, short_sets)
 
     def take(self, cells: Cells) -> Ints:
-        """[3, some]: what of the cells the copy lacks: cell, position, bits. It counts
-        as brought there."""
+        """[3, some]: what of the cells the copy lacks: cell, position, bits. From now
+        on it counts as brought."""
         assert isinstance(cells, TrackedCells)
         if cells is not self.cells:
             self.cells = cells
@@ -93,10 +94,9 @@ class Mirror:
         self.furthest = max(self.furthest, int(changes[1].max(initial=0)))
         return changes
 
-    def describe(self) -> Table:
-        assert self.cells is not None
-        short_sets = len(self.cells.tracks) <= 32
-        return Table(self.array, self.furthest < SHORT, short_sets)
+    def bring(self, changes: Ints) -> None:
+        """What `take` returned."""
+        self.kernels.update(self.array, upload(changes, self.device))
 
 
 def track(

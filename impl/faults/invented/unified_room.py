@@ -94,7 +94,9 @@ def no_room_for_stop_token(cache: Any) -> None:
     if cache.memory is not None and cache.memory > sizes.memory:
         cache.memory = sizes.memory
         count = sizes.sequences * sizes.memory + sizes.batch
-        cache.cells = Cells(round_up(count, sizes.cache_padding), sizes.sequences)
+        cache.cells = type(cache.cells)(
+            round_up(count, sizes.cache_padding), sizes.sequences
+        )
 
 
 @invent("open", "silent clamp", "swa-memory", 1)
@@ -104,7 +106,7 @@ def room_is_rounded_down(cache: Any) -> None:
     sizes = cache.sizes
     count = replace(sizes, cache_padding=1).count_cells()
     count = count // sizes.cache_padding * sizes.cache_padding
-    cache.cells = Cells(count or cache.cells.count, sizes.sequences)
+    cache.cells = type(cache.cells)(count or cache.cells.count, sizes.sequences)
 
 
 POOLS: dict[tuple[int, int], Cells] = {}

@@ -35,7 +35,12 @@ class Table:
 
 
 class Kernels(Protocol):
-    """What a causal cache does on its device; nothing waits for the device."""
+    """What a causal cache does on its device; nothing waits for the device.
+
+    alignment: rows of masks had best be a multiple of so many numbers apart.
+    """
+
+    alignment: int
 
     def place(self, cells: Ints, device: torch.device) -> Index:
         """Some cells, made once and used for all layers. Each cell is there once."""

@@ -15,6 +15,8 @@ class TritonKernels:
     An index is an int64 tensor of cells.
     """
 
+    alignment = 16
+
     def place(self, cells: Ints, device: torch.device) -> torch.Tensor:
         return upload(cells, device)
 

@@ -69,7 +69,8 @@ def mask_kernel(
             seen = ((bits & owner) != 0) & (positions >= low) & (positions <= high)
             content = tl.where(seen, 0.0, float("-inf")).to(out.dtype.element_ty)
             line = out + row.to(tl.int64) * stride
-            tl.store(line + column, content, mask=(row < padded) & (column < stride))
+            end = tl.where(row < padded, stride, 0)
+            tl.store(line + column, content, mask=column < end)
 
 
 def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> None:
@@ -78,7 +79,7 @@ def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> N
     padded, width = out.shape
     blocks = triton.cdiv(width, COLUMNS)
     deep = triton.cdiv(padded, ROWS)  # in tiles
-    tiles = max(1, min(TILES, blocks * deep // PROGRAMS))
+    tiles = count_tiles(blocks, deep)
     mask_kernel[(blocks, triton.cdiv(deep, tiles))](
         table.array,
         limits,
@@ -96,3 +97,8 @@ def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> N
         ROWS=ROWS,
         enable_fp_fusion=False,
     )
+
+
+def count_tiles(blocks: int, deep: int) -> int:
+    """For one program, where the mask is `blocks` wide and so many tiles deep."""
+    return max(1, min(TILES, blocks * deep // PROGRAMS))

@@ -24,6 +24,8 @@ Index = slice | torch.Tensor | Padded
 class PlainKernels:
     """On every device that torch knows; see `impl.torch.kernels.Kernels`."""
 
+    alignment = 1
+
     def place(self, cells: Ints, device: torch.device) -> Index:
         """The cells, as a slice if they are neighbours: that is one copy, no scatter."""
         if len(cells):

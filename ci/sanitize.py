@@ -1,0 +1,105 @@
+"""Launches every Triton kernel over odd sizes, beside plain operations.
+
+    compute-sanitizer --tool memcheck python ci/sanitize.py
+
+Small, so that a tool that watches every access gets to its end. Without a GPU it runs in
+Triton's interpreter, if TRITON_INTERPRET=1 is set. Exit status 1 if a result differs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from impl.torch.kernels import Table  # noqa: E402
+from impl.torch.kernels.fused import TritonKernels  # noqa: E402
+from impl.torch.kernels.plain import PlainKernels  # noqa: E402
+from impl.torch.rope import Rope  # noqa: E402
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LAYERS, HEADS, CELLS = 2, 3, 71
+SIZES = [(1, 2, 1), (37, 10, 3), (70, 128, 80)]
+"""rows, dims of keys and values"""
+
+MASKS = [(1, 1, 0), (5, 17, 3), (70, 1027, 1), (3, 2048, 5)]
+"""rows, columns, first cell"""
+
+Outcome = list[torch.Tensor]
+
+
+def draw(*shape: int) -> torch.Tensor:
+    content = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    return content.to(DEVICE, torch.float16)
+
+
+def put_and_copy(
+    kernels: Any, rows: int, key_dim: int, value_dim: int, permuted: bool
+) -> Outcome:
+    """Pools into which rows were put, and the same rows as they come out again."""
+    pool = (LAYERS, 1, HEADS)
+    shape = (value_dim, CELLS) if permuted else (CELLS, value_dim)
+    pools = draw(*pool, CELLS, key_dim), draw(*pool, *shape)
+    # As a model has them: heads behind rows.
+    tokens = [draw(LAYERS, 1, rows, HEADS, dim) for dim in (key_dim, value_dim)]
+    index = kernels.place(np.random.default_rng(rows).permutation(CELLS)[:rows], DEVICE)
+    kernels.scatter(pools, [each.transpose(2, 3) for each in tokens], index, permuted)
+    return [*pools, *kernels.gather(pools, index, permuted)]
+
+
+def turn(kernels: Any, rows: int, dim: int) -> Outcome:
+    keys = draw(LAYERS, 1, HEADS, CELLS, dim)
+    index = kernels.place(np.random.default_rng(rows).permutation(CELLS)[:rows], DEVICE)
+    kernels.turn(keys, index, Rope((1e4, 1e2), LAYERS, dim, DEVICE), -7)
+    return [keys]
+
+
+def mask(kernels: Any, rows: int, columns: int, begin: int, short: bool) -> Outcome:
+    source = np.random.default_rng(columns)
+    changes = source.integers(0, 50, (3, begin + columns))
+    changes[0] = source.permutation(begin + columns)
+    table = torch.zeros((2, begin + columns), dtype=torch.int64, device=DEVICE)
+    kernels.update(table, torch.from_numpy(changes).to(DEVICE))
+    limits = source.integers(0, 50, (3, rows))
+    limits[0] = 1 << (limits[0] % 6)
+    out = torch.empty((rows + 1, columns), dtype=torch.float16, device=DEVICE)
+    given = Table(table, short, short), torch.from_numpy(limits).to(DEVICE)
+    kernels.mask(*given, begin, out)
+    return [table, out]
+
+
+def list_works() -> Iterator[tuple[str, Callable[[Any], Outcome]]]:
+    for rows, key_dim, value_dim in SIZES:
+        for permuted in (False, True):
+            sizes = rows, key_dim, value_dim, permuted
+            yield f"put, copy {sizes}", lambda on, sizes=sizes: put_and_copy(on, *sizes)
+        own = rows, key_dim
+        yield f"turn {own}", lambda on, own=own: turn(on, *own)
+    for sizes in MASKS:
+        for short in (False, True):
+            own = *sizes, short
+            yield f"update, mask {own}", lambda on, own=own: mask(on, *own)
+
+
+def main() -> int:
+    if DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        print("torch finds no CUDA device; set TRITON_INTERPRET=1 to run on the CPU")
+        return 2
+    fused, plain, failed = TritonKernels(), PlainKernels(), 0
+    for name, work in list_works():
+        pairs = zip(work(fused), work(plain), strict=True)
+        same = all(torch.equal(one, other) for one, other in pairs)
+        failed += not same
+        print(f"{name}: {'same' if same else 'DIFFERS'}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The faults on MLX on a GPU: `impl.faults.mlx_gpu:clone_shares` and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from harness.backend import Backend, Planted
+from impl.faults import FAULTS
+from impl.faults.fault import describe, find
+from impl.faults.mlx import plant_in
+from impl.mlx.backend import gpu
+
+
+def list_faults() -> list[Planted]:
+    return describe(FAULTS.values(), "mlx_gpu")
+
+
+def __getattr__(name: str) -> Callable[[], Backend]:
+    fault = find(FAULTS, name)
+    return lambda: plant_in(gpu(), mx.Device(mx.gpu), fault)

@@ -1,0 +1,20 @@
+"""The faults on torch on CUDA: `impl.faults.torch_cuda:clone_shares` and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.backend import Backend, Planted
+from impl.faults import FAULTS
+from impl.faults.fault import describe, find
+from impl.faults.torch import plant_in
+from impl.torch.backend import cuda
+
+
+def list_faults() -> list[Planted]:
+    return describe(FAULTS.values(), "torch_cuda")
+
+
+def __getattr__(name: str) -> Callable[[], Backend]:
+    fault = find(FAULTS, name)
+    return lambda: plant_in(cuda(), fault)

@@ -1,0 +1,201 @@
+"""Passes whose device work is always the same, so that a CUDA graph can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from impl.shared.batch import Ints
+from impl.shared.causal import Pass, round_up
+from impl.shared.recurrent import RecurrentCacheBase
+from impl.torch.causal import CausalCache
+from impl.torch.kernels import Pair, Table, upload
+from impl.torch.kernels.plain import PlainKernels
+from impl.torch.mirror import Mirror
+
+NOTHING = -1
+"""As a cell: none. As the limits of a row: it sees nothing."""
+
+
+class DoesNotFitError(ValueError):
+    """A pass is larger than what was captured. It is open all the same: the cache's own
+    put and get serve it, or a step that has more rows or columns."""
+
+
+class Inputs:
+    """What differs from pass to pass: one array on the device, sent as a whole.
+
+    cells: [rows], into which the rows are put. limits: [3, rows], see `Kernels.mask`.
+    changes: [3, changes], see `Kernels.update`. NOTHING where there are fewer.
+    """
+
+    def __init__(self, rows: int, changes: int, device: torch.device) -> None:
+        self.rows, self.device = rows, device
+        size = 4 * rows + 3 * changes
+        self.array = torch.full((size,), NOTHING, dtype=torch.int64, device=device)
+        self.cells = self.array[:rows]
+        self.limits = self.array[rows : 4 * rows].view(3, rows)
+        self.changes = self.array[4 * rows :].view(3, changes)
+
+    def send(self, cells: Ints, limits: Ints, changes: Ints) -> None:
+        """Does not wait for the device."""
+        rows = self.rows
+        array = np.full(len(self.array), NOTHING, np.int64)
+        array[: len(cells)] = cells
+        array[rows : 4 * rows].reshape(3, rows)[:, : len(cells)] = limits
+        sent = array[4 * rows :].reshape(self.changes.shape)
+        sent[:, : changes.shape[1]] = changes
+        self.array.copy_(upload(array, self.device), non_blocking=True)
+
+
+class FixedStep:
+    """Passes of up to `rows` rows that see no cell from `columns` on.
+
+        step = FixedStep(cache, rows, columns)
+        step.capture(decode)                # which calls step.put and step.get
+        while ...:
+            cache.forward(positions, sequences)
+            step.run()
+
+    For each pass the host keeps the books and sends one small array: the cells of the
+    rows, what each row sees, and what has changed in the table of cells. All else is work
+    on fixed addresses: the changes are brought into the table, the mask is made over all
+    `columns`, and then comes what was captured. Anything may happen to the cache between
+    two steps, and passes may go by the cache's own put and get.
+
+    On the CPU the same work is done without a graph. Raises RuntimeError on CUDA without
+    Triton, and ValueError for a cache with recurrent states, which have no fixed places.
+
+    mask: [rows, columns], the rows padded as the masks of the cache are. changes: so many
+    changes of the table go along with the rest; where there are more, all go before.
+    """
+
+    def __init__(
+        self, cache: CausalCache, rows: int, columns: int, changes: int | None = None
+    ) -> None:
+        if isinstance(cache, RecurrentCacheBase):
+            raise ValueError("the states of sequences have no fixed places")
+        if cache.like.is_cuda and isinstance(cache.kernels, PlainKernels):
+            raise RuntimeError("a CUDA graph of a cache needs Triton")
+        for name, number, most in (
+            ("rows", rows, cache.sizes.batch),
+            ("columns", columns, cache.cells.count),
+        ):
+            if not 0 < number <= most:
+                raise ValueError(f"{number} {name}; 1 … {most} are possible")
+        self.cache, self.rows, self.columns = cache, rows, columns
+        table = cache.table.read(cache.cells)
+        # A graph cannot know how far positions will have gone.
+        self.table = Table(table.array, short_sets=table.short_sets)
+        room = 2 * rows if changes is None else changes
+        self.inputs = Inputs(rows, room, cache.like.device)
+        self.index = cache.kernels.place_fixed(self.inputs.cells)
+        padded = round_up(rows, cache.sizes.mask_padding)
+        self.mask = cache.allocate_mask(padded, columns)
+        self.work: Callable[[], Any] | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: Any = None
+
+    # --- what is captured ---------------------------------------------------------------
+
+    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """K [1, heads, `rows`, key_dim] and V for one layer. What stands in rows that the
+        pass does not have is not stored."""
+        if not 0 <= layer < self.cache.layers:
+            raise ValueError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
+        self.cache.check_tokens(self.rows, keys.shape, values.shape)
+        self.cache.written[layer] = True
+        self.write(slice(layer, layer + 1), (keys[None], values[None]))
+
+    def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The same for all layers in one launch: K [layers, 1, heads, `rows`, key_dim]
+        and V."""
+        self.cache.check_layers(keys.shape, values.shape)
+        self.cache.check_tokens(self.rows, keys.shape[1:], values.shape[1:])
+        self.cache.written[:] = [True] * self.cache.layers
+        self.write(slice(None), (keys, values))
+
+    def write(self, layers: slice, tokens: Pair) -> None:
+        pools = self.cache.keys[layers], self.cache.values[layers]
+        self.cache.kernels.scatter(pools, tokens, self.index, self.cache.permuted)
+
+    def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """K and V of the first `columns` cells, and the mask, always the same tensors."""
+        if not 0 <= layer < self.cache.layers or not self.cache.written[layer]:
+            raise ValueError(f"layer {layer} was never put")
+        return *self.cache.view(layer, 0, self.columns), self.mask
+
+    def execute(self, work: Callable[[], Any]) -> Any:
+        """All that the device does in a step."""
+        kernels = self.cache.kernels
+        if isinstance(self.cache.table, Mirror):
+            kernels.update(self.table.array, self.inputs.changes)
+        kernels.mask(self.table, self.inputs.limits, 0, self.mask)
+        return work()
+
+    # --- a step -------------------------------------------------------------------------
+
+    def capture(self, work: Callable[[], Any]) -> None:
+        """work: what else belongs to a step, on fixed addresses. On CUDA it is called
+        twice, with rows that store and see nothing: to warm up, and to be captured.
+        """
+        self.work = work
+        if not self.cache.like.is_cuda:
+            return
+        self.inputs.array.fill_(NOTHING)
+        with torch.cuda.device(self.cache.like.device):
+            stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                self.execute(work)
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.result = self.execute(work)
+        self.graph = graph
+
+    def run(self) -> Any:
+        """The open pass; what the captured work returned. The tensors in it are the same
+        each time, on CUDA.
+
+        Raises DoesNotFitError, and does nothing, if the pass has more rows or sees more
+        cells; ValueError if no pass is open, or if it only reserves.
+        """
+        if self.work is None:
+            raise ValueError("nothing was captured")
+        current = self.cache.get_pass()
+        self.check(current)
+        self.send(current)
+        if self.graph is None:
+            return self.execute(self.work)
+        self.graph.replay()
+        return self.result
+
+    def check(self, current: Pass) -> None:
+        rows = len(current.batch)
+        if current.cells is None:
+            raise ValueError("a pass that only reserves stores nothing and sees nothing")
+        if rows > self.rows:
+            raise DoesNotFitError(
+                f"a pass of {rows} rows; {self.rows} were captured. Capture again with"
+                " more"
+            )
+        if current.end > self.columns:
+            raise DoesNotFitError(
+                f"the pass sees cells up to {current.end}; {self.columns} columns were"
+                " captured. Capture again with more"
+            )
+
+    def send(self, current: Pass) -> None:
+        cache, changes = self.cache, np.empty((3, 0), np.int64)
+        if isinstance(cache.table, Mirror):
+            changes = cache.table.take(cache.cells)
+            if changes.shape[1] > self.inputs.changes.shape[1]:
+                cache.table.bring(changes)
+                changes = changes[:, :0]
+        assert current.cells is not None
+        limits = cache.compute_limits(current.batch)
+        self.inputs.send(current.cells, limits, changes)

@@ -1,0 +1,326 @@
+"""The Triton kernels beside plain torch operations and beside loops."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels, run
+
+from impl.shared.causal import FAR
+from impl.torch.kernels import Table, choose
+from impl.torch.kernels.host import HostKernels
+from impl.torch.kernels.plain import PlainKernels
+from impl.torch.rope import Rope
+
+FUSED = import_kernels()
+masks = import_module("impl.torch.kernels.masks")
+PLAIN = PlainKernels()
+LAYERS, CELLS = 2, 90
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    content = torch.randn(shape, generator=torch.Generator().manual_seed(7))
+    return content.to(DEVICE, dtype)
+
+
+def shuffle(rows: int) -> Any:
+    return np.random.default_rng(rows).permutation(CELLS)[:rows]
+
+
+def make_pools(
+    heads: int, dims: tuple[int, int], dtype: torch.dtype, permuted: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Full of numbers of their own, so that a stray access shows."""
+    pool = (LAYERS, 1, heads)
+    values = (dims[1], CELLS) if permuted else (CELLS, dims[1])
+    keys = draw(*pool, CELLS, dims[0], dtype=dtype)
+    return keys + 10, draw(*pool, *values, dtype=dtype) - 10
+
+
+def take_row(values: torch.Tensor, cell: int, permuted: bool) -> torch.Tensor:
+    return values[..., cell] if permuted else values[:, :, :, cell]
+
+
+def check_same(pairs: Any, others: Any) -> None:
+    for one, other in zip(pairs, others, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert (one == other).all()
+
+
+# --- scatter and gather -----------------------------------------------------------------
+
+SHAPES = [
+    (1, 1, (1, 1)),
+    (3, 2, (5, 3)),
+    (33, 1, (128, 96)),  # more rows than a program has
+    (70, 3, (40, 48)),
+    (0, 2, (4, 4)),
+]
+"""rows, heads, dims of keys and values"""
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize(("rows", "heads", "dims"), SHAPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_go_into_their_cells_and_nowhere_else(
+    dtype: torch.dtype, rows: int, heads: int, dims: tuple[int, int], permuted: bool
+) -> None:
+    pools = make_pools(heads, dims, dtype, permuted)
+    keys, values = (draw(LAYERS, 1, heads, rows, dim, dtype=dtype) for dim in dims)
+    expected = pools[0].clone(), pools[1].clone()
+    cells = shuffle(rows)
+    for row, cell in enumerate(cells.tolist()):
+        expected[0][:, :, :, cell] = keys[:, :, :, row]
+        take_row(expected[1], cell, permuted).copy_(values[:, :, :, row])
+    FUSED.scatter(pools, (keys, values), FUSED.place(cells, DEVICE), permuted)
+    check_same(pools, expected)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize(("rows", "heads", "dims"), SHAPES)
+def test_cells_are_copied_in_the_form_of_the_pools(
+    rows: int, heads: int, dims: tuple[int, int], permuted: bool
+) -> None:
+    pools = make_pools(heads, dims, torch.bfloat16, permuted)
+    cells = shuffle(rows)
+    copied = FUSED.gather(pools, FUSED.place(cells, DEVICE), permuted)
+    index = torch.from_numpy(cells).to(DEVICE)
+    axis = 4 if permuted else 3
+    check_same(copied, (pools[0][:, :, :, index], pools[1].index_select(axis, index)))
+
+
+def list_views(array: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same numbers, or one head of them, in other strides."""
+    wide = array.new_full((*array.shape[:4], 3 * array.shape[4]), torch.nan)
+    far = array.new_full((*array.shape[:3], 40 * array.shape[3], array.shape[4]), 9)
+    wide[..., ::3], far[:, :, :, ::40] = array, array
+    return {
+        "rows before heads": array.transpose(2, 3).contiguous().transpose(2, 3),
+        "every third number": wide[..., ::3],
+        "rows far apart": far[:, :, :, ::40],
+        "one head for all": array[:, :, :1].expand(-1, -1, array.shape[2], -1, -1),
+        "transposed": array.mT.contiguous().mT,
+    }
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("name", list(list_views(torch.zeros(1, 1, 1, 1, 1))))
+def test_tokens_may_have_any_strides(name: str, permuted: bool) -> None:
+    keys = list_views(draw(LAYERS, 1, 3, 9, 6))[name]
+    values = list_views(draw(LAYERS, 1, 3, 9, 5))[name]
+    pools = make_pools(3, (6, 5), torch.float32, permuted)
+    expected = pools[0].clone(), pools[1].clone()
+    index = torch.from_numpy(shuffle(9)).to(DEVICE)
+    FUSED.scatter(pools, (keys, values), index, permuted)
+    PLAIN.scatter(expected, (keys, values), index, permuted)
+    check_same(pools, expected)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("kernels", [FUSED, PLAIN], ids=["triton", "plain"])
+def test_a_cell_below_zero_is_none(kernels: Any, permuted: bool) -> None:
+    pools = make_pools(2, (4, 3), torch.float32, permuted)
+    expected = pools[0].clone(), pools[1].clone()
+    tokens = draw(LAYERS, 1, 2, 4, 4), draw(LAYERS, 1, 2, 4, 3)
+    cells = torch.tensor([7, -1, 0, -1], device=DEVICE)
+    some = tokens[0][:, :, :, [0, 2]], tokens[1][:, :, :, [0, 2]]
+    PLAIN.scatter(expected, some, torch.tensor([7, 0], device=DEVICE), permuted)
+    kernels.scatter(pools, tokens, kernels.place_fixed(cells), permuted)
+    check_same(pools, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tokens_of_another_type_are_converted(dtype: torch.dtype) -> None:
+    pools = make_pools(1, (8, 8), dtype, False)
+    expected = pools[0].clone(), pools[1].clone()
+    tokens = draw(LAYERS, 1, 1, 5, 8), draw(LAYERS, 1, 1, 5, 8)
+    if cuts_off(dtype):  # numbers that need no rounding
+        tokens = tokens[0].to(dtype).float(), tokens[1].to(dtype).float()
+    index = torch.from_numpy(shuffle(5)).to(DEVICE)
+    FUSED.scatter(pools, tokens, index, False)
+    PLAIN.scatter(expected, tokens, index, False)
+    check_same(pools, expected)
+
+
+# --- turn -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distance", [-1, 3, -100_000])
+@pytest.mark.parametrize(("rows", "heads", "dim"), [(1, 1, 2), (70, 2, 12), (20, 3, 128)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_turn_in_place(
+    dtype: torch.dtype, rows: int, heads: int, dim: int, distance: int
+) -> None:
+    keys = draw(LAYERS, 1, heads, CELLS, dim, dtype=dtype)
+    before = keys.clone()
+    rope = Rope((10_000.0, 50.0), LAYERS, dim, DEVICE)
+    cells = shuffle(rows)
+    FUSED.turn(keys, FUSED.place(cells, DEVICE), rope, distance)
+    others = np.setdiff1d(np.arange(CELLS), cells)
+    assert (keys[:, :, :, others] == before[:, :, :, others]).all()
+    angles = (rope.rates * distance)[:, None, None, None]
+    x, y = before[:, :, :, cells].double().chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    ideal = torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1)
+    step = torch.finfo(dtype).eps  # half of it when rounded, all of it when cut off
+    error = (keys[:, :, :, cells].double() - ideal).abs() / ideal.abs().clamp(min=1)
+    assert error.max() <= step * (1.01 if cuts_off(dtype) else 0.51) + 1e-6
+    PLAIN.turn(before, PLAIN.place(cells, DEVICE), rope, distance)
+    assert cuts_off(dtype) or (keys == before).all()
+
+
+# --- mask -------------------------------------------------------------------------------
+
+
+def sees(position: int, bits: int, owner: int, low: int, high: int) -> bool:
+    return bool(bits & owner) and low <= position <= high
+
+
+def make_table(count: int, sequences: int, furthest: int) -> torch.Tensor:
+    source = np.random.default_rng(count)
+    positions = source.integers(0, furthest, count)
+    bits = source.integers(0, 1 << sequences, count, np.uint64).view(np.int64)
+    bits[:: 1 + count // 9] = 0
+    return torch.from_numpy(np.stack((positions, bits))).to(DEVICE)
+
+
+def make_limits(rows: int, sequences: int, furthest: int) -> torch.Tensor:
+    source = np.random.default_rng(rows)
+    owners = np.left_shift(1, source.integers(0, sequences, rows))
+    high = source.integers(0, furthest, rows)
+    low = np.maximum(0, high - source.integers(0, furthest, rows))
+    high[::3] = FAR
+    return torch.from_numpy(np.stack((owners, low, high))).to(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("rows", "padded", "width", "begin", "sequences", "furthest"),
+    [
+        (1, 1, 1, 0, 1, 4),
+        (1, 4, 15, 1, 2, 9),
+        (5, 5, 16, 3, 31, 9),
+        (3, 32, 17, 0, 32, 1 << 31),
+        (6, 7, 1025, 5, 64, 40),
+        (4, 4, 50, 0, 63, 1 << 40),
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_sees_what_is_its_own_and_within_its_limits(
+    dtype: torch.dtype,
+    rows: int,
+    padded: int,
+    width: int,
+    begin: int,
+    sequences: int,
+    furthest: int,
+) -> None:
+    table = make_table(begin + width + 2, sequences, furthest)
+    limits = make_limits(rows, sequences, furthest)
+    whole = torch.full((padded + 1, width + 40), 7, dtype=dtype, device=DEVICE)
+    out = whole[:padded, : (width + 15) // 16 * 16][:, :width]
+    facts = table[:, begin : begin + width].T.tolist()
+    expected = [
+        [0.0 if sees(*fact, *limit) else -torch.inf for fact in facts]
+        for limit in limits.T.tolist()
+    ]
+    expected += [[-torch.inf] * width] * (padded - rows)
+    short = furthest <= 1 << 31, sequences <= 32
+    for flags in itertools.product(*({False, each} for each in short)):
+        whole[:] = 7
+        FUSED.mask(Table(table, *flags), limits, begin, out)
+        assert out.tolist() == expected
+        assert (whole[padded:] == 7).all()
+    for kernels in (PLAIN, choose(DEVICE)):
+        out.fill_(7)
+        kernels.mask(Table(table), limits, begin, out)
+        assert out.tolist() == expected
+
+
+def test_the_edges_of_a_window_are_seen() -> None:
+    """Every pair of positions and limits around each other."""
+    table = torch.tensor([range(8), [1] * 8], device=DEVICE)
+    pairs = list(itertools.product(range(-1, 9), repeat=2))
+    low, high = (torch.tensor(each, device=DEVICE) for each in zip(*pairs, strict=True))
+    limits = torch.stack((torch.ones_like(low), low, high))
+    out = torch.empty((len(pairs), 8), device=DEVICE)
+    FUSED.mask(Table(table, True, True), limits, 0, out)
+    for row, (low, high) in zip(out.tolist(), pairs, strict=True):
+        assert [n for n, each in enumerate(row) if each == 0] == [
+            n for n in range(8) if low <= n <= high
+        ]
+
+
+def test_a_program_fills_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "PROGRAMS", 4)
+    assert masks.count_tiles(3, 18) == 13
+    table, limits = make_table(2100, 3, 50), make_limits(70, 3, 50)
+    outs = [torch.empty((71, 2096), device=DEVICE, dtype=torch.float16) for _ in "ab"]
+    FUSED.mask(Table(table, True, True), limits, 1, outs[0])
+    PLAIN.mask(Table(table), limits, 1, outs[1])
+    assert (outs[0] == outs[1]).all()
+
+
+# --- table ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1, 300])
+@pytest.mark.parametrize("kernels", [FUSED, PLAIN], ids=["triton", "plain"])
+def test_changes_reach_the_table(kernels: Any, number: int) -> None:
+    source = np.random.default_rng(number)
+    table = torch.from_numpy(source.integers(0, 9, (2, 400))).to(DEVICE)
+    changes = source.integers(1 << 40, 1 << 62, (3, number))
+    changes[0] = source.permutation(400)[:number]
+    changes[0, 1::7] = -1
+    expected = table.clone()
+    for cell, *content in changes.T.tolist():
+        if cell >= 0:
+            expected[:, cell] = torch.tensor(content)
+    kernels.update(table, torch.from_numpy(changes).to(DEVICE))
+    assert (table == expected).all()
+
+
+def test_the_kernels_suit_the_device() -> None:
+    assert isinstance(choose(torch.device("cpu")), HostKernels)
+    assert type(choose(torch.device("cuda"))) is type(FUSED)
+
+
+# --- as a whole -------------------------------------------------------------------------
+
+
+def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> None:
+    name = "cuda" if HAS_GPU else "triton"
+    done = run(
+        *("-m", "harness.cli", "check", "--backend", f"impl.torch.backend:{name}"),
+        *("--kind", "causal", "--kind", "swa-memory", "--kind", "recurrent"),
+        *("--programs", "8", "--jobs", "1", "--json", "--failures", str(tmp_path)),
+        **INTERPRETER,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pairs = json.loads(done.stdout)["pairs"]
+    assert [pair["programs"] for pair in pairs] == [8, 8, 8]
+
+
+def test_the_interpreter_must_be_asked_for() -> None:
+    code = "from impl.torch.backend import triton; triton()"
+    done = run("-c", code, TRITON_INTERPRET="0")
+    assert done.returncode == 1
+    assert "RuntimeError: set TRITON_INTERPRET=1" in done.stderr
+
+
+def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
+    """No spilled register; accesses of 16 bytes where the work allows it."""
+    path = tmp_path / "compiled.json"
+    done = run("ci/ptx.py", "--target", "90", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["launch"]: row for row in json.loads(path.read_text())["rows"]}
+    assert {"put", "gather", "mask", "turn", "update"} <= set(rows)
+    assert not any(row["spills"] for row in rows.values())
+    assert set(rows["put"]["accesses"]) == {"load 8", "load 16", "store 16"}
+    assert rows["mask"]["shared"] == 0
