@@ -95,11 +95,13 @@ class CausalCache(CausalCacheBase):
             return mx.broadcast_to(self.unseen, (rows, width))
         table = self.cells.table[:, current.begin : current.end]
         sight = compute_sight(self.compute_limits(batch), *table)
-        # The rows of padding are copies of a last line, in which nothing is seen.
-        lines = np.concatenate((sight.seen, np.zeros((1, width), np.bool_)))
-        line = np.full(rows, len(sight.seen))
-        line[: len(batch)] = sight.line
-        mask = mx.take(self.make_additive(lines), mx.array(line), axis=0)
+        # What is seen of the rows of padding is behind the end of the line: nothing.
+        line = np.concatenate((sight.line, np.zeros(width, np.bool_)))
+        begins = np.full(rows, len(sight.line))
+        begins[: len(batch)] = sight.begins
+        form = (len(sight.line) + 1, width)
+        stretches = mx.as_strided(self.make_additive(line), form, (1, 1))
+        mask = mx.take(stretches, mx.array(begins), axis=0)
         for patch in sight.patches:
             paste(mask, patch, self.make_additive(patch.seen))
         return mask

@@ -1,9 +1,11 @@
 """Which columns each row of a pass sees, without a look at every pair of them.
 
-The rows of one sequence see nearly the same: all that stands before the first of them,
-less what a window has left behind. So there is one line for each sequence, of what all
-its rows see; rows are copies of it, which costs no more than writing them. Only the few
-columns that some rows see and others do not are compared row by row.
+Rows are stretches of one line, which costs no more than writing them. Where tokens and
+rows follow each other, as in a long prompt, each row is the one above it, moved by one.
+Else the rows of one sequence see nearly the same: all that stands before the first of
+them, less what a window has left behind. So the line holds for each sequence what all its
+rows see, and the few columns that some of them see and others do not are compared row by
+row.
 """
 
 from __future__ import annotations
@@ -30,24 +32,31 @@ class Patch:
 
 @dataclass(frozen=True)
 class Sight:
-    """seen: [lines, columns]. line: [rows], the line that each row is a copy of.
-    patches: what differs from it."""
+    """line: what is seen, in a row of numbers; each row of the mask is a stretch of it.
+    begins: [rows], where in the line it begins. patches: what differs from it."""
 
-    seen: Seen
-    line: Ints
-    patches: tuple[Patch, ...]
+    line: Seen
+    begins: Ints
+    patches: tuple[Patch, ...] = ()
 
 
 def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
     """limits: [3, rows]: the bit of each row's sequence, and the first and the last
     position that it may see. positions, bits: [columns], of each cell; see
     `impl.shared.cells`."""
-    _, low, high = limits
-    owners, first, line = np.unique(limits[0], return_index=True, return_inverse=True)
-    if len(owners) == len(line):  # nothing to copy
+    owner, low, high = limits
+    if len(owner) == 1:
+        return Sight(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
+    if (owner == owner[0]).all() and (bits & owner[0]).all():
+        band = compute_band(positions, low, high)
+        if band is not None:
+            return band
+    owners, first, place = np.unique(owner, return_index=True, return_inverse=True)
+    begins = place * len(positions)
+    if len(owners) == len(place):  # a row each: nothing differs
         own = find_seen(owners, low[first], high[first], positions, bits)
-        return Sight(own, line, ())
-    groups = [np.flatnonzero(line == number) for number in range(len(owners))]
+        return Sight(own.ravel(), begins)
+    groups = [np.flatnonzero(place == number) for number in range(len(owners))]
     lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
     highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
     seen = find_seen(owners, lows[:, 1], highs[:, 0], positions, bits)
@@ -58,7 +67,21 @@ def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
         if len(columns):
             part = compare(positions[columns], low[rows], high[rows])
             patches.append(Patch(as_slice(rows), as_slice(columns), part))
-    return Sight(seen, line, tuple(patches))
+    return Sight(seen.ravel(), begins, tuple(patches))
+
+
+def compute_band(positions: Ints, low: Ints, high: Ints) -> Sight | None:
+    """For cells that all are the rows' own; None if row or column do not follow the one
+    before."""
+    first, rows = positions[0], len(high)
+    slides = low.max() > first  # a window has left the first column behind
+    if not (is_run(positions) and is_run(high) and (is_run(low) or not slides)):
+        return None
+    ahead = np.arange(1 - rows, len(positions)) + first  # of a column, in the first row
+    line = ahead <= high[0]
+    if slides:
+        line &= ahead >= low[0]
+    return Sight(line, np.arange(rows)[::-1].copy())
 
 
 def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) -> Seen:
@@ -87,15 +110,8 @@ def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) 
 def compare(positions: Ints, low: Ints, high: Ints) -> Seen:
     """[rows, columns], whether the position of a column is between a row's low and high.
     low, high: [rows]."""
-    lowest = positions.min()
-    if len(high) > 1 and low.max() <= lowest and is_run(positions) and is_run(high):
-        # A triangle: each row is the one above, moved. Copies take a tenth of the time.
-        rows, columns = len(high), len(positions)
-        line = np.arange(columns + rows - 1) <= high[-1] - lowest
-        stretches = np.lib.stride_tricks.sliding_window_view(line, columns)
-        return np.ascontiguousarray(stretches[::-1])
     seen: Seen = positions <= high[:, None]
-    if low.max() > lowest:
+    if low.max() > 0:
         seen &= positions >= low[:, None]
     return seen
 

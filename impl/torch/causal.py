@@ -43,6 +43,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.like, self.mask_like = like, mask
         self.fill, self.permuted = fill, permuted
+        self.mask_memory = mask[:0]  # of the largest so far
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
         self.kernels = kernels or choose(like.device)
         self.cells, self.table = track(self.cells, self.kernels, like.device)
@@ -105,13 +106,22 @@ class CausalCache(CausalCacheBase):
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
-        mask = self.allocate_mask(padded, width)
+        mask = self.reuse_mask(padded, width)
         if current.cells is None:
             return mask.fill_(-torch.inf)
         limits = upload(self.compute_limits(current.batch), mask.device)
         table = self.table.read(self.cells)
         self.kernels.mask(table, limits, current.begin, mask)
         return mask
+
+    def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:
+        """Memory for the mask of a pass: that of an earlier one, if it is large enough.
+        Fresh memory takes twice as long to write, for the system hands it out page by
+        page."""
+        needed = rows * round_up(columns, self.kernels.alignment)
+        if self.mask_memory.numel() < needed:
+            self.mask_memory = self.mask_like.new_empty(needed)
+        return self.mask_memory[:needed].view(rows, -1)[:, :columns]
 
     def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:
         apart = round_up(columns, self.kernels.alignment)

@@ -12,7 +12,6 @@ from impl.torch.kernels.plain import Index, PlainKernels
 from impl.torch.masks import make_additive
 from impl.torch.rope import Rope
 
-
 BLOCK = 1024
 """Keys that are turned at a time: what is computed of them stays in the caches of the
 processor, which makes it three times as fast as all at once."""
@@ -44,8 +43,10 @@ class HostKernels(PlainKernels):
         columns = slice(begin, begin + out.shape[1])
         sight = compute_sight(limits.numpy(), *table.array.numpy()[:, columns])
         rows = limits.shape[1]
-        lines = make_additive(torch.from_numpy(sight.seen), out.dtype)
-        torch.index_select(lines, 0, torch.from_numpy(sight.line), out=out[:rows])
+        line = make_additive(torch.from_numpy(sight.line), out.dtype)
+        stretches = line.unfold(0, out.shape[1], 1)
+        begins = torch.from_numpy(sight.begins)
+        torch.index_select(stretches, 0, begins, out=out[:rows])
         out[rows:] = -torch.inf
         for patch in sight.patches:
             part = make_additive(torch.from_numpy(patch.seen), out.dtype)
