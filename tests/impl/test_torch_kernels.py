@@ -149,6 +149,37 @@ def test_tokens_of_another_type_are_converted(dtype: torch.dtype) -> None:
     check_same(pools, expected)
 
 
+@pytest.mark.parametrize(
+    ("layers", "dims", "cells", "permuted"),
+    [(3, (1024, 1), 700_000, False), (1, (1, 1024), 2_100_000, True)],
+)
+def test_pools_and_tokens_may_be_large(
+    layers: int, dims: tuple[int, int], cells: int, permuted: bool
+) -> None:
+    """More numbers than 32 bits count, of which only a few are touched."""
+    assert layers * max(dims) * cells > 1 << 31
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.int8, device=DEVICE)
+
+    pool = (layers, 1, 1)
+    values = (dims[1], cells) if permuted else (cells, dims[1])
+    pools = make(*pool, cells, dims[0]), make(*pool, *values)
+    tokens = []
+    for dim in dims:
+        far = make((layers - 1 << 30) + 2 * dim)
+        far = far.as_strided((*pool, 2, dim), (1 << 30, 1, 1, dim, 1))
+        numbers = torch.arange(layers * 2 * dim, device=DEVICE) % 101
+        tokens.append(far.copy_(numbers.view(*pool, 2, dim)))
+    index = FUSED.place(np.array([cells - 1, 0]), DEVICE)
+    FUSED.scatter(pools, tokens, index, permuted)
+    for pool, put, across in zip(pools, tokens, (False, permuted), strict=True):
+        for row, cell in enumerate(index.tolist()):
+            assert (take_row(pool, cell, across) == put[:, :, :, row]).all()
+    keys, values = FUSED.gather(pools, index, permuted)
+    check_same((keys, values.mT if permuted else values), tokens)
+
+
 # --- turn -------------------------------------------------------------------------------
 
 
