@@ -15,7 +15,7 @@ from mlx_lm.models import cache as mlx_lm
 from mlx_lm.models.base import create_causal_mask
 
 from ci.bench.speed.measure import STEPS, Contender
-from ci.bench.speed.unified import Decoding, Removing, open_filled
+from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
 from ci.bench.speed.workloads import DIM, Make
 from impl.mlx.arrays import DTYPES
 from impl.mlx.causal import CausalCache
@@ -176,15 +176,17 @@ class MLXSide:
         ]
 
     def share(self, tokens: int) -> Make:
-        ours = self.open(Sizes(2, 2 * tokens, tokens))
-        open_filled(ours, 0, tokens)
-        ours.put(0, *self.make(tokens))
-        mx.eval(ours.get(0))
-        peer, pair = mlx_lm.KVCache(), self.make(tokens)
+        ours = Sharing(tokens, self.open, self.make)
+        mx.eval(ours.work())
+        peer, pair, new = mlx_lm.KVCache(), self.make(tokens), self.make(1)
         mx.eval(peer.update_and_fetch(*pair))
         return [
-            Contender("ours", "ours", lambda: ours.copy_prefix(0, 1, tokens)),
-            Contender("mlx-lm KVCache", "peer", run(lambda: copy.deepcopy(peer).state)),
+            Contender("ours", "ours", run(ours.work)),
+            Contender(
+                "mlx-lm KVCache",
+                "peer",
+                run(lambda: copy.deepcopy(peer).update_and_fetch(*new)),
+            ),
             self.limit_clone(pair),
         ]
 

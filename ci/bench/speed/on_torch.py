@@ -1,24 +1,15 @@
-"""The contenders on torch: our caches, those of transformers, and bare tensors."""
+"""The contenders on torch: our caches, those of transformers if it is installed, and bare
+tensors."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import cycle
-from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
-from transformers.cache_utils import (
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    StaticLayer,
-    StaticSlidingWindowLayer,
-)
-from transformers.masking_utils import create_causal_mask
 
 from ci.bench.speed.measure import STEPS, Contender
-from ci.bench.speed.unified import Decoding, Removing, open_filled
+from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
 from ci.bench.speed.workloads import DIM, Make
 from impl.shared.causal import Sizes
 from impl.torch.arrays import DTYPES
@@ -26,6 +17,11 @@ from impl.torch.causal import CausalCache
 from impl.torch.kv import KVCache
 from impl.torch.masks import make_band
 from impl.torch.rotating import RotatingCache
+
+if find_spec("transformers"):
+    from ci.bench.speed import transformers_peers as peers
+else:
+    peers = None
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -52,14 +48,13 @@ class TorchSide:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def extend(self, context: int, length: int) -> Make:
-        new, most = self.make(length), STEPS if length == 1 else 4
+        old, new, most = self.make(context), self.make(length), STEPS
+        if length > 1:
+            most = 4
         room = context + most * length
         ours = KVCache()
-        dynamic, static = DynamicLayer(), StaticLayer(room)
-        for cache in (ours, dynamic, static):
-            cache.update(*self.make(context))
+        ours.update(*old)
         ours.update(*self.make(room - context))  # it has grown as far as it will
-
         return [
             Contender(
                 "ours",
@@ -68,34 +63,16 @@ class TorchSide:
                 lambda: ours.trim(ours.offset - context),
                 most,
             ),
-            Contender(
-                "transformers static",
-                "peer",
-                lambda: static.update(*new),
-                lambda: static.cumulative_length.fill_(context),
-                most,
-            ),
-            Contender(
-                "transformers dynamic",
-                "peer",
-                lambda: dynamic.update(*new),
-                lambda: dynamic.crop(context - dynamic.get_seq_length()),
-                most=min(most, 4),
-            ),
+            *(peers.extend(old, new, most) if peers else ()),
             *self.limit_writes(new, room, most),
         ]
 
     def slide(self, window: int, wrapped: bool, length: int) -> Make:
-        new = self.make(length)
         context = 2 * window if wrapped else window // 4
+        old, new = self.make(context), self.make(length)
         most = STEPS if wrapped else min(STEPS, (window - context) // length)
         ours = RotatingCache(window)
-        dynamic, old = DynamicSlidingWindowLayer(window), self.make(context)
-        static = StaticSlidingWindowLayer(2 * window, window)
-        for cache in (ours, dynamic, static):
-            # In two parts: a static layer returns the first as it is, and keeps it.
-            cache.update(*self.make(context - 1))
-            cache.update(*self.make(1))
+        ours.update(*old)
         if not wrapped:
             ours.update(*self.make(window - context))
 
@@ -103,25 +80,10 @@ class TorchSide:
             if not wrapped:
                 ours.trim(ours.offset - context)
 
-        def refill() -> None:
-            if not wrapped:  # it refuses to be cropped once its window is full
-                dynamic.reset()
-                dynamic.update(*old)
-
-        def rewind() -> None:
-            if not wrapped:
-                static.cumulative_length_int = context
-                static.cumulative_length.fill_(context)
-
         return [
             Contender("ours", "ours", lambda: ours.update(*new), back, most),
-            Contender(
-                "transformers static", "peer", lambda: static.update(*new), rewind, most
-            ),
-            Contender(
-                "transformers dynamic", "peer", lambda: dynamic.update(*new), refill, most
-            ),
-            *self.limit_writes(new, 2 * window, most),
+            *(peers.slide(old, new, window, most) if peers else ()),
+            *self.limit_writes(new, 2 * window, min(most, 2 * window // length)),
         ]
 
     def limit_writes(self, new: Pair, room: int, most: int) -> Make:
@@ -130,8 +92,7 @@ class TorchSide:
         length = new[0].shape[2]
         keys, values = self.empty(room), self.empty(room)
         index = torch.arange(room - length, room, device=self.device)
-        places = [tuple(map(torch.empty_like, new)) for _ in range(most)]
-        place = cycle(places)
+        place = cycle([tuple(map(torch.empty_like, new)) for _ in range(most)])
 
         def copy_plain() -> None:
             to_keys, to_values = next(place)
@@ -148,40 +109,23 @@ class TorchSide:
         ]
 
     def mask(self, rows: int, width: int, form: str) -> Make:
-        like = torch.empty(0, dtype=torch.bool, device=self.device)
-        attention = "sdpa"
-        if form == "additive":
-            like, attention = like.to(self.dtype), "eager"
+        dtype = torch.bool if form == "bool" else self.dtype
+        like = torch.empty(0, dtype=dtype, device=self.device)
         before = width - rows
-        make: Callable[..., Any] = PreTrainedConfig  # fields of models are not annotated
-        config = make(
-            num_hidden_layers=1,
-            layer_types=["full_attention"],
-            attn_implementation=attention,
-            dtype=self.dtype,
-        )
-        embeddings = torch.empty(1, rows, 1, dtype=self.dtype, device=self.device)
-        positions = torch.arange(before, width, device=self.device)[None]
-        cache = _Behind(before)
-
-        def ask_transformers() -> Any:
-            return create_causal_mask(config, embeddings, None, cache, positions)
-
-        def write() -> torch.Tensor:
-            return like.new_empty((rows, width)).fill_(1)
-
+        model = torch.empty(0, dtype=self.dtype, device=self.device)
         return [
             Contender("ours", "ours", lambda: make_band(rows, rows, before, None, like)),
-            Contender("transformers", "peer", ask_transformers),
-            Contender("bare write", "limit", write),
+            *(peers.mask(rows, width, form, model) if peers else ()),
+            Contender(
+                "bare write", "limit", lambda: like.new_empty((rows, width)).fill_(1)
+            ),
         ]
 
     def unified_mask(self, rows: int, width: int) -> Make:
         cache = self.open(Sizes(1, width, width))
         open_filled(cache, width - rows, rows)
-        (_, peer, limit) = self.mask(rows, width, "additive")
         ours = Contender("ours", "ours", lambda: cache.make_mask(cache.get_pass()))
-        return [ours, peer, limit]
+        return [ours, *self.mask(rows, width, "additive")[1:]]
 
     def open(self, sizes: Sizes) -> CausalCache:
         like = torch.empty(0, dtype=self.dtype, device=self.device)
@@ -191,13 +135,13 @@ class TorchSide:
         ours = Decoding(cells, self.open, self.make)
         rows, width = ours.get_form()
         new = self.make(rows)
-        buffers = self.empty(cells), self.empty(cells)
+        keys, values = self.empty(cells), self.empty(cells)
         index = torch.randperm(width, device=self.device)[:rows] + cells - width
-        mask = buffers[0].new_empty((rows, width))
+        mask = keys.new_empty((rows, width))
 
         def write() -> None:
-            buffers[0].index_copy_(2, index, new[0])
-            buffers[1].index_copy_(2, index, new[1])
+            keys.index_copy_(2, index, new[0])
+            values.index_copy_(2, index, new[1])
             mask.fill_(0)
 
         return [
@@ -206,60 +150,35 @@ class TorchSide:
         ]
 
     def share(self, tokens: int) -> Make:
-        ours = self.open(Sizes(2, 2 * tokens, tokens))
-        open_filled(ours, 0, tokens)
-        ours.put(0, *self.make(tokens))
-        dynamic, pair = DynamicLayer(), self.make(tokens)
-        dynamic.update(*pair)
+        ours = Sharing(tokens, self.open, self.make)
+        old, new = self.make(tokens), self.make(1)
         return [
-            Contender("ours", "ours", lambda: ours.copy_prefix(0, 1, tokens)),
-            Contender("transformers dynamic", "peer", lambda: copy.deepcopy(dynamic)),
-            self.limit_clone(pair),
+            Contender("ours", "ours", ours.work),
+            *(peers.share(old, new) if peers else ()),
+            self.limit_clone(old),
         ]
 
-    def limit_clone(self, pair: Pair, times: int = 1) -> Contender:
+    def limit_clone(self, pair: Pair) -> Contender:
         """Copies into fresh memory."""
-
-        def clone() -> None:
-            for _ in range(times):
-                pair[0].clone()
-                pair[1].clone()
-
-        return Contender("plain copy", "limit", clone)
+        work = lambda: (pair[0].clone(), pair[1].clone())  # noqa: E731
+        return Contender("plain copy", "limit", work)
 
     def remove(self, tokens: int, where: str) -> Make:
         ours = Removing(tokens, where, self.open, self.make)
         contenders = [Contender("ours", "ours", ours.work, ours.start, ours.most)]
         if where == "tail":
-            dynamic, pair = DynamicLayer(), self.make(2 * tokens)
-
-            def refill() -> None:
-                dynamic.reset()
-                dynamic.update(*pair)
-
-            contenders.append(
-                Contender(
-                    "transformers dynamic",
-                    "peer",
-                    lambda: dynamic.crop(-tokens),
-                    refill,
-                    most=1,
-                )
-            )
-            return contenders
+            old = self.make(2 * tokens)
+            return [*contenders, *(peers.remove(old, tokens) if peers else ())]
         keys = self.make(tokens)[0]
         other = torch.empty_like(keys)
         limit = Contender("plain copy of K", "limit", lambda: other.copy_(keys))
         return [*contenders, limit]
 
     def keep(self, tokens: int, touched: bool) -> Make:
-        token = self.make(1)
-        ours, dynamic = KVCache(), DynamicLayer()
-        pair = self.make(tokens)
-        for cache in (ours, dynamic):
-            cache.update(*pair)
+        old, token, ours = self.make(tokens), self.make(1), KVCache()
+        ours.update(*old)
 
-        def keep_ours() -> None:
+        def work() -> None:
             snapshot = ours.snapshot(0)
             assert snapshot is not None
             if touched:
@@ -268,34 +187,8 @@ class TorchSide:
             ours.restore(snapshot, tokens)
             ours.close(snapshot)
 
-        def keep_dynamic() -> None:
-            saved = copy.deepcopy(dynamic)
-            if touched:
-                dynamic.crop(-1)
-                dynamic.update(*token)
-            dynamic.keys, dynamic.values = saved.keys, saved.values
-
         return [
-            Contender("ours", "ours", keep_ours),
-            Contender("transformers dynamic", "peer", keep_dynamic),
-            self.limit_clone(pair),
+            Contender("ours", "ours", work),
+            *(peers.keep(old, token, touched) if peers else ()),
+            self.limit_clone(old),
         ]
-
-
-class _Behind:
-    """What the mask builders of transformers ask of a cache that holds some tokens."""
-
-    is_compileable = False
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-        self.is_sliding = [False]
-
-    def get_query_offset(self, layer: int = 0) -> int:
-        return self.tokens
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.tokens
-
-    def get_mask_sizes(self, length: int, layer: int = 0) -> tuple[int, int]:
-        return self.tokens + length, 0

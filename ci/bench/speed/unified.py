@@ -71,6 +71,22 @@ class Decoding:
         return rows, width
 
 
+class Sharing:
+    """A sequence that begins with the `tokens` of another gets its first own token."""
+
+    def __init__(self, tokens: int, open_cache: Open, feed: Feed) -> None:
+        self.tokens, self.new = tokens, feed(1)
+        self.cache = open_cache(Sizes(2, tokens + 1, tokens))
+        open_filled(self.cache, 0, tokens)
+        self.cache.put(0, *feed(tokens))
+
+    def work(self) -> Any:
+        self.cache.copy_prefix(0, 1, self.tokens)
+        self.cache.forward([self.tokens], [1])
+        self.cache.put(0, *self.new)
+        return self.cache.get(0)
+
+
 class Removing:
     """Tokens leave a sequence: `tokens` from its end, or one from the middle, with
     `tokens` behind it that move up."""

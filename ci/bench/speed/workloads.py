@@ -60,7 +60,7 @@ class Side(Protocol):
         included."""
 
     def share(self, tokens: int) -> Make:
-        """Another sequence, or cache, with the same first tokens."""
+        """Another sequence, or cache, with the same first tokens, gets one of its own."""
 
     def remove(self, tokens: int, where: str) -> Make:
         """`tokens` tokens from the end; or one token from the middle, and as many behind
