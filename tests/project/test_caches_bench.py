@@ -1,0 +1,181 @@
+"""The benchmark of caches: contenders do the same work, and a bar can be missed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
+
+from ci.bench.speed import bars, measure, on_mlx, on_torch, workloads
+from ci.bench.speed.measure import Case, Contender, Outcome
+
+CACHES = Path(measure.__file__).parents[1] / "caches.py"
+K = workloads.K
+
+
+@pytest.fixture(params=["torch", "mlx"])
+def side(request: pytest.FixtureRequest) -> Any:
+    if request.param == "torch":
+        import torch
+
+        enabled, threads = torch.is_grad_enabled(), torch.get_num_threads()
+        yield on_torch.TorchSide("cpu", "float16", 2)
+        torch.set_grad_enabled(enabled)
+        torch.set_num_threads(threads)
+    else:
+        yield on_mlx.MLXSide("cpu", "float32", 2)
+
+
+def run(contender: Contender, times: int = 2) -> Any:
+    """What the last of several repetitions returned."""
+    result: Any = None
+    for _ in range(3):
+        contender.start()
+        for _ in range(min(times, contender.most)):
+            result = contender.work()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("extend", (24, 1)),
+        ("extend", (24, 8)),
+        ("slide", (16, False, 1)),
+        ("slide", (16, True, 1)),
+        ("slide", (16, False, 4)),
+        ("slide", (16, True, 24)),
+        ("mask", (8, 24, "bool")),
+        ("mask", (8, 24, "additive")),
+        ("unified_mask", (1, 24)),
+        ("unified_mask", (8, 24)),
+        ("decode", (4 * K,)),
+        ("share", (24,)),
+        ("remove", (24, "tail")),
+        ("remove", (24, "middle")),
+        ("keep", (24, False)),
+        ("keep", (24, True)),
+    ],
+)
+def test_all_contenders_run(side: Any, name: str, arguments: Sequence[Any]) -> None:
+    contenders = getattr(side, name)(*arguments)
+    roles = [contender.role for contender in contenders]
+    assert roles.count("ours") == 1
+    assert len(roles) > 1
+    for contender in contenders:
+        run(contender)
+
+
+@pytest.mark.parametrize("length", [1, 8])
+def test_all_caches_on_torch_return_the_same(length: int) -> None:
+    side = on_torch.TorchSide("cpu", "float32", 2)
+    ours, *others = side.extend(24, length)
+    keys, values = run(ours)
+    for contender in others:
+        if contender.role == "peer":
+            tokens = keys.shape[2]  # a static cache returns what is free, too
+            got = [array[:, :, :tokens].numpy() for array in run(contender)]
+            new = slice(24, None)  # what came before are other random numbers
+            assert np.array_equal(got[0][:, :, new], keys[:, :, new].numpy())
+            assert np.array_equal(got[1][:, :, new], values[:, :, new].numpy())
+
+
+@pytest.mark.parametrize("form", ["bool", "additive"])
+def test_masks_of_all_say_the_same(form: str) -> None:
+    side = on_torch.TorchSide("cpu", "float32", 2)
+    ours, peer, _ = (one.work() for one in side.mask(8, 24, form))
+    seen = (
+        mask.squeeze() >= 0 if form == "additive" else mask.squeeze()
+        for mask in (ours, peer)
+    )
+    assert np.array_equal(*(part.numpy() for part in seen))
+    pool = side.unified_mask(8, 24)[0].work()
+    assert np.array_equal(pool.numpy() == 0, np.tri(8, 24, 16, dtype=bool))
+
+
+def make_outcome(times: dict[str, Sequence[float]], **fields: Any) -> Outcome:
+    place = {"context": 4 * K, "length": 1, **fields}
+    case = Case("step", "torch", "float16", 8, tuple(place.items()), list)
+    roles = dict.fromkeys(times, "peer") | {"ours": "ours"}
+    return Outcome(case, times, roles)  # type: ignore[arg-type]
+
+
+def test_a_ratio_is_the_median_of_the_rounds() -> None:
+    outcome = make_outcome({"ours": [1, 10, 3], "transformers static": [2, 20, 3]})
+    assert outcome.get_time("ours") == 3
+    assert outcome.get_ratio("transformers static") == 0.5
+    assert outcome.get_ratio("nobody") is None
+
+
+def test_the_worst_case_decides_a_bar() -> None:
+    peer = "transformers static"
+    fast = make_outcome({"ours": [1.0], peer: [2.0]})
+    slow = make_outcome({"ours": [3.0], peer: [2.0]}, context=64 * K)
+    (verdict,) = bars.judge([fast], "cpu")
+    assert verdict.holds and verdict.worst == 0.5
+    (verdict,) = bars.judge([fast, slow], "cpu")
+    assert not verdict.holds
+    assert verdict.worst == 1.5
+    assert "65,536" in verdict.case
+    assert bars.judge([fast, slow], "cuda") == []
+
+
+def test_growth_is_judged_between_the_pools() -> None:
+    def step(cells: int, time: float) -> Outcome:
+        case = Case("unified step", "mlx", "float16", 8, (("cells", cells),), list)
+        return Outcome(case, {"ours": [time]}, {"ours": "ours"})
+
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 129.0)], "cpu")
+    assert verdict.holds
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 131.0)], "cpu")
+    assert not verdict.holds
+    assert bars.judge([step(4096, 100.0)], "cpu") == []
+
+
+def test_a_slow_cache_is_measured_as_slow() -> None:
+    calls: list[str] = []
+
+    def make() -> Sequence[Contender]:
+        return [
+            Contender("ours", "ours", lambda: sum(range(20_000))),
+            Contender("peer", "peer", lambda: sum(range(2_000)), most=3),
+            Contender("limit", "limit", lambda: calls.append("x"), calls.clear),
+        ]
+
+    case = Case("step", "torch", "float16", 8, (), make)
+    outcome = measure.measure(case, rounds=5)
+    ratio = outcome.get_ratio("peer")
+    assert ratio is not None and 5 < ratio < 20
+    assert len(outcome.rounds["ours"]) == 5
+    assert outcome.get_best("limit") == "limit"
+
+
+def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
+    path = tmp_path / "speed.json"
+    command = [sys.executable, str(CACHES), "compare", "--rounds", "1", "--dtype"]
+    command += ["float16", "--form", "grouped", "--workload", "prefix copy"]
+    done = subprocess.run(
+        [*command, "--json", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    assert {case["framework"] for case in report["cases"]} == {"torch", "mlx"}
+    assert all(case["times"]["ours"] > 0 for case in report["cases"])
+    assert report["versions"]["torch"]
+    assert report["bars"] == []
+    assert "prefix copy" in done.stdout
+
+
+def test_a_wrong_workload_is_named() -> None:
+    command = [sys.executable, str(CACHES), "compare", "--workload", "stap"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "stap" in done.stderr
