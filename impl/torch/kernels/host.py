@@ -12,7 +12,6 @@ from impl.torch.kernels.plain import Index, PlainKernels
 from impl.torch.masks import make_additive
 from impl.torch.rope import Rope
 
-
 BLOCK = 1024
 """Keys that are turned at a time: what is computed of them stays in the caches of the
 processor, which makes it three times as fast as all at once."""
