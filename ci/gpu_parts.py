@@ -146,24 +146,29 @@ def list_parts(programs: int | None, failures: Path) -> list[Part]:
     for place, name, lacks in places:
         bench = (sys.executable, "ci/bench/harness.py", "--backend", name, *JSON)
         parts.append(Part(f"speed of checking {place}", bench, read_json, lacks))
+    bench = (sys.executable, "ci/bench/kernels.py", *JSON)
+    parts.append(Part("speed of kernels", bench, read_json, is_missing("triton")))
     compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda", *JSON)
     return [*parts, Part("speed of caches", compare, read_json)]
 
 
 def list_kernel_parts() -> list[Part]:
     """What needs Triton."""
-    triton = None if find_spec("triton") else "there is no Triton here"
-    pytest = None if find_spec("pytest") else "there is no pytest here"
-    sanitizer = find_sanitizer()
+    triton, sanitizer = is_missing("triton"), find_sanitizer()
     tests = [f"tests/impl/test_torch_{name}.py" for name in ("kernels", "graphs")]
     command = (sys.executable, "-m", "pytest", "-q", "--junitxml", "{file}", *tests)
-    parts = [Part("kernels", command, read_tests, triton or pytest)]
+    parts = [Part("kernels", command, read_tests, triton or is_missing("pytest"))]
     for tool in ("memcheck", "racecheck"):
         options = ("--tool", tool, "--error-exitcode", "9")
         command = (sanitizer or "", *options, sys.executable, "ci/sanitize.py")
         lacks = triton or (None if sanitizer else "compute-sanitizer: not found, not run")
         parts.append(Part(f"sanitizer {tool}", command, read_sanitizer, lacks))
     return parts
+
+
+def is_missing(package: str) -> str | None:
+    """That it is, if so."""
+    return None if find_spec(package) else f"there is no {package} here"
 
 
 def find_sanitizer() -> str | None:
@@ -176,8 +181,8 @@ def find_sanitizer() -> str | None:
 
 def find_mlx_gpu() -> str | None:
     """Why MLX has no GPU here; None if it has one."""
-    if not find_spec("mlx"):
-        return "there is no MLX here"
+    if lacks := is_missing("mlx"):
+        return lacks
     code = "from impl.mlx.backend import gpu; gpu()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True

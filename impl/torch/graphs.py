@@ -12,7 +12,7 @@ from impl.shared.batch import Ints
 from impl.shared.causal import Pass, round_up
 from impl.shared.recurrent import RecurrentCacheBase
 from impl.torch.causal import CausalCache
-from impl.torch.kernels import Pair, Table, upload
+from impl.torch.kernels import Pair, Table, pin
 from impl.torch.kernels.plain import PlainKernels
 from impl.torch.mirror import Mirror
 
@@ -48,7 +48,7 @@ class Inputs:
         array[rows : 4 * rows].reshape(3, rows)[:, : len(cells)] = limits
         sent = array[4 * rows :].reshape(self.changes.shape)
         sent[:, : changes.shape[1]] = changes
-        self.array.copy_(upload(array, self.device), non_blocking=True)
+        self.array.copy_(pin(array, self.device), non_blocking=True)
 
 
 class FixedStep:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels, run
 
+from ci.bench.speed.kernels import Decoding, Form, list_cases
 from impl.shared.causal import FAR
 from impl.torch.kernels import Table, choose
 from impl.torch.kernels.host import HostKernels
@@ -336,6 +337,26 @@ def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     pairs = json.loads(done.stdout)["pairs"]
     assert [pair["programs"] for pair in pairs] == [8, 8, 8]
+
+
+def test_the_work_that_is_timed_can_be_done() -> None:
+    form = Form(
+        2, 2, 16, cells=128, chunk=20, rows=5, columns=40, sequences=4, visible=64
+    )
+    like = torch.empty(0, dtype=torch.bfloat16, device=DEVICE)
+    cases = list(list_cases(form, FUSED, like))
+    for case in cases:
+        case.ours()
+        case.limit()
+        assert case.moved > 0
+    assert len({case.name for case in cases}) == len(cases) == 7
+    decoding = Decoding(form, FUSED, like)
+    decoding.step.capture(decoding.put_each)
+    decoding.run()
+    assert decoding.cache.cells.free == 128 - 60  # the step was taken back
+    keys, _, mask = decoding.step.get(1)
+    assert ((mask == 0).sum(dim=1) == 16).all()
+    assert (keys[:, :, 60:] == 1).all()
 
 
 def test_the_interpreter_must_be_asked_for() -> None:

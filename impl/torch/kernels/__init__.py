@@ -89,10 +89,13 @@ def choose(device: torch.device) -> Kernels:
     return PlainKernels()
 
 
-def upload(array: Ints, device: torch.device) -> torch.Tensor:
-    """The array on the device, which the host does not wait for."""
+def pin(array: Ints, device: torch.device) -> torch.Tensor:
+    """The array where a device can fetch it while the host goes on. torch keeps pinned
+    memory until a copy that does not block is done."""
     tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
-    # torch keeps the pinned memory until the copy is done.
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def upload(array: Ints, device: torch.device) -> torch.Tensor:
+    """The array on the device, for which the host does not wait."""
+    return pin(array, device).to(device, non_blocking=True)

@@ -16,8 +16,16 @@ import triton.language as tl
 
 from impl.torch.kernels import Pair
 
-BLOCK_BYTES = 8192
+BLOCK_BYTES, BLOCK_ROWS = 8192, 128
 """What a program moves at most: four accesses of 16 bytes for each of 128 threads."""
+
+UNSPECIALIZED = (
+    *("rows", "count"),
+    *(f"{name}_{axis}" for name in ("key", "value") for axis in ("layer", "head", "row")),
+    *("key_dim", "value_dim"),
+)
+"""Arguments for whose values there are no kernels of their own: a pass of another number
+of rows must not wait for a compiler. What a kernel must know of strides, it is told."""
 
 
 @triton.jit
@@ -31,11 +39,12 @@ def copy_head(
     token_dim: tl.tensor,
     DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    FLAT: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
 ) -> None:
-    """Some rows of one head. pool, tokens: where the head begins in each. A cell below 0
-    is none."""
+    """Some rows of one head. pool, tokens: where the head begins in each. FLAT: the
+    numbers of a row of tokens are neighbours. A cell below 0 is none."""
     dims = tl.arange(0, BLOCK_DIM)
     if PERMUTED:  # [dim, rows]
         dims, cells, rows = dims[:, None], cells[None, :], rows[None, :]
@@ -43,7 +52,10 @@ def copy_head(
     else:  # [rows, dim]
         dims, cells, rows = dims[None, :], cells[:, None], rows[:, None]
         pool += cells * DIM + dims
-    tokens += rows * token_row + dims * token_dim
+    if FLAT:
+        tokens += rows * token_row + dims
+    else:
+        tokens += rows * token_row + dims * token_dim
     inside = (cells >= 0) & (dims < DIM)
     if TO_POOL:
         content = tl.load(tokens, mask=inside)
@@ -52,7 +64,7 @@ def copy_head(
         tl.store(tokens, tl.load(pool, mask=inside), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def copy_kernel(
     key_pool: tl.tensor,
     value_pool: tl.tensor,
@@ -64,20 +76,25 @@ def copy_kernel(
     key_layer: tl.tensor,
     key_head: tl.tensor,
     key_row: tl.tensor,
-    key_dim: tl.tensor,
     value_layer: tl.tensor,
     value_head: tl.tensor,
     value_row: tl.tensor,
+    key_dim: tl.tensor,
     value_dim: tl.tensor,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEY: tl.constexpr,
     BLOCK_VALUE: tl.constexpr,
+    KEY_UNIT: tl.constexpr,
+    VALUE_UNIT: tl.constexpr,
+    FLAT_KEYS: tl.constexpr,
+    FLAT_VALUES: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
 ) -> None:
-    """Program (block of rows, head, 2 · layer) copies keys, 2 · layer + 1 values."""
+    """Program (block of rows, head, 2 · layer) copies keys, 2 · layer + 1 values.
+    …_UNIT: of the strides of layers, heads and rows of tokens."""
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     cells = tl.load(index + number, mask=number < rows, other=-1)
     head = tl.program_id(1).to(tl.int64)
@@ -87,28 +104,30 @@ def copy_kernel(
     if tl.program_id(2) % 2 == 0:
         copy_head(
             key_pool + place * KEY_DIM,
-            keys + layer * key_layer + head * key_head,
+            keys + (layer * key_layer + head * key_head) * KEY_UNIT,
             cells,
             number,
             count,
-            key_row,
+            key_row * KEY_UNIT,
             key_dim,
             KEY_DIM,
             BLOCK_KEY,
+            FLAT_KEYS,
             False,
             TO_POOL,
         )
     else:
         copy_head(
             value_pool + place * VALUE_DIM,
-            values + layer * value_layer + head * value_head,
+            values + (layer * value_layer + head * value_head) * VALUE_UNIT,
             cells,
             number,
             count,
-            value_row,
+            value_row * VALUE_UNIT,
             value_dim,
             VALUE_DIM,
             BLOCK_VALUE,
+            FLAT_VALUES,
             PERMUTED,
             TO_POOL,
         )
@@ -125,26 +144,38 @@ def copy(
         return
     key_block, value_block = (triton.next_power_of_2(each.shape[4]) for each in tokens)
     largest = max(key_block, value_block) * pools[0].element_size()
-    block_rows = min(triton.next_power_of_2(rows), max(1, BLOCK_BYTES // largest))
+    block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // largest))
+    key_strides, key_unit = get_strides(keys)
+    value_strides, value_unit = get_strides(values)
     copy_kernel[(triton.cdiv(rows, block_rows), heads, 2 * layers)](
         *pools,
         *tokens,
         index,
         rows,
         pools[0].shape[3],
-        *get_strides(keys),
-        *get_strides(values),
+        *key_strides,
+        *value_strides,
+        keys.stride(4),
+        values.stride(4),
         KEY_DIM=key_dim,
         VALUE_DIM=values.shape[4],
         BLOCK_ROWS=block_rows,
         BLOCK_KEY=key_block,
         BLOCK_VALUE=value_block,
+        KEY_UNIT=key_unit,
+        VALUE_UNIT=value_unit,
+        FLAT_KEYS=keys.stride(4) == 1,
+        FLAT_VALUES=values.stride(4) == 1,
         PERMUTED=permuted,
         TO_POOL=to_pool,
         enable_fp_fusion=False,
     )
 
 
-def get_strides(tokens: torch.Tensor) -> tuple[int, int, int, int]:
-    layer, _, head, row, dim = tokens.stride()
-    return layer, head, row, dim
+def get_strides(tokens: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """Those of layers, heads and rows, and their unit: 16 if all are multiples of it,
+    which lets 16 bytes be read at once."""
+    layer, _, head, row, _ = tokens.stride()
+    apart = layer, head, row
+    unit = 1 if any(stride % 16 for stride in apart) else 16
+    return tuple(stride // unit for stride in apart), unit

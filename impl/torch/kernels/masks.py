@@ -25,7 +25,12 @@ PROGRAMS = 512
 """Enough to have all of a large GPU busy."""
 
 
-@triton.jit(do_not_specialize=["begin", "rows", "padded", "tiles"])
+UNSPECIALIZED = ("count", "begin", "width", "rows", "padded", "tiles")
+"""Arguments for whose values there are no kernels of their own. `stride` is none of them:
+16 bytes are written at once only if it is known to be a multiple of 16."""
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def mask_kernel(
     table: tl.tensor,
     limits: tl.tensor,

@@ -13,7 +13,7 @@ import triton.language as tl
 BLOCK = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("count", "number"))
 def update_kernel(
     table: tl.tensor,
     changes: tl.tensor,

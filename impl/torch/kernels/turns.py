@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK_BYTES = 4096
+BLOCK_BYTES, BLOCK_ROWS = 4096, 128
 """What a program reads at most."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("rows", "count"))
 def turn_kernel(
     keys: tl.tensor,
     index: tl.tensor,
@@ -56,8 +56,8 @@ def turn(
         return
     half = dim // 2
     block = triton.next_power_of_2(half)
-    most = max(1, BLOCK_BYTES // (2 * block * keys.element_size()))
-    block_rows = min(triton.next_power_of_2(rows), most)
+    row = 2 * block * keys.element_size()
+    block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // row))
     turn_kernel[(triton.cdiv(rows, block_rows), heads, layers)](
         keys,
         index,

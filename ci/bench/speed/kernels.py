@@ -1,0 +1,153 @@
+"""Work of the kernels of the causal caches on torch, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from impl.shared.causal import Sizes
+from impl.torch.causal import CausalCache
+from impl.torch.graphs import FixedStep
+from impl.torch.kernels import Kernels, Table
+from impl.torch.rope import Rope
+
+Work = Callable[[], object]
+
+COPIES = 4
+"""Masks in a row, each into memory of its own: one alone would stay in the L2 cache."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """layers, heads, dim: of the model. cells: of a pool. chunk: rows of a long pass.
+    rows, columns: of a mask. sequences: of a step, which sees `visible` columns."""
+
+    layers: int = 32
+    heads: int = 8
+    dim: int = 128
+    cells: int = 1 << 15
+    chunk: int = 8192
+    rows: int = 512
+    columns: int = 1 << 16
+    sequences: int = 64
+    visible: int = 8192
+
+
+@dataclass(frozen=True)
+class Case:
+    """bound: the highest ratio of the times that is allowed. moved: bytes, by ours."""
+
+    name: str
+    ours: Work
+    limit: Work
+    moved: int
+    bound: float | None = None
+
+
+def list_cases(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    yield from list_copies(form, kernels, like)
+    yield make_mask_case(form, kernels, like)
+    yield from list_steps(form, kernels, like)
+
+
+def list_copies(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    pool = (form.layers, 1, form.heads)
+    pools = tuple(like.new_zeros((*pool, form.cells, form.dim)) for _ in "kv")
+    tokens = tuple(like.new_ones((*pool, form.chunk, form.dim)) for _ in "kv")
+    others = tuple(map(torch.empty_like, tokens))
+    rope = Rope((1e4,), form.layers, form.dim, like.device)
+    source = np.random.default_rng(1)
+    scattered = source.permutation(form.cells)[: form.chunk]
+    moved = 4 * tokens[0].nbytes  # K and V, read and written
+
+    def copy_pair() -> None:
+        others[0].copy_(tokens[0])
+        others[1].copy_(tokens[1])
+
+    for name, cells in (("put", np.arange(form.chunk)), ("put, scattered", scattered)):
+        index = kernels.place(cells, like.device)
+
+        def put(index: Any = index) -> None:
+            kernels.scatter(pools, tokens, index, False)
+
+        yield Case(name, put, copy_pair, moved, 1 / 0.85)
+    index = kernels.place(scattered, like.device)
+    yield Case("save", lambda: kernels.gather(pools, index, False), copy_pair, moved)
+    yield Case(
+        "turn",
+        lambda: kernels.turn(pools[0], index, rope, -3),
+        lambda: others[0].copy_(tokens[0]),
+        moved // 2,
+    )
+
+
+def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
+    """A chunk behind a long context of one sequence; a second one is in between."""
+    positions, owners = np.divmod(np.arange(form.columns), 2)
+    table = torch.from_numpy(np.stack((positions, 1 << owners))).to(like.device)
+    high = np.arange(form.rows) + form.columns // 2 - form.rows
+    limits = torch.from_numpy(np.stack((high * 0 + 1, high * 0, high))).to(like.device)
+    outs = [like.new_empty((form.rows, form.columns)) for _ in range(COPIES)]
+
+    def ours() -> None:
+        for out in outs:
+            kernels.mask(Table(table, True, True), limits, 0, out)
+
+    def limit() -> None:
+        for out in outs:
+            out.fill_(1)
+
+    return Case("mask", ours, limit, COPIES * outs[0].nbytes, 1 / 0.8)
+
+
+class Decoding:
+    """Sequences that get one token each, in one step for all of them."""
+
+    def __init__(self, form: Form, kernels: Kernels, like: torch.Tensor) -> None:
+        sizes = Sizes(form.sequences, form.cells // form.sequences, form.visible)
+        options: dict[str, Any] = {"like": like, "mask": like, "kernels": kernels}
+        self.form = form
+        self.cache = CausalCache(sizes, form.layers, **options)
+        self.position = form.visible // form.sequences - 1
+        for owner in range(form.sequences):
+            self.cache.forward(range(self.position), [owner] * self.position)
+        shape = (form.layers, 1, form.heads, form.sequences, form.dim)
+        self.tokens = like.new_ones(shape), like.new_ones(shape)
+        self.step = FixedStep(self.cache, form.sequences, form.visible)
+
+    def put_each(self) -> None:
+        for layer, tokens in enumerate(zip(*self.tokens, strict=True)):
+            self.step.put(layer, *tokens)
+
+    def run(self) -> None:
+        """A whole step; then its tokens are taken back, for which no device works."""
+        rows = range(self.form.sequences)
+        self.cache.forward([self.position] * len(rows), rows)
+        self.step.run()
+        for owner in rows:
+            self.cache.remove(owner, self.position, None)
+
+
+def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    decoding = Decoding(form, kernels, like)
+    step, tokens = decoding.step, decoding.tokens
+    step.capture(decoding.put_each)
+    decoding.run()  # so that the inputs are those of a step
+    pools = decoding.cache.keys, decoding.cache.values
+    index = torch.arange(form.sequences, device=like.device) + form.visible
+
+    def limit() -> None:
+        for pool, content in zip(pools, tokens, strict=True):
+            for layer in range(form.layers):
+                pool[layer].index_copy_(2, index, content[layer])
+
+    moved = 4 * tokens[0].nbytes + step.mask.nbytes
+    for name, work in (
+        ("step, layer by layer", decoding.put_each),
+        ("step, all layers at once", lambda: step.put_all(*tokens)),
+    ):
+        yield Case(name, lambda work=work: step.execute(work), limit, moved, bound=1.5)
