@@ -117,8 +117,10 @@ def compare(
     for framework in frameworks:
         own = [outcome for outcome in outcomes if outcome.case.framework == framework]
         console.print(report.make_table(framework, own))
-    verdicts = judge(outcomes, device)
-    console.print(report.make_verdicts(verdicts))
+    # On a GPU times are measured; ci/bench/kernels.py has its bars.
+    verdicts = [] if on_cuda else judge(outcomes)
+    if verdicts:
+        console.print(report.make_verdicts(verdicts))
     if path:
         document = report.make_report(device, outcomes, verdicts, rounds)
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
@@ -143,20 +145,14 @@ def list_all(
             for cells in set(pools) - set(room):
                 click.echo(f"not measured, too little memory: {cells:,} cells of {dtype}")
             yield from list_cases(framework, dtype, heads, side, room)
-            if device == "cuda":
-                from ci.bench.speed.on_cuda import list_cuda_cases
-
-                yield from list_cuda_cases(dtype, heads, side)
 
 
 def open_side(framework: str, device: str, dtype: str, heads: int) -> Any:
     """Imports only what is asked for."""
     if framework == "torch":
-        from ci.bench.speed.on_cuda import CUDASide
         from ci.bench.speed.on_torch import TorchSide
 
-        side = CUDASide if device == "cuda" else TorchSide
-        return side(device, dtype, heads)
+        return TorchSide(device, dtype, heads)
     from ci.bench.speed.on_mlx import MLXSide
 
     return MLXSide(device, dtype, heads)

@@ -119,13 +119,12 @@ def test_the_worst_case_decides_a_bar() -> None:
     peer = "transformers static"
     fast = make_outcome({"ours": [1.0], peer: [2.0]})
     slow = make_outcome({"ours": [3.0], peer: [2.0]}, context=64 * K)
-    (verdict,) = bars.judge([fast], "cpu")
+    (verdict,) = bars.judge([fast])
     assert verdict.holds and verdict.worst == 0.5
-    (verdict,) = bars.judge([fast, slow], "cpu")
+    (verdict,) = bars.judge([fast, slow])
     assert not verdict.holds
     assert verdict.worst == 1.5
     assert "65,536" in verdict.case
-    assert bars.judge([fast, slow], "cuda") == []
 
 
 def test_growth_is_judged_between_the_pools() -> None:
@@ -133,11 +132,11 @@ def test_growth_is_judged_between_the_pools() -> None:
         case = Case("unified step", "mlx", "float16", 8, (("cells", cells),), list)
         return Outcome(case, {"ours": [time]}, {"ours": "ours"})
 
-    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 129.0)], "cpu")
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 129.0)])
     assert verdict.holds
-    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 131.0)], "cpu")
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 131.0)])
     assert not verdict.holds
-    assert bars.judge([step(4096, 100.0)], "cpu") == []
+    assert bars.judge([step(4096, 100.0)]) == []
 
 
 def test_a_slow_cache_is_measured_as_slow() -> None:

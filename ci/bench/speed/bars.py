@@ -1,5 +1,4 @@
-"""What our caches must reach, as ratios of times within one run. On a GPU only what
-it is bounded by is judged; the rest is measured beside it."""
+"""What our caches must reach on the CPU, as ratios of times within one run."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def best_peer(outcome: Outcome) -> float | None:
     return outcome.get_ratio(outcome.get_best("peer"))
 
 
-CPU_BARS = (
+BARS = (
     Bar(
         "one-token step, kv, torch / transformers static",
         1.0,
@@ -109,38 +108,16 @@ CPU_BARS = (
     ),
 )
 
-CUDA_BARS = (
-    Bar(
-        "chunk of 8k tokens, 32 layers / plain copy",
-        1 / 0.85,
-        {"workload": "chunk of all layers"},
-        beside("plain copy"),
-    ),
-    Bar(
-        "graph of a step, 64 sequences, 32 layers / index_copy_ for each tensor",
-        1.5,
-        {"workload": "graph of a step"},
-        beside("index_copy_ for each tensor"),
-    ),
-    Bar(
-        "mask, 512 × 64k / bare write",
-        1 / 0.8,
-        {"workload": "wide mask"},
-        beside("bare write"),
-    ),
-)
-"""On a GPU of the H200's class. Bandwidths are those of the same run."""
-
 GROWTH = 1.3
 """At most so many times longer takes a step of many sequences in the largest pool than in
 the smallest."""
 
 
-def judge(outcomes: Iterable[Outcome], device: str) -> list[Verdict]:
-    """A verdict on each bar for the device that some outcome is about."""
+def judge(outcomes: Iterable[Outcome]) -> list[Verdict]:
+    """A verdict on each bar that some outcome is about."""
     outcomes = list(outcomes)
     verdicts = []
-    for bar in CUDA_BARS if device == "cuda" else CPU_BARS:
+    for bar in BARS:
         ratios = [
             (ratio, outcome.case.describe())
             for outcome in outcomes
