@@ -3,6 +3,7 @@ which are copied in wide numbers."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,7 +64,9 @@ def test_a_step_evaluates_nothing() -> None:
 @pytest.mark.parametrize("length", [1, 32])
 @pytest.mark.parametrize("kind", ["kv", "rotating", "pool", "scattered"])
 def test_a_step_copies_no_buffer(kind: str, length: int) -> None:
-    """Buffers of 8 MiB each; what a step takes beside them is its own tokens."""
+    """Two of 8 MiB, and what a step takes beside them is its own tokens."""
+    gc.collect()
+    before = mx.get_active_memory()
     tokens = (8 * MIB) // (HEADS * DIM * 2)
     pool = CausalCache(Sizes(2, tokens // 2, 64), dtype=mx.float16)
     caches = {"kv": KVCache(step=tokens), "rotating": RotatingCache(tokens // 2)}
@@ -84,11 +87,11 @@ def test_a_step_copies_no_buffer(kind: str, length: int) -> None:
         pool.remove(0, 0, None)
     for _ in range(3):
         mx.eval(step())
-    held = mx.get_active_memory()
     mx.reset_peak_memory()
     for _ in range(8):
         mx.eval(step())
-    assert mx.get_peak_memory() - held < 4 * MIB
+    peak = max(mx.get_peak_memory(), mx.get_active_memory())
+    assert peak - before < 20 * MIB
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
