@@ -91,7 +91,7 @@ def test_what_is_no_token_is_said_in_words() -> None:
         "NaN",
         "the value of 9 with the key of no token at no position",
     ]
-    unseen = reader.read((keys, values), positions, {}, "get", np.zeros(4, np.bool_))
+    unseen = reader.read((keys, values), positions, {}, "get", [False] * 4)
     assert unseen == ["what no row sees"] * 4
 
 
@@ -138,8 +138,7 @@ def test_a_turned_key_is_within_tolerance_but_not_without_a_turn(
 def test_no_tolerance_hides_a_step(dtype: str) -> None:
     """A key one position off is told apart, in the coarsest dtype, after six turns."""
     reader = make_reader(dtype)
-    tags = np.arange(64)
-    right = reader.compute_keys(tags, np.full(64, 20))
-    wrong = reader.compute_keys(tags, np.full(64, 21))
+    right = reader.compute_keys(range(64), [20] * 64)
+    wrong = reader.compute_keys(range(64), [21] * 64)
     off = np.abs(right - wrong).max((0, 1, 3))
     assert off.min() > get_key_tolerance(dtype, 6, 60)

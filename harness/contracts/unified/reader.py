@@ -12,7 +12,7 @@ import numpy.typing as npt
 from harness.backend import Array, Backend
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
-from harness.payload import F32, Table, get_table
+from harness.payload import F32, Table, get_table, split_tokens
 from harness.reading import Column, name_vectors, split_pair, to_numpy
 from harness.tolerance import get_key_tolerance
 from reference.rope import compute_angle
@@ -45,27 +45,25 @@ class PositionReader:
         self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
         self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
         self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
+        self.stored: dict[tuple[int, int], bytes] = {}
         self.margin = 0.0
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
-        keys = self.store(self.compute_keys(np.asarray(tags), np.asarray(positions)))
-        values = self.values.get_vectors(list(tags))
+        keys = self.store(self.compute_keys(tags, positions))
+        places = zip(positions, tags, strict=True)
+        self.stored.update(zip(places, split_tokens(keys), strict=True))
+        values = self.values.get_vectors(tags)
         from_numpy = self.arrays.from_numpy
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
 
-    def compute_keys(
-        self, tags: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-    ) -> F64:
+    def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
         """[1, heads, tokens, key_dim] in double precision."""
-        vectors = self.keys.get_vectors(tags).astype(np.float64)
         if self.base is None:
-            return vectors
-        half = self.keys.dim // 2
-        angles = positions[:, None] * get_rates(self.keys.dim, self.base)
-        x, y = vectors[..., :half], vectors[..., half:]
-        cos, sin = np.cos(angles), np.sin(angles)  # [tokens, half]
-        return np.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
+            return self.keys.get_vectors(tags).astype(np.float64)
+        halves = get_halves(self.keys).take(tags, axis=2, mode="clip")
+        turned = halves * get_turns(positions, self.keys.dim, self.base)[:, None]
+        return turned[:1] + turned[1:]  # (x cos - y sin, y cos + x sin)
 
     def store(self, keys: F64) -> F32:
         """The keys as the dtype holds them, each number rounded to the nearest."""
@@ -77,22 +75,70 @@ class PositionReader:
         positions: Mapping[int, int],
         turns: Mapping[int, Turns],
         name: str,
-        seen: npt.NDArray[np.bool_] | None = None,
+        seen: Sequence[bool] | None = None,
     ) -> list[Column]:
         """(position, tag) in each column of a returned (K, V); words for what is neither.
 
         positions: of each tag, as far as known. turns: of the keys that were turned.
         seen: the columns that matter; None for all. What no row sees may be anything.
         """
-        keys, values = self.check_forms(pair, name)
+        return self.read_floats(*self.check_forms(pair, name), positions, turns, seen)
+
+    def read_floats(
+        self,
+        keys: F32,
+        values: F32,
+        positions: Mapping[int, int],
+        turns: Mapping[int, Turns],
+        seen: Sequence[bool] | None = None,
+    ) -> list[Column]:
+        """The same of K and V whose forms have been checked: by their bytes, which is
+        fast, and what differs from what was stored, by its numbers."""
+        if keys.dtype != np.float32 or values.dtype != np.float32:
+            return self.look(keys, values, positions, turns, seen)
+        columns: list[Column] = []
+        doubtful: list[int] = []
+        spelled = zip(split_tokens(keys), split_tokens(values), strict=True)
+        for key, value in spelled:
+            tag = self.values.known.get(value)
+            if tag is None:
+                if seen is None or seen[len(columns)]:
+                    doubtful.append(len(columns))
+                columns.append(UNSEEN)
+                continue
+            column = positions.get(tag, 0), tag
+            if self.stored.get(column) != key:
+                doubtful.append(len(columns))
+            columns.append(column)
+        if doubtful:
+            looked = self.look(
+                keys[:, :, doubtful],
+                values[:, :, doubtful],
+                positions,
+                turns,
+                None if seen is None else [seen[at] for at in doubtful],
+            )
+            for at, column in zip(doubtful, looked, strict=True):
+                columns[at] = column
+        return columns
+
+    def look(
+        self,
+        keys: F32,
+        values: F32,
+        positions: Mapping[int, int],
+        turns: Mapping[int, Turns],
+        seen: Sequence[bool] | None,
+    ) -> list[Column]:
+        """The same by their numbers."""
         if keys.shape[2] == 0:
             return []
         tags = self.values.read_tags(values)
         listed: list[int] = tags.tolist()
-        at = np.array([positions.get(tag, 0) for tag in listed])
+        places = [positions.get(tag, 0) for tag in listed]
         right = (values == self.values.get_vectors(tags)).all((0, 1, 3))
-        right &= self.match_keys(keys, tags, at, turns)
-        columns: list[Column] = list(zip(at.tolist(), listed, strict=True))
+        right &= self.match_keys(keys, listed, places, turns)
+        columns: list[Column] = list(zip(places, listed, strict=True))
         for column in np.flatnonzero(~right).tolist():
             if seen is not None and not seen[column]:
                 columns[column] = UNSEEN
@@ -118,8 +164,8 @@ class PositionReader:
     def match_keys(
         self,
         keys: F32,
-        tags: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
+        tags: Sequence[int],
+        positions: Sequence[int],
         turns: Mapping[int, Turns],
     ) -> npt.NDArray[np.bool_]:
         """Which columns hold the key of their tag at their position: exactly, or within
@@ -127,7 +173,7 @@ class PositionReader:
         ideal = self.compute_keys(tags, positions)
         right: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
         for column in np.flatnonzero(~right).tolist():
-            turn = turns.get(int(tags[column]), NEVER)
+            turn = turns.get(tags[column], NEVER)
             if turn.count:
                 allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
                 off = np.abs(keys[:, :, column] - ideal[:, :, column]).max()
@@ -140,17 +186,16 @@ class PositionReader:
         self, array: Array, table: Table, name: str, permuted: bool = False
     ) -> F32:
         """[1, heads, columns, dim] as float32, after its form has been checked."""
-        floats = to_numpy(self.arrays, array, name)
-        form = f"1, {table.heads}, columns, {table.dim}"
+        given = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
-            floats, form = (
-                floats.swapaxes(2, 3),
-                f"1, {table.heads}, {table.dim}, columns",
+            floats = floats.swapaxes(2, 3)
+        _, heads, _, dim = table.vectors.shape
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
+            form = f"{dim}, columns" if floats is not given else f"columns, {dim}"
+            raise Broken(
+                "malformed",
+                f"{name} has shape {list(given.shape)}, not [1, {heads}, {form}]",
             )
-        wanted = (1, table.heads, table.dim)
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
-            shape = list(to_numpy(self.arrays, array, name).shape)
-            raise Broken("malformed", f"{name} has shape {shape}, not [{form}]")
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
             raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
@@ -172,14 +217,44 @@ class PositionReader:
         """Where the key of `tag` would look like this."""
         if np.isnan(key).any():
             return None
-        places = np.arange(SEARCHED)
-        tags = np.full(SEARCHED, tag)
-        found = self.match_keys(np.repeat(key, SEARCHED, axis=2), tags, places, turns)
+        same = [tag] * SEARCHED
+        keys = np.repeat(key, SEARCHED, axis=2)
+        found = self.match_keys(keys, same, range(SEARCHED), turns)
         return int(found.argmax()) if found.any() else None
 
 
 SEARCHED = 256
 """Positions that are tried for a key in the wrong place."""
+
+
+NEAR = 256
+"""Positions for which the turns of keys are kept: programs seldom go farther."""
+
+
+@cache
+def get_halves(table: Table) -> F64:
+    """[2, heads, tags, dim] in double precision: the vectors (x, y) of a table, and
+    (-y, x), what turning adds to them."""
+    vectors = table.vectors[0].astype(np.float64)
+    x, y = np.split(vectors, 2, axis=-1)
+    return np.stack([vectors, np.concatenate([-y, x], axis=-1)])
+
+
+def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
+    """[2, positions, dim]: the cosine and the sine of the angle of each pair, twice."""
+    if max(positions, default=0) < NEAR:
+        return get_near_turns(dim, base).take(positions, axis=1)
+    return compute_turns(np.asarray(positions), dim, base)
+
+
+@cache
+def get_near_turns(dim: int, base: int) -> F64:
+    return compute_turns(np.arange(NEAR), dim, base)
+
+
+def compute_turns(positions: npt.NDArray[np.int64], dim: int, base: int) -> F64:
+    angles = np.tile(positions[:, None] * get_rates(dim, base), 2)  # [positions, dim]
+    return np.stack([np.cos(angles), np.sin(angles)])
 
 
 @cache
@@ -195,5 +270,5 @@ def round_to(array: F32, dtype: str) -> F32:
     if dtype == "bfloat16":
         bits = array.view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return rounded.astype(np.uint32).view(np.float32)
+        return rounded.view(np.float32)
     return array

@@ -137,10 +137,15 @@ class UnifiedSubject:
         the first layer has those of the others in "layers"."""
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
-        answers = {layer: self.pass_layer(which, layer, op, model) for layer in order}
+        places = self.get_places(which, model)
+        answers = {
+            layer: self.pass_layer(which, layer, op, model, places) for layer in order
+        }
         return {**answers[0], "layers": [answers[layer] for layer in layers[1:]]}
 
-    def pass_layer(self, which: int, layer: int, op: Op, model: UnifiedModel) -> Answer:
+    def pass_layer(
+        self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
+    ) -> Answer:
         """Put, and get what the rows see."""
         part, batch = self.get_part(which), model.batch
         assert batch is not None
@@ -157,7 +162,7 @@ class UnifiedSubject:
             if isinstance(model.parts[which], RecurrentCache):
                 self.advance(which, layer, batch, model.tag)
             return {}
-        answer = self.read_rows(which, layer, reader, model)
+        answer = self.read_rows(which, layer, reader, model, places)
         if isinstance(model.parts[which], RecurrentCache):
             answer["states"] = self.advance(which, layer, batch, model.tag)
         if layer:
@@ -190,30 +195,39 @@ class UnifiedSubject:
             answer["stored"] = sorted(tags, key=str)
         return answer
 
+    def get_places(self, which: int, model: UnifiedModel) -> Positions:
+        """Where the tokens stand that the part holds; of others, where they were fed."""
+        return {**self.fed, **get_positions(model, which)}
+
     def read_rows(
-        self, which: int, layer: int, reader: PositionReader, model: UnifiedModel
+        self,
+        which: int,
+        layer: int,
+        reader: PositionReader,
+        model: UnifiedModel,
+        places: Positions,
     ) -> Answer:
         """What each row of the open pass sees in one layer."""
         batch = model.batch
         assert batch is not None
-        result = self.get_part(which).get(layer)
-        keys, values, mask = split_triple(result)
+        keys, values, mask = split_triple(self.get_part(which).get(layer))
         rows = self.count_rows(batch)
         width = self.count_columns(keys)
         seen = get_seen(mask, rows, width, self.arrays, self.config["mask_dtype"])
         self.check_padding(which, seen, len(batch), width)
-        positions = {**self.fed, **get_positions(model, which)}
-        columns = reader.read(
-            (keys, values), positions, model.turns[which], "get", np.any(seen, axis=0)
+        is_seen: list[bool] = seen.any(axis=0).tolist()
+        pair = keys, values
+        columns = reader.read(pair, places, model.turns[which], "get", is_seen)
+        order = sorted(
+            compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
         )
-        order = sorted(range(width), key=lambda column: sort_key(columns[column]))
-        columns = [columns[column] for column in order]
-        sorted_seen = seen[: len(batch), order].tolist()
+        ordered = [columns[at] for at in order]
         if self.is_sampled(model.first_tag):
             self.promises.keep("a", "get", (keys, values, mask))
-            self.last.append(View(which, reader, keys, values, mask, positions))
+            self.last.append(View(which, reader, keys, values, mask, places))
+        sees = seen[: len(batch), order].tolist()
         return {
-            "visible": [list(compress(columns, row)) for row in sorted_seen],
+            "visible": [list(compress(ordered, row)) for row in sees],
             "columns": columns,
         }
 
@@ -232,7 +246,7 @@ class UnifiedSubject:
     ) -> None:
         """Padding rows see nothing; columns come in multiples, and are no more than a
         reserving pass announced."""
-        if seen[length:].any():
+        if len(seen) > length and seen[length:].any():
             row = length + int(np.flatnonzero(seen[length:].any(axis=1))[0])
             raise Broken("mask", f"row {row} belongs to padding, but sees something")
         padding = self.config["cache_padding"]
@@ -305,7 +319,8 @@ class UnifiedSubject:
         reader = self.get_reader(model.kinds[which], which, layer)
         if isinstance(model.parts[which], EncoderCache):
             return self.read_image(part, layer, reader)
-        return self.read_rows(which, layer, reader, model)
+        places = self.get_places(which, model)
+        return self.read_rows(which, layer, reader, model, places)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
         """The K and V of the open pass, or of the last one, in another form."""
