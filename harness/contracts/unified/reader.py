@@ -20,6 +20,9 @@ from reference.rope import compute_angle
 F64 = npt.NDArray[np.float64]
 
 
+Place = tuple[int, int]
+"""(position, tag)"""
+
 UNSEEN = "what no row sees"
 
 
@@ -45,14 +48,24 @@ class PositionReader:
         self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
         self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
         self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
-        self.stored: dict[tuple[int, int], bytes] = {}
+        self.stored: dict[Place, bytes] = {}
         self.margin = 0.0
+
+    def learn(self, places: Sequence[Place]) -> None:
+        """What the keys look like there. One call for all passes of a program costs as
+        much as one for each of two."""
+        if places:
+            positions, tags = zip(*places, strict=True)
+            keys = self.store(self.compute_keys(tags, positions))
+            self.stored.update(zip(places, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
-        keys = self.store(self.compute_keys(tags, positions))
-        places = zip(positions, tags, strict=True)
-        self.stored.update(zip(places, split_tokens(keys), strict=True))
+        places = list(zip(positions, tags, strict=True))
+        self.learn([place for place in places if place not in self.stored])
+        content = b"".join([self.stored[place] for place in places])
+        shape = len(places), self.keys.heads, self.keys.dim
+        keys = np.frombuffer(content, np.float32).reshape(shape).swapaxes(0, 1)[None]
         values = self.values.get_vectors(tags)
         from_numpy = self.arrays.from_numpy
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
@@ -98,16 +111,17 @@ class PositionReader:
             return self.look(keys, values, positions, turns, seen)
         columns: list[Column] = []
         doubtful: list[int] = []
+        known, stored = self.values.known, self.stored
         spelled = zip(split_tokens(keys), split_tokens(values), strict=True)
         for key, value in spelled:
-            tag = self.values.known.get(value)
+            tag = known.get(value)
             if tag is None:
                 if seen is None or seen[len(columns)]:
                     doubtful.append(len(columns))
                 columns.append(UNSEEN)
                 continue
             column = positions.get(tag, 0), tag
-            if self.stored.get(column) != key:
+            if stored.get(column) != key:
                 doubtful.append(len(columns))
             columns.append(column)
         if doubtful:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.recurrence import Recurrence
 from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
-from harness.contracts.unified.reader import PositionReader
+from harness.contracts.unified.reader import Place, PositionReader
 from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
 from harness.text import clean
 from reference.causal import CausalCache
@@ -34,16 +34,23 @@ SAMPLE = 16
 class UnifiedSubject:
     """The cache of one program in a backend.
 
-    every: watch the arrays of every pass and put each through attention.
+    every: watch the arrays of every pass and put each through attention. places: where
+    tokens will stand, as far as it is known, by (position, tag).
     """
 
     def __init__(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        tags: int,
+        every: bool,
+        places: Sequence[Place] = (),
     ) -> None:
         self.backend, self.arrays = backend, backend.arrays
         self.config = {**config, "poison": backend.poison}
         self.every = every
         self.limit = max(1, tags)
+        self.places = places
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
         self.promises = Promises(backend.arrays)
@@ -72,6 +79,7 @@ class UnifiedSubject:
             # An image comes back as it was put.
             form = {**self.config, "permuted_values": False} if image else self.config
             reader = PositionReader(self.backend, form, self.limit, number, base)
+            reader.learn([] if image else self.places)
             self.readers[which, layer] = reader
         return self.readers[which, layer]
 
