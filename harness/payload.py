@@ -138,6 +138,11 @@ class Table:
         """The vectors of each tag as `split_tokens` has them."""
         return split_tokens(self.vectors)
 
+    def spells(self, array: F32, tags: Sequence[int]) -> bool:
+        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens."""
+        right = b"".join([self.spelled[tag] for tag in tags])
+        return array[0].swapaxes(0, 1).tobytes() == right
+
     @cached_property
     def known(self) -> Mapping[bytes, int]:
         """The tag of what is spelled so."""
@@ -154,7 +159,7 @@ def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
     """
     content = array[0].swapaxes(0, 1).tobytes()
     size = array.itemsize * array.shape[1] * array.shape[3]
-    return [content[at : at + size] for at in range(0, len(content), size or 1)]
+    return [content[at * size : (at + 1) * size] for at in range(array.shape[2])]
 
 
 @cache

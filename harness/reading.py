@@ -64,7 +64,7 @@ class Reader:
         width = keys.shape[2]
         if 0 < width <= len(likely):
             guess: list[Column] = [token.tag for token in likely[-width:]]
-            if self.is_all(keys, values, guess):
+            if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
         tags = self.keys.read_tags(keys)
         right_keys = np.equal(keys, self.keys.get_vectors(tags))
@@ -79,22 +79,14 @@ class Reader:
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
 
-    def is_all(self, keys: F32, values: F32, tags: list[Any]) -> bool:
-        """Whether the columns hold exactly these tags."""
-        return bool(
-            (keys == self.keys.get_vectors(tags)).all()
-            and (values == self.values.get_vectors(tags)).all()
-        )
-
     def get_floats(self, array: Array, table: Table, name: str) -> F32:
         """`array` as float32, after its form has been checked."""
         floats = to_numpy(self.arrays, array, name)
-        wanted = (1, table.heads, table.dim)
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
+        _, heads, _, dim = table.vectors.shape
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
             raise Broken(
                 "malformed",
-                f"{name} has shape {list(floats.shape)},"
-                f" not [1, {table.heads}, tokens, {table.dim}]",
+                f"{name} has shape {list(floats.shape)}, not [1, {heads}, tokens, {dim}]",
             )
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
@@ -133,7 +125,7 @@ def name_vectors(vectors: F32, table: Table) -> Column:
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         what = "None" if pair is None else f"{type(pair).__name__}"
         raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
     if pair[0] is None or pair[1] is None:

@@ -219,35 +219,27 @@ class UnifiedSubject:
         batch = model.batch
         assert batch is not None
         keys, values, mask = split_triple(self.get_part(which).get(layer))
-        rows = self.count_rows(batch)
-        width = self.count_columns(keys)
+        floats = reader.check_forms((keys, values), "get")
+        rows, width = self.count_rows(batch), floats[0].shape[2]
         seen = get_seen(mask, rows, width, self.arrays, self.config["mask_dtype"])
         self.check_padding(which, seen, len(batch), width)
-        is_seen: list[bool] = seen.any(axis=0).tolist()
-        pair = keys, values
-        columns = reader.read(pair, places, model.turns[which], "get", is_seen)
-        order = sorted(
-            compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
-        )
-        ordered = [columns[at] for at in order]
+        sees: list[list[bool]] = seen[: len(batch)].tolist()
+        is_seen = sees[0] if len(sees) == 1 else list(map(any, zip(*sees, strict=True)))
+        columns = reader.read_floats(*floats, places, model.turns[which], is_seen)
         if self.is_sampled(model.first_tag):
             self.promises.keep("a", "get", (keys, values, mask))
             self.last.append(View(which, reader, keys, values, mask, places))
-        sees = seen[: len(batch), order].tolist()
+        order = sorted(
+            compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
+        )
         return {
-            "visible": [list(compress(ordered, row)) for row in sees],
+            "visible": [[columns[at] for at in order if row[at]] for row in sees],
             "columns": columns,
         }
 
     def count_rows(self, batch: Batch) -> int:
         padding: int = self.config["mask_padding"]
         return -(-len(batch) // padding) * padding
-
-    def count_columns(self, keys: Array) -> int:
-        shape = to_numpy(self.arrays, keys, "K of get").shape
-        if len(shape) != 4:
-            raise Broken("malformed", f"K of get has shape {list(shape)}")
-        return int(shape[2])
 
     def check_padding(
         self, which: int, seen: npt.NDArray[np.bool_], length: int, width: int
@@ -389,13 +381,14 @@ class UnifiedSubject:
 
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:
-    if not isinstance(result, tuple | list) or len(result) != 3:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
         what = "None" if result is None else f"{type(result).__name__}"
         raise Broken("malformed", f"get returned {what}, not K, V and a mask")
-    keys, values = split_pair(tuple(result[:2]), "get")
-    if result[2] is None:
+    keys, values, mask = result
+    split_pair((keys, values), "get")
+    if mask is None:
         raise Broken("malformed", "get returned None in the place of the mask")
-    return keys, values, result[2]
+    return keys, values, mask
 
 
 def get_positions(model: UnifiedModel, which: int) -> Positions:
