@@ -49,6 +49,7 @@ class PositionReader:
         self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
         self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
         self.stored: dict[Place, bytes] = {}
+        self.accepted: dict[tuple[Place, Turns], bytes] = {}
         self.margin = 0.0
 
     def learn(self, places: Sequence[Place]) -> None:
@@ -121,7 +122,7 @@ class PositionReader:
                 columns.append(UNSEEN)
                 continue
             column = positions.get(tag, 0), tag
-            if stored.get(column) != key:
+            if stored.get(column) != key and not self.was_accepted(column, key, turns):
                 doubtful.append(len(columns))
             columns.append(column)
         if doubtful:
@@ -132,9 +133,18 @@ class PositionReader:
                 turns,
                 None if seen is None else [seen[at] for at in doubtful],
             )
-            for at, column in zip(doubtful, looked, strict=True):
+            spelled = zip(
+                doubtful, looked, split_tokens(keys[:, :, doubtful]), strict=True
+            )
+            for at, column, key in spelled:
+                if column == columns[at] and isinstance(column, tuple):
+                    self.accepted[column, turns.get(column[1], NEVER)] = key
                 columns[at] = column
         return columns
+
+    def was_accepted(self, place: Place, key: bytes, turns: Mapping[int, Turns]) -> bool:
+        """Whether a key was found near enough before, after the same turns."""
+        return self.accepted.get((place, turns.get(place[1], NEVER))) == key
 
     def look(
         self,
