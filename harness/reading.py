@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from harness.backend import Alignment, Array, Arrays, Backend, Mask
 from harness.contracts.base import Broken
-from harness.payload import F32, Table, get_table, snap
+from harness.payload import F32, Table, get_table, snap, split_tokens
 from harness.text import say_error
 from reference.token import Token
 
@@ -66,6 +66,9 @@ class Reader:
             guess: list[Column] = [token.tag for token in likely[-width:]]
             if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
+        spelled = [self.keys.known.get(key) for key in split_tokens(keys)]
+        if None not in spelled and self.values.spells(values, spelled):
+            return spelled
         tags = self.keys.read_tags(keys)
         right_keys = np.equal(keys, self.keys.get_vectors(tags))
         right_values = np.equal(values, self.values.get_vectors(tags))
