@@ -155,7 +155,7 @@ NEVER = float(np.finfo(np.float16).min)
 
 
 def get_rows(
-    columns: Sequence[Column],
+    columns: list[Column],
     mask: Mask,
     length: int,
     rows: int,
@@ -183,7 +183,7 @@ def get_rows(
 
 
 def get_implied_rows(
-    columns: Sequence[Column], mask: str | None, length: int, rows: int, to: Alignment
+    columns: list[Column], mask: str | None, length: int, rows: int, to: Alignment
 ) -> list[list[Column]]:
     if rows > length:
         raise Broken(
@@ -194,7 +194,7 @@ def get_implied_rows(
     if mask != "causal":
         raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
     first = len(columns) - length if to == "lower-right" else 0
-    return [list(columns[: max(0, first + row + 1)]) for row in range(length)]
+    return [columns[: max(0, first + row + 1)] for row in range(length)]
 
 
 def get_seen(

@@ -136,9 +136,10 @@ def main(
             for kind in kinds:
                 bench = Bench(backend, kind, record, programs)
                 own.append(make_row(name, kind, measure_rounds(bench, rounds)))
-            rows += [*own, make_row(name, "all", add_up(own))]
+            own.append(make_row(name, "all", add_up(own)))
+            show(name, own)
+            rows += own
         record.close()
-    show(rows)
     if path:
         report = {
             "machine": describe_machine(),
@@ -152,26 +153,23 @@ def main(
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def show(rows: Sequence[Row]) -> None:
+def show(backend: str, rows: Sequence[Row]) -> None:
     table = Table(
-        title="checked steps per second, one core; percent of plain (! misses its bar)",
+        title=f"{backend}: checked steps per second; percent of plain (! misses its bar)",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for name in ("backend", "kind"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("kind", no_wrap=True)
     for name in (*RATES, *PARTS, "outside"):
         table.add_column(SHORT.get(name, name), justify="right", no_wrap=True)
     for row in rows:
         marks = {name: "" if holds else "!" for name, holds in row["holds"].items()}
         rates = [f"{row['rates'][name]:,.0f}{marks.get(name, '')}" for name in RATES]
-        shares = [
-            f"{share:.0%}{marks.get(name, '')}" for name, share in row["shares"].items()
-        ]
-        section = row["kind"] == "all"
-        table.add_row(row["backend"], row["kind"], *rates, *shares, end_section=section)
-    Console(width=100).print(table)
+        shares = [f"{row['shares'][name]:.0%}" for name in PARTS]
+        outside = f"{row['shares']['outside']:.0%}{marks.get('outside', '')}"
+        table.add_row(row["kind"], *rates, *shares, outside)
+    Console(width=96).print(table)
 
 
 if __name__ == "__main__":

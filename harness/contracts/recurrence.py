@@ -91,7 +91,8 @@ class Recurrence:
         for part in boundaries:
             before = self.read(cache.read(), "read")
             new, tags = tags[:part], tags[part:]
-            rows += [[*before, *new[: row + 1]] for row in range(part)]
+            read = [*before, *new]
+            rows += [read[: len(before) + row + 1] for row in range(part)]
             old = tuple(seen for seen in before if isinstance(seen, int))
             written = self.compute((*old, *new))
             give(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
@@ -69,17 +70,20 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
     """The states that `op` is about to run in."""
     found = model.past | model.ever
     owners = set(op["sequences"]) if op["op"] == "forward" else {get_owner(op)}
+    ends: dict[int, int] = {}
     for part in model.parts:
         if isinstance(part, EncoderCache):
             found.add("image-cached" if part.cached else "image-not-cached")
             continue
         places = group_positions(part)
+        for owner, at in places.items():
+            ends[owner] = max(ends.get(owner, 0), max(at) + 1)
         found |= get_held_states(part, owners, places, model)
         found |= get_size_states(part, owners, places)
         if isinstance(part, RecurrentCache):
             found |= get_slot_states(part)
     if op["op"] == "forward":
-        found |= get_pass_states(op, model)
+        found |= get_pass_states(op, model, ends)
     return list(found & KNOWN)
 
 
@@ -94,10 +98,10 @@ Places = Mapping[int, Sequence[int]]
 
 
 def group_positions(part: CausalCache) -> Places:
-    places: dict[int, list[int]] = {}
-    for token in part.tokens:
-        for owner in token.sequences:
-            places.setdefault(owner, []).append(token.position)
+    places = defaultdict[int, list[int]](list)
+    for _, position, owners in part.tokens:
+        for owner in owners:
+            places[owner].append(position)
     return places
 
 
@@ -181,8 +185,8 @@ def get_slot_states(part: RecurrentCache) -> set[str]:
     return found
 
 
-def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
-    """What a pass brings."""
+def get_pass_states(op: Op, model: UnifiedModel, ends: Mapping[int, int]) -> set[str]:
+    """What a pass brings. ends: of the sequences that have tokens, as in `get_end`."""
     found = set()
     sequences, owners = op["sequences"], set(op["sequences"])
     rows = list(zip(op["positions"], sequences, strict=False))
@@ -202,8 +206,7 @@ def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
     if model.causal:
         if len(rows) > model.get_room():
             found.add("too-many-rows")
-        ends = {owner: model.get_end(owner) for owner in owners}
-        if any(at < ends[owner] for at, owner in rows):
+        if any(at < ends.get(owner, 0) for at, owner in rows):
             found.add("step-back")
     if op["multimodal"] and "encoder" in model.kinds:
         found.add("image-in-batch")
