@@ -51,16 +51,18 @@ class Recurrence:
         self.deltas[tags] = delta.astype(np.float32)
         self.known.setdefault(self.deltas[tags].tobytes(), []).append(tags)
 
-    def compute_delta(self, tags: Tags) -> F32:
+    def compute_delta(self, tags: Tags, done: int = 0) -> F32:
         """The delta state after `tags`: each token multiplies the state and adds its own
-        number, both different in each place."""
-        done = len(tags)
-        while tags[:done] not in self.deltas:
-            done -= 1
+        number, both different in each place. done: how many of them a state that was
+        computed before has read, if that is known."""
+        if tags in self.deltas:
+            return self.deltas[tags]
+        if tags[:done] not in self.deltas:
+            done = 0
         delta = self.deltas[tags[:done]].astype(np.float64)
-        for end in range(done + 1, len(tags) + 1):
-            delta = (delta * self.factor + (tags[end - 1] + 1) * self.weight) % MODULUS
-            self.learn(tags[:end], delta)
+        for tag in tags[done:]:
+            delta = (delta * self.factor + (tag + 1) * self.weight) % MODULUS
+        self.learn(tags, delta)
         return self.deltas[tags]
 
     def compute_conv(self, tags: Tags) -> F32:
@@ -94,17 +96,17 @@ class Recurrence:
             read = [*before, *new]
             rows += [read[: len(before) + row + 1] for row in range(part)]
             old = tuple(seen for seen in before if isinstance(seen, int))
-            written = self.compute((*old, *new))
+            written = self.compute((*old, *new), len(old))
             give(written)
             cache.write(*written, part)
         rows[-1] = self.read(cache.read(), "read")
         return rows, written
 
-    def compute(self, tags: Tags) -> tuple[Array, Array]:
-        """conv and delta after `tags`."""
+    def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
+        """conv and delta after `tags`. done: see `compute_delta`."""
         arrays = self.arrays
         conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
-        return conv, arrays.from_numpy(self.compute_delta(tags), "float32")
+        return conv, arrays.from_numpy(self.compute_delta(tags, done), "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list

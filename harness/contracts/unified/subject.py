@@ -291,9 +291,9 @@ class UnifiedSubject:
         conv, delta = [], []
         for owner, read in zip(owners, before, strict=True):
             rows = [tag + row for row, own in enumerate(batch.sequences) if own == owner]
-            tags = (*(seen for seen in read if isinstance(seen, int)), *rows)
-            conv.append(recurrence.compute_conv(tags))
-            delta.append(recurrence.compute_delta(tags))
+            old = tuple(seen for seen in read if isinstance(seen, int))
+            conv.append(recurrence.compute_conv((*old, *rows)))
+            delta.append(recurrence.compute_delta((*old, *rows), len(old)))
         pair = (
             arrays.from_numpy(np.concatenate(conv), self.config["dtype"]),
             arrays.from_numpy(np.concatenate(delta), "float32"),
