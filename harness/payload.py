@@ -138,10 +138,11 @@ class Table:
         """The vectors of each tag as `split_tokens` has them."""
         return split_tokens(self.vectors)
 
-    def spells(self, array: F32, tags: Sequence[int]) -> bool:
+    def spells(self, array: F32, tags: Sequence[Any]) -> bool:
         """Whether an array, [1, heads, tokens, dim], holds exactly these tokens."""
         right = b"".join([self.spelled[tag] for tag in tags])
-        return array[0].swapaxes(0, 1).tobytes() == right
+        content: bytes = array[0].swapaxes(0, 1).tobytes()
+        return content == right
 
     @cached_property
     def known(self) -> Mapping[bytes, int]:

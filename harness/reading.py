@@ -66,8 +66,9 @@ class Reader:
             guess: list[Column] = [token.tag for token in likely[-width:]]
             if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
-        spelled = [self.keys.known.get(key) for key in split_tokens(keys)]
-        if None not in spelled and self.values.spells(values, spelled):
+        known = self.keys.known
+        spelled: list[Column] = [known.get(key, "?") for key in split_tokens(keys)]
+        if "?" not in spelled and self.values.spells(values, spelled):
             return spelled
         tags = self.keys.read_tags(keys)
         right_keys = np.equal(keys, self.keys.get_vectors(tags))

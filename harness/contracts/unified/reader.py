@@ -121,26 +121,26 @@ class PositionReader:
                     doubtful.append(len(columns))
                 columns.append(UNSEEN)
                 continue
-            column = positions.get(tag, 0), tag
-            if stored.get(column) != key and not self.was_accepted(column, key, turns):
+            place = positions.get(tag, 0), tag
+            if stored.get(place) != key and not self.was_accepted(place, key, turns):
                 doubtful.append(len(columns))
-            columns.append(column)
+            columns.append(place)
         if doubtful:
-            looked = self.look(
-                keys[:, :, doubtful],
-                values[:, :, doubtful],
-                positions,
-                turns,
-                None if seen is None else [seen[at] for at in doubtful],
-            )
-            spelled = zip(
-                doubtful, looked, split_tokens(keys[:, :, doubtful]), strict=True
-            )
-            for at, column, key in spelled:
-                if column == columns[at] and isinstance(column, tuple):
-                    self.accepted[column, turns.get(column[1], NEVER)] = key
+            some = keys[:, :, doubtful], values[:, :, doubtful]
+            some_seen = None if seen is None else [seen[at] for at in doubtful]
+            looked = self.look(*some, positions, turns, some_seen)
+            self.accept(looked, some[0], turns)
+            for at, column in zip(doubtful, looked, strict=True):
                 columns[at] = column
         return columns
+
+    def accept(
+        self, columns: Sequence[Column], keys: F32, turns: Mapping[int, Turns]
+    ) -> None:
+        """Remembers which keys were near enough."""
+        for column, key in zip(columns, split_tokens(keys), strict=True):
+            if isinstance(column, tuple):
+                self.accepted[column, turns.get(column[1], NEVER)] = key
 
     def was_accepted(self, place: Place, key: bytes, turns: Mapping[int, Turns]) -> bool:
         """Whether a key was found near enough before, after the same turns."""
