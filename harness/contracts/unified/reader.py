@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,10 @@ import numpy.typing as npt
 from harness.backend import Array, Backend
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
+from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
 from harness.payload import F32, Table, get_table, split_tokens
 from harness.reading import Column, name_vectors, split_pair, to_numpy
 from harness.tolerance import get_key_tolerance
-from reference.rope import compute_angle
-
-F64 = npt.NDArray[np.float64]
-
 
 Place = tuple[int, int]
 """(position, tag)"""
@@ -53,8 +49,8 @@ class PositionReader:
         self.margin = 0.0
 
     def learn(self, places: Sequence[Place]) -> None:
-        """What the keys look like there. One call for all passes of a program costs as
-        much as one for each of two."""
+        """What the keys look like there. Once for the 40 places of a program takes twice
+        as long as once for a pass of three rows, of which it may have a dozen."""
         if places:
             positions, tags = zip(*places, strict=True)
             keys = self.store(self.compute_keys(tags, positions))
@@ -249,50 +245,3 @@ class PositionReader:
 
 SEARCHED = 256
 """Positions that are tried for a key in the wrong place."""
-
-
-NEAR = 256
-"""Positions for which the turns of keys are kept: programs seldom go farther."""
-
-
-@cache
-def get_halves(table: Table) -> F64:
-    """[2, heads, tags, dim] in double precision: the vectors (x, y) of a table, and
-    (-y, x), what turning adds to them."""
-    vectors = table.vectors[0].astype(np.float64)
-    x, y = np.split(vectors, 2, axis=-1)
-    return np.stack([vectors, np.concatenate([-y, x], axis=-1)])
-
-
-def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
-    """[2, positions, dim]: the cosine and the sine of the angle of each pair, twice."""
-    if max(positions, default=0) < NEAR:
-        return get_near_turns(dim, base).take(positions, axis=1)
-    return compute_turns(np.asarray(positions), dim, base)
-
-
-@cache
-def get_near_turns(dim: int, base: int) -> F64:
-    return compute_turns(np.arange(NEAR), dim, base)
-
-
-def compute_turns(positions: npt.NDArray[np.int64], dim: int, base: int) -> F64:
-    angles = np.tile(positions[:, None] * get_rates(dim, base), 2)  # [positions, dim]
-    return np.stack([np.cos(angles), np.sin(angles)])
-
-
-@cache
-def get_rates(dim: int, base: int) -> F64:
-    """[dim / 2]: the angle of each pair at position 1, from the reference."""
-    return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
-
-
-def round_to(array: F32, dtype: str) -> F32:
-    """Each number as the dtype holds it, to the nearest, ties to even."""
-    if dtype == "float16":
-        return array.astype(np.float16).astype(np.float32)
-    if dtype == "bfloat16":
-        bits = array.view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return rounded.view(np.float32)
-    return array
