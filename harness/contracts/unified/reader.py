@@ -21,6 +21,9 @@ Place = tuple[int, int]
 
 UNSEEN = "what no row sees"
 
+AT_ONCE = 256
+"""Keys that are computed at a time, so that few numbers are in double precision."""
+
 
 class PositionReader:
     """Makes the K and V of one layer of one part, and reads those that come out.
@@ -51,10 +54,11 @@ class PositionReader:
     def learn(self, places: Sequence[Place]) -> None:
         """What the keys look like there. Once for the 40 places of a program takes twice
         as long as once for a pass of three rows, of which it may have a dozen."""
-        if places:
-            positions, tags = zip(*places, strict=True)
+        for begin in range(0, len(places), AT_ONCE):
+            some = places[begin : begin + AT_ONCE]
+            positions, tags = zip(*some, strict=True)
             keys = self.store(self.compute_keys(tags, positions))
-            self.stored.update(zip(places, split_tokens(keys), strict=True))
+            self.stored.update(zip(some, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
