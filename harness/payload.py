@@ -17,9 +17,9 @@ role), chosen so that the tag can be read back from what a cache returns:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -91,7 +91,7 @@ def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int
     return digit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """The vectors of the tags 0 … limit - 1 for one (layer, role) and some heads.
 
@@ -131,7 +131,36 @@ class Table:
         """[1, heads, tokens, dim]; an unknown tag gives the last vector."""
         if isinstance(tags, range):
             return self.vectors[:, :, tags.start : tags.stop]
-        return np.take(self.vectors, tags, axis=2, mode="clip")
+        return self.vectors.take(tags, axis=2, mode="clip")
+
+    @cached_property
+    def spelled(self) -> Sequence[bytes]:
+        """The vectors of each tag as `split_tokens` has them."""
+        return split_tokens(self.vectors)
+
+    def spells(self, array: F32, tags: Sequence[Any]) -> bool:
+        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens."""
+        right = b"".join([self.spelled[tag] for tag in tags])
+        content: bytes = array[0].swapaxes(0, 1).tobytes()
+        return content == right
+
+    @cached_property
+    def known(self) -> Mapping[bytes, int]:
+        """The tag of what is spelled so."""
+        return {content: tag for tag, content in enumerate(self.spelled)}
+
+
+def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
+    """The numbers of each token, of all heads. array: [1, heads, tokens, dim].
+
+    Small arrays are sooner told by their bytes than by their numbers: which tags stand
+    in 16 columns of two heads takes 3.4 µs instead of 10. Numbers may be equal whose
+    bytes are not, so what differs has to be looked at as numbers. But those of a payload
+    are neither NaN nor 0: where both are float32, other bytes are other numbers.
+    """
+    content = array[0].swapaxes(0, 1).tobytes()
+    size = array.itemsize * array.shape[1] * array.shape[3]
+    return [content[at * size : (at + 1) * size] for at in range(array.shape[2])]
 
 
 @cache

@@ -49,8 +49,7 @@ class Program:
         return str(self.config["kind"])
 
     def count_tokens(self) -> int:
-        operations = self.rules.operations
-        return sum(operations[op["op"]].tokens(op) for op in self.ops)
+        return self.rules.count_tokens(self.ops)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a file: no defaults, fields in the order of the format."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from harness.backend import Alignment, Array, Arrays, Backend, Mask
 from harness.contracts.base import Broken
-from harness.payload import F32, Table, get_table, snap
+from harness.payload import F32, Table, get_table, snap, split_tokens
 from harness.text import say_error
 from reference.token import Token
 
@@ -64,8 +64,12 @@ class Reader:
         width = keys.shape[2]
         if 0 < width <= len(likely):
             guess: list[Column] = [token.tag for token in likely[-width:]]
-            if self.is_all(keys, values, guess):
+            if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
+        known = self.keys.known
+        spelled: list[Column] = [known.get(key, "?") for key in split_tokens(keys)]
+        if "?" not in spelled and self.values.spells(values, spelled):
+            return spelled
         tags = self.keys.read_tags(keys)
         right_keys = np.equal(keys, self.keys.get_vectors(tags))
         right_values = np.equal(values, self.values.get_vectors(tags))
@@ -79,22 +83,14 @@ class Reader:
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
 
-    def is_all(self, keys: F32, values: F32, tags: list[Any]) -> bool:
-        """Whether the columns hold exactly these tags."""
-        return bool(
-            (keys == self.keys.get_vectors(tags)).all()
-            and (values == self.values.get_vectors(tags)).all()
-        )
-
     def get_floats(self, array: Array, table: Table, name: str) -> F32:
         """`array` as float32, after its form has been checked."""
         floats = to_numpy(self.arrays, array, name)
-        wanted = (1, table.heads, table.dim)
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
+        _, heads, _, dim = table.vectors.shape
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
             raise Broken(
                 "malformed",
-                f"{name} has shape {list(floats.shape)},"
-                f" not [1, {table.heads}, tokens, {table.dim}]",
+                f"{name} has shape {list(floats.shape)}, not [1, {heads}, tokens, {dim}]",
             )
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
@@ -133,7 +129,7 @@ def name_vectors(vectors: F32, table: Table) -> Column:
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         what = "None" if pair is None else f"{type(pair).__name__}"
         raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
     if pair[0] is None or pair[1] is None:
@@ -160,7 +156,7 @@ NEVER = float(np.finfo(np.float16).min)
 
 
 def get_rows(
-    columns: Sequence[Column],
+    columns: list[Column],
     mask: Mask,
     length: int,
     rows: int,
@@ -188,7 +184,7 @@ def get_rows(
 
 
 def get_implied_rows(
-    columns: Sequence[Column], mask: str | None, length: int, rows: int, to: Alignment
+    columns: list[Column], mask: str | None, length: int, rows: int, to: Alignment
 ) -> list[list[Column]]:
     if rows > length:
         raise Broken(
@@ -199,7 +195,7 @@ def get_implied_rows(
     if mask != "causal":
         raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
     first = len(columns) - length if to == "lower-right" else 0
-    return [list(columns[: max(0, first + row + 1)]) for row in range(length)]
+    return [columns[: max(0, first + row + 1)] for row in range(length)]
 
 
 def get_seen(
@@ -221,7 +217,8 @@ def get_seen(
     if content.dtype == np.bool_:
         return content
     seen: npt.NDArray[np.bool_] = content == 0
-    if not (seen | (content <= NEVER)).all():
+    hidden = np.count_nonzero(content <= NEVER)
+    if np.count_nonzero(seen) + hidden < seen.size:
         raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
     return seen
 
@@ -235,14 +232,14 @@ class Promises:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        self.kept: list[tuple[str, str, str, list[Array], list[npt.NDArray[Any]]]] = []
+        self.kept: list[tuple[str, str, str, list[Array], list[bytes]]] = []
 
     def keep(
         self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
     ) -> None:
         """Remembers what the arrays hold that the operation `name` of `cache` returned,
         or "was given"."""
-        content = [np.array(self.arrays.to_numpy(array)) for array in pair]
+        content = [self.arrays.to_numpy(array).tobytes() for array in pair]
         self.kept.append((cache, name, how, list(pair), content))
         del self.kept[:-MOST_KEPT]
 
@@ -251,8 +248,7 @@ class Promises:
         for cache, name, how, arrays, content in self.kept:
             if concerned(cache):
                 for array, held in zip(arrays, content, strict=True):
-                    now = self.arrays.to_numpy(array)
-                    if not np.array_equal(now, held, equal_nan=True):
+                    if not holds(self.arrays.to_numpy(array), held):
                         raise Broken(
                             "alias",
                             f"an array that {name} {how} has changed before it was"
@@ -263,3 +259,14 @@ class Promises:
     def drop(self, cache: str) -> None:
         """The arrays of `cache` are no longer promised to hold anything."""
         self.kept = [kept for kept in self.kept if kept[0] != cache]
+
+
+def holds(array: npt.NDArray[Any], content: bytes) -> bool:
+    """Whether the array still has the numbers that are in `content`; NaN is one. Bytes
+    that are the same, as they mostly are, need no look at the numbers."""
+    if array.tobytes() == content:
+        return True
+    if array.nbytes != len(content):
+        return False
+    before = np.frombuffer(content, array.dtype)
+    return np.array_equal(array.ravel(), before, equal_nan=True)

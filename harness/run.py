@@ -98,7 +98,7 @@ class Run:
         step, operation = 0, "open"
         try:
             self.subject = self.rules.open_subject(
-                self.backend, self.program.config, self.program.count_tokens(), self.every
+                self.backend, self.program.config, self.program.ops, self.every
             )
             for step, op in enumerate(self.program.ops):
                 operation = op["op"]

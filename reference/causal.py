@@ -84,6 +84,8 @@ class CausalCache:
     def evict(self, batch: Batch) -> None:
         """Every sequence lets go of what lies more than `memory` before its next token,
         whether or not it is in the batch."""
+        if self.memory == inf:
+            return
         for sequence in range(self.sequences):
             own = batch.get_positions(sequence)
             low = min(own) if own else self.get_end(sequence)

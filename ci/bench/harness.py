@@ -2,28 +2,45 @@
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 
-For each backend and kind, in one process and interleaved, medians of several rounds:
+A step is one operation of a program. For each backend and kind, in one process pinned to
+one core, in rounds in which all is measured one after the other on other programs than
+before; reported are medians of the rounds. All times are those of the process, of all its
+threads (time.process_time), so that what others take from the core does not count.
 
-* hypothesis, plain: whole programs, drawn and checked, as `lockstep check` does it;
-* checked: the same programs, drawn beforehand, checked;
-* bare: the same operations on backend and reference without looking at what comes back
-  (the arrays are made and waited for); `ratio` is checked time / bare time.
+Steps per second:
 
-The write-ahead record is kept in all but the bare run.
+* hypothesis, plain: programs of a front, drawn, recorded and checked;
+* explore: some programs of four operations of `lockstep explore`, the same;
+* shard: what `lockstep check` does with programs from Hypothesis: besides, one program in
+  twelve gets a derived one, whose steps are not counted, and all are hashed.
+
+Shares of the time of the plain front, of the same programs, each obtained by itself:
+
+* draw: the front, and nothing done with its programs;
+* record: the write-ahead record of all programs and steps;
+* reference: its answers, and nothing to compare them with;
+* backend: the programs are checked while a stopwatch runs whenever the harness has called
+  the backend: to make an array, to open a cache, and in every method, until the arrays
+  that it returns are there (`pace/stopwatch.py`). It is the checked run itself, so that
+  there is no second one to be kept up. What it takes to start and stop the watch is
+  taken off;
+* compare: what is left of plain: making the content of arrays, reading those that come
+  back, comparing, arrays under watch, attention, legality, counting cells.
+
+`outside` is all but reference and backend. "all" is all kinds with equally many programs,
+total steps by total time. The bars are in BARS and OUTSIDE; what misses one is marked.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
+import platform
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
@@ -31,217 +48,128 @@ os.environ.update(THREADS)  # before a framework is imported
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # this file has a package's name
 
 import click  # noqa: E402
+from rich.box import SIMPLE_HEAD  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from harness.backend import Backend  # noqa: E402
+from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from harness.contracts import CONTRACTS  # noqa: E402
-from harness.contracts.layer.subject import LayerSubject  # noqa: E402
-from harness.contracts.prefix.slots_subject import SlotsSubject  # noqa: E402
-from harness.contracts.prefix.subject import ConversationSubject  # noqa: E402
-from harness.contracts.unified.model import IMAGE, UnifiedModel  # noqa: E402
-from harness.contracts.unified.subject import UnifiedSubject  # noqa: E402
-from harness.fronts import FRONTS  # noqa: E402
-from harness.fronts.draw import Drawer  # noqa: E402
-from harness.ledger import load_ledger  # noqa: E402
-from harness.program import Program  # noqa: E402
 from harness.record import Record  # noqa: E402
 from harness.registry import load  # noqa: E402
-from harness.run import Coverage, run  # noqa: E402
-from reference.encoder import EncoderCache  # noqa: E402
-from reference.recurrent import RecurrentCache  # noqa: E402
 
-PROGRAMS, ROUNDS = 150, 5
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 
+RATES = ("hypothesis", "plain", "explore", "shard")
+PARTS = ("draw", "record", "reference", "backend", "compare")
+WITHIN = ("reference", "backend")
 
-class Bench:
-    """One backend and kind."""
-
-    def __init__(self, backend: Backend, kind: str, record: Record) -> None:
-        self.backend, self.kind, self.record = backend, kind, record
-        (contract,) = [name for name, rules in CONTRACTS.items() if kind in rules.kinds]
-        declared = backend.contracts[contract][kind]
-        avoid = load_ledger(backend.ledger, backend.name)
-        self.drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
-        self.bare = BARE[kind if kind in BARE else contract]
-        self.coverage: Coverage = Counter()
-        self.programs: list[Program] = []
-        FRONTS["plain"](PROGRAMS, 0, self.drawer.draw, self.programs.append)
-
-    def check(self, program: Program) -> None:
-        self.record.begin(program, self.backend.name)
-        result = run(
-            program, self.backend, coverage=self.coverage, on_step=self.record.step
-        )
-        if result.divergence is not None:
-            raise SystemExit(f"{self.backend.name} diverges: {result.divergence}")
-        self.steps += result.steps
-
-    def run_front(self, front: str, round_number: int) -> None:
-        FRONTS[front](PROGRAMS, round_number, self.drawer.draw, self.check)
-
-    def run_checked(self) -> None:
-        for program in self.programs:
-            self.check(program)
-
-    def run_bare(self) -> None:
-        """The operations and nothing else."""
-        for program in self.programs:
-            rules = program.rules
-            model = rules.open_model(program.config)
-            subject = self.bare(
-                self.backend, program.config, program.count_tokens(), False
-            )
-            for op in program.ops:
-                operation = rules.operations[op["op"]]
-                operation.expect(op, model)
-                operation.observe(op, subject, model)
-                model.tag += operation.tokens(op)
-                self.steps += 1
-
-    def time(self, work: Callable[[], None]) -> float:
-        """Microseconds a step."""
-        self.steps = 0
-        start = time.perf_counter()
-        work()
-        return (time.perf_counter() - start) / self.steps * 1e6
-
-    def measure(self) -> dict[str, float]:
-        times: dict[str, list[float]] = {}
-        for number in range(ROUNDS):
-            for name, work in (
-                ("hypothesis", lambda: self.run_front("hypothesis", number)),  # noqa: B023
-                ("plain", lambda: self.run_front("plain", number)),  # noqa: B023
-                ("checked", self.run_checked),
-                ("bare", self.run_bare),
-            ):
-                times.setdefault(name, []).append(self.time(work))
-        return {name: median(values) for name, values in times.items()}
-
-
-class BareLayer(LayerSubject):
-    """Calls the backend as the harness does, waits for the arrays, and looks away."""
-
-    def update(
-        self, name: str, tags: Sequence[int], tokens: Sequence[Any]
-    ) -> dict[str, Any]:
-        cache, length = self.get(name), len(tags)
-        if self.config["kind"] == "state":
-            self.recurrence.advance(cache, tags)
-            return {}
-        padding = self.config["mask_padding"]
-        keys, values = self.reader.feed(tags)
-        mask = cache.make_mask(length, -(-length // padding) * padding)
-        keys, values = cache.update(keys, values)
-        self.wait(
-            keys, values, *([] if mask is None or isinstance(mask, str) else [mask])
-        )
-        return {}
-
-    def read_all(self, operation: str, name: str, older: Sequence[Any]) -> dict[str, Any]:
-        pair = self.get(name).state() if operation == "state" else self.get(name).view()
-        if pair is not None:
-            self.wait(*pair)
-        return {}
-
-    def wait(self, *arrays: Any) -> None:
-        for array in arrays:
-            self.backend.arrays.to_numpy(array)
-
-
-class BareUnified(UnifiedSubject):
-    """The same for a cache of many sequences: put and get in every layer."""
-
-    def pass_layer(
-        self, which: int, layer: int, op: Any, model: UnifiedModel
-    ) -> dict[str, Any]:
-        part, batch = self.get_part(which), model.batch
-        assert batch is not None
-        reader = self.get_reader(model.kinds[which], which, layer)
-        tags = range(model.tag, model.tag + len(batch))
-        if isinstance(model.parts[which], EncoderCache):
-            if op["multimodal"]:
-                image = range(tags.stop, tags.stop + IMAGE)
-                part.put(layer, *reader.feed(image, [0] * IMAGE))
-            self.wait(*(part.get(layer) or ()))
-            return {}
-        part.put(layer, *reader.feed(tags, batch.positions))
-        self.wait(*part.get(layer))
-        if isinstance(model.parts[which], RecurrentCache) and not op["reserve"]:
-            self.advance(which, layer, batch, model.tag)
-        return {}
-
-    def get(self, which: int, layer: int, model: UnifiedModel) -> dict[str, Any]:
-        self.wait(*(self.get_part(which).get(layer) or ()))
-        return {}
-
-    def wait(self, *arrays: Any) -> None:
-        for array in arrays:
-            self.backend.arrays.to_numpy(array)
-
-
-class BareConversation(ConversationSubject):
-    """A session or a trie over such layers."""
-
-    layer_type = BareLayer
-
-
-class BareSlots(SlotsSubject):
-    """Slots over such a cache."""
-
-    unified_type = BareUnified
-
-
-BARE: dict[str, Any] = {
-    "layer": BareLayer,
-    "unified": BareUnified,
-    "prefix": BareConversation,
-    "slots": BareSlots,
+BARS = {
+    "torch-cpu": {"hypothesis": 3_000, "plain": 10_000},
+    "mlx-cpu": {"hypothesis": 1_500, "plain": 5_000},
 }
+"""The least steps per second."""
+
+OUTSIDE = 0.4
+"""The largest share of the plain front outside of backend and reference."""
+
+SHORT = {"hypothesis": "hypoth.", "reference": "refer."}
+
+Row = dict[str, Any]
 
 
-def get_memory() -> int:
-    """The largest resident size of this process so far, in MB."""
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return size // (1 << 20 if sys.platform == "darwin" else 1 << 10)
+def make_row(backend: str, kind: str, taken: dict[str, float]) -> Row:
+    """taken: microseconds a step, of the fronts and of the parts of the plain one."""
+    rates = {name: 1e6 / taken[name] for name in RATES}
+    shares = {name: taken[name] / taken["plain"] for name in PARTS}
+    shares["outside"] = 1 - sum(shares[name] for name in WITHIN)
+    bars = BARS.get(backend, {})
+    holds = {name: rates[name] >= bar for name, bar in bars.items()}
+    if bars:
+        holds["outside"] = shares["outside"] <= OUTSIDE
+    names = {"backend": backend, "kind": kind}
+    return {**names, "rates": rates, "shares": shares, "holds": holds, "taken": taken}
+
+
+def add_up(rows: Sequence[Row]) -> dict[str, float]:
+    """Of several kinds, microseconds a step over all steps."""
+    steps = [row["taken"]["steps"] for row in rows]
+    return {
+        name: sum(row["taken"][name] * own for row, own in zip(rows, steps, strict=True))
+        / sum(steps)
+        for name in rows[0]["taken"]
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line for line in info.read_text().split("\n") if "model name" in line]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}
 
 
 @click.command()
-@click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
+@click.option("--backend", "names", multiple=True, default=list(BARS))
 @click.option("--kind", "kinds", multiple=True, default=KINDS)
+@click.option("--programs", type=click.IntRange(1), default=100, help="In each round.")
+@click.option("--rounds", type=click.IntRange(1), default=5)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write them there.")
-def main(names: Sequence[str], kinds: Sequence[str], path: Path | None) -> None:
+def main(
+    names: Sequence[str],
+    kinds: Sequence[str],
+    programs: int,
+    rounds: int,
+    path: Path | None,
+) -> None:
     """Measures checked steps per second on one core."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    rows, versions = [], {}
+    rows: list[Row] = []
+    versions = {"python": platform.python_version(), "hypothesis": version("hypothesis")}
     with tempfile.TemporaryDirectory() as folder:
         record = Record(Path(folder) / "record.json")
         for name in names:
             backend = load(name)
             versions.update(backend.versions)
+            own = []
             for kind in kinds:
-                times = Bench(backend, kind, record).measure()
-                rows.append({"backend": name, "kind": kind, **times})
+                bench = Bench(backend, kind, record, programs)
+                own.append(make_row(name, kind, measure_rounds(bench, rounds)))
+            own.append(make_row(name, "all", add_up(own)))
+            show(name, own)
+            rows += own
         record.close()
-    show(rows)
-    print(f"memory of this process: {get_memory()} MB")
     if path:
-        report = {"versions": versions, "unit": "µs a step", "rows": rows}
+        report = {
+            "machine": describe_machine(),
+            "versions": versions,
+            "unit": "taken: µs a step; rates: steps per second; shares: of plain",
+            "bars": {**BARS, "outside": OUTSIDE},
+            "programs": programs,
+            "rounds": rounds,
+            "rows": rows,
+        }
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title="checked steps per second, one core", title_justify="left")
-    for name in ("backend", "kind", "hypothesis", "plain", "checked", "bare", "ratio"):
-        table.add_column(name, justify="left" if name in ("backend", "kind") else "right")
+def show(backend: str, rows: Sequence[Row]) -> None:
+    table = Table(
+        title=f"{backend}: checked steps per second; percent of plain (! misses its bar)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("kind", no_wrap=True)
+    for name in (*RATES, *PARTS, "outside"):
+        table.add_column(SHORT.get(name, name), justify="right", no_wrap=True)
     for row in rows:
-        rates = [f"{1e6 / row[name]:,.0f}" for name in ("hypothesis", "plain")]
-        rates += [f"{1e6 / row[name]:,.0f}" for name in ("checked", "bare")]
-        ratio = f"{row['checked'] / row['bare']:.2f}"
-        table.add_row(row["backend"], row["kind"], *rates, ratio)
-    Console().print(table)
+        marks = {name: "" if holds else "!" for name, holds in row["holds"].items()}
+        rates = [f"{row['rates'][name]:,.0f}{marks.get(name, '')}" for name in RATES]
+        shares = [f"{row['shares'][name]:.0%}" for name in PARTS]
+        outside = f"{row['shares']['outside']:.0%}{marks.get('outside', '')}"
+        table.add_row(row["kind"], *rates, *shares, outside)
+    Console(width=96).print(table)
 
 
 if __name__ == "__main__":

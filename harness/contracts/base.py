@@ -228,11 +228,15 @@ class Contract(ABC):
         """One empty cache of the backend."""
         return backend.open({**config, "poison": backend.poison})
 
+    def count_tokens(self, ops: Sequence[Op]) -> int:
+        """How many tags a program uses up."""
+        return sum(self.operations[op["op"]].tokens(op) for op in ops)
+
     @abstractmethod
     def open_subject(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> Any:
-        """The backend, empty, as the caches of one program that writes `tags` tokens.
+        """The backend, empty, as the caches of one program with these operations.
 
         Its `settle(op)` checks, before `op` runs, that arrays returned earlier still hold
         what they must; `finish()` does so at the end; `margin` is the largest error so

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from harness.backend import Array, Arrays
 from harness.contracts.base import Broken
 from harness.payload import F32, Table
-from harness.reading import Column, split_pair, to_numpy
+from harness.reading import Column, holds, split_pair, to_numpy
 
 MODULUS = 65_521
 """The largest prime below 2 ** 16: products of two residues are exact in float64, and
@@ -41,6 +41,8 @@ class Recurrence:
         self.channels: int = config["heads"] * config["key_dim"]
         shape = (1, config["heads"], config["key_dim"], config["value_dim"])
         self.places = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+        self.factor, self.weight = FACTOR + 2 * self.places, self.places + 1
+        self.convs: dict[Tags, F32] = {}
         self.deltas: dict[Tags, F32] = {}
         self.known: dict[bytes, list[Tags]] = {}
         self.learn((), np.zeros(shape))
@@ -49,25 +51,29 @@ class Recurrence:
         self.deltas[tags] = delta.astype(np.float32)
         self.known.setdefault(self.deltas[tags].tobytes(), []).append(tags)
 
-    def compute_delta(self, tags: Tags) -> F32:
+    def compute_delta(self, tags: Tags, done: int = 0) -> F32:
         """The delta state after `tags`: each token multiplies the state and adds its own
-        number, both different in each place."""
-        done = len(tags)
-        while tags[:done] not in self.deltas:
-            done -= 1
+        number, both different in each place. done: how many of them a state that was
+        computed before has read, if that is known."""
+        if tags in self.deltas:
+            return self.deltas[tags]
+        if tags[:done] not in self.deltas:
+            done = 0
         delta = self.deltas[tags[:done]].astype(np.float64)
-        factor, weight = FACTOR + 2 * self.places, self.places + 1
-        for end in range(done + 1, len(tags) + 1):
-            delta = (delta * factor + (tags[end - 1] + 1) * weight) % MODULUS
-            self.learn(tags[:end], delta)
+        for tag in tags[done:]:
+            delta = (delta * self.factor + (tag + 1) * self.weight) % MODULUS
+        self.learn(tags, delta)
         return self.deltas[tags]
 
     def compute_conv(self, tags: Tags) -> F32:
         """The conv state after `tags`."""
-        rows = self.keys.get_vectors(list(tags[-self.width :]))[0]  # [heads, n, d]
-        rows = rows.transpose(1, 0, 2).reshape(-1, self.channels)
-        missing = np.zeros((self.width - len(rows), self.channels), np.float32)
-        return np.concatenate([missing, rows])[None]
+        last = tags[-self.width :]
+        if last not in self.convs:
+            rows = self.keys.get_vectors(last)[0]  # [heads, n, d]
+            rows = rows.transpose(1, 0, 2).reshape(-1, self.channels)
+            missing = np.zeros((self.width - len(rows), self.channels), np.float32)
+            self.convs[last] = np.concatenate([missing, rows])[None]
+        return self.convs[last]
 
     def advance(
         self,
@@ -87,19 +93,20 @@ class Recurrence:
         for part in boundaries:
             before = self.read(cache.read(), "read")
             new, tags = tags[:part], tags[part:]
-            rows += [[*before, *new[: row + 1]] for row in range(part)]
+            read = [*before, *new]
+            rows += [read[: len(before) + row + 1] for row in range(part)]
             old = tuple(seen for seen in before if isinstance(seen, int))
-            written = self.compute((*old, *new))
+            written = self.compute((*old, *new), len(old))
             give(written)
             cache.write(*written, part)
         rows[-1] = self.read(cache.read(), "read")
         return rows, written
 
-    def compute(self, tags: Tags) -> tuple[Array, Array]:
-        """conv and delta after `tags`."""
+    def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
+        """conv and delta after `tags`. done: see `compute_delta`."""
         arrays = self.arrays
         conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
-        return conv, arrays.from_numpy(self.compute_delta(tags), "float32")
+        return conv, arrays.from_numpy(self.compute_delta(tags, done), "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list
@@ -125,7 +132,7 @@ class Recurrence:
         """The same for one state as numpy has it."""
         candidates = self.known.get(delta.tobytes(), [])
         for tags in candidates:
-            if np.array_equal(conv, self.compute_conv(tags)):
+            if holds(conv, self.compute_conv(tags).tobytes()):
                 return list(tags)
         if candidates:
             return [*candidates[0], "but not with the convolution inputs of these"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 
 from harness.backend import Alignment, Backend
 from harness.contracts.base import Broken
-from harness.reading import Promises, Reader, get_rows
+from harness.reading import Promises, Reader, get_rows, holds
+from reference.token import Token
 
 NEVER = -np.inf
 
@@ -33,6 +34,24 @@ def feed(reader: Reader, *tags: int) -> Pair:
     """K and V of these tags, one column each, fit to be written to."""
     keys, values = reader.feed(range(64))
     return np.array(keys[:, :, list(tags)]), np.array(values[:, :, list(tags)])
+
+
+@pytest.mark.parametrize("tags", [(5, 6, 7), (5, 7, 6), (6, 7), (7, 7, 7)])
+def test_a_guess_is_not_taken_for_what_is_there(
+    reader: Reader, tags: Sequence[int]
+) -> None:
+    likely = [Token(5, 0), Token(6, 1), Token(7, 2)]
+    assert reader.read(feed(reader, *tags), "update", likely) == list(tags)
+
+
+def test_an_array_holds_its_numbers_whatever_their_bytes() -> None:
+    zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
+    nan = np.full(3, np.nan, np.float32)
+    assert holds(-zeros, zeros.tobytes())
+    assert holds(-nan, nan.tobytes())
+    assert not holds(ones, zeros.tobytes())
+    assert not holds(nan, zeros.tobytes())
+    assert not holds(zeros, b"")
 
 
 # --- columns ----------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from misbehaving import NumpyArrays
 
 from harness.backend import Backend
 from harness.contracts.base import Broken
+from harness.contracts.unified.forward import list_places
 from harness.contracts.unified.model import CONFIG, Turns
-from harness.contracts.unified.reader import PositionReader, round_to
+from harness.contracts.unified.reader import PositionReader
+from harness.contracts.unified.turning import round_to
 from harness.tolerance import UNIT, get_key_tolerance
 from reference.rope import rotate
 
@@ -91,7 +93,7 @@ def test_what_is_no_token_is_said_in_words() -> None:
         "NaN",
         "the value of 9 with the key of no token at no position",
     ]
-    unseen = reader.read((keys, values), positions, {}, "get", np.zeros(4, np.bool_))
+    unseen = reader.read((keys, values), positions, {}, "get", [False] * 4)
     assert unseen == ["what no row sees"] * 4
 
 
@@ -134,12 +136,44 @@ def test_a_turned_key_is_within_tolerance_but_not_without_a_turn(
     assert read != [(now, tag) for tag in tags]
 
 
+def test_only_the_key_that_was_near_enough_is_taken_for_it_again() -> None:
+    reader = make_reader()
+    keys, values = reader.feed([4], [50])
+    keys = turn(keys, -3, "float32")
+    turned = {4: 47}, {4: Turns(1, 3)}, "get"
+    assert reader.read((keys, values), *turned) == [(47, 4)]
+    assert reader.read((keys, values), *turned) == [(47, 4)]
+    keys[0, 1, 0, 0] += 0.01
+    assert reader.read((keys, values), *turned) != [(47, 4)]
+    keys[0, 1, 0, 0] = np.nan
+    assert reader.read((keys, values), *turned) != [(47, 4)]
+
+
+def test_numbers_of_another_width_are_read_too() -> None:
+    reader = make_reader()
+    reader.arrays.to_numpy = lambda array: array
+    keys, values = reader.feed([4, 9], [2, 3])
+    pair = keys.astype(np.float64), values.astype(np.float64)
+    assert reader.read(pair, {4: 2, 9: 3}, {}, "get") == [(2, 4), (3, 9)]
+    pair[0][0, 1, 1, 0] += 1e-12
+    assert reader.read(pair, {4: 2, 9: 3}, {}, "get")[1] != (3, 9)
+
+
+def test_the_places_of_a_program_have_the_tags_that_it_gives_them() -> None:
+    passes = [
+        {"positions": [0, 1], "multimodal": [1]},
+        {"positions": [-1, 7], "multimodal": []},
+    ]
+    ops = [{"op": "forward", **fields} for fields in passes]
+    ops.insert(1, {"op": "remove"})
+    assert list_places(ops) == [(0, 0), (1, 1), (7, 6)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_tolerance_hides_a_step(dtype: str) -> None:
     """A key one position off is told apart, in the coarsest dtype, after six turns."""
     reader = make_reader(dtype)
-    tags = np.arange(64)
-    right = reader.compute_keys(tags, np.full(64, 20))
-    wrong = reader.compute_keys(tags, np.full(64, 21))
+    right = reader.compute_keys(range(64), [20] * 64)
+    wrong = reader.compute_keys(range(64), [21] * 64)
     off = np.abs(right - wrong).max((0, 1, 3))
     assert off.min() > get_key_tolerance(dtype, 6, 60)

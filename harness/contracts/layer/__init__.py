@@ -137,9 +137,9 @@ class LayerContract(Contract):
         return LayerModel(config, rows)
 
     def open_subject(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> LayerSubject:
-        subject = LayerSubject(backend, config, tags, every)
+        subject = LayerSubject(backend, config, self.count_tokens(ops), every)
         subject.get("a")
         return subject
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,6 @@ class LayerSubject:
         self.backend = backend
         self.config = {**config, "poison": backend.poison}
         self.reader = Reader(backend, config, max(1, tags), layer)
-        self.recurrence = Recurrence(backend.arrays, self.reader.keys, config)
         self.promises = Promises(backend.arrays)
         self.every = every
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
@@ -52,6 +52,11 @@ class LayerSubject:
         self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
+
+    @cached_property
+    def recurrence(self) -> Recurrence:
+        """What a recurrent layer computes; others have no use for it."""
+        return Recurrence(self.backend.arrays, self.reader.keys, self.config)
 
     # --- caches and snapshots by name ---------------------------------------------------
 

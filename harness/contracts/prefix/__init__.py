@@ -180,11 +180,12 @@ class PrefixContract(Contract):
         return SlotsModel(config, rows) if is_slots else ConversationModel(config, rows)
 
     def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
-        return self.open_subject(backend, config, 1, False).cache
+        return self.open_subject(backend, config, (), False).cache
 
     def open_subject(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> ConversationSubject | SlotsSubject:
+        tags = self.count_tokens(ops)
         if config["kind"] == "slots":
             return SlotsSubject(backend, config, tags, every)
         return ConversationSubject(backend, config, tags, every)

@@ -2,9 +2,9 @@
 
 `model`: the config, and the reference as the cache of a program. `forward`, `operations`:
 one class for each operation. `misuse`: those that must be refused. `states`: what
-generation should reach. `domain`: small worlds. `subject`, `reader`: a backend's side.
-`simpler`: what makes a program simpler. Here: how they make a contract, and how programs
-are drawn.
+generation should reach. `domain`: small worlds. `subject`, `reader`, `turning`: a
+backend's side. `simpler`: what makes a program simpler. Here: how they make a contract,
+and how programs are drawn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from harness.backend import Backend, Kind
 from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
 from harness.contracts.domain import Domain
 from harness.contracts.unified import domain, misuse, model, operations, simpler, states
+from harness.contracts.unified.forward import list_places
 from harness.contracts.unified.model import CAUSAL, UnifiedModel
 from harness.contracts.unified.subject import UnifiedSubject
 
@@ -155,9 +156,10 @@ class UnifiedContract(Contract):
         return UnifiedModel(config, rows)
 
     def open_subject(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> UnifiedSubject:
-        return UnifiedSubject(backend, config, tags, every)
+        tags, places = self.count_tokens(ops), list_places(ops)
+        return UnifiedSubject(backend, config, tags, every, places)
 
     def get_states(self, op: Op, model: UnifiedModel) -> Sequence[str]:
         return states.get_unified_states(op, model)

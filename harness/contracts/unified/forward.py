@@ -26,6 +26,22 @@ def make_batch(op: Op) -> Batch:
     return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
 
 
+def count_tags(op: Op) -> int:
+    """Of a pass: one for each row, and those of the last image."""
+    return len(op["positions"]) + IMAGE * bool(op["multimodal"])
+
+
+def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """(position, tag) of the rows of all passes that a program asks for."""
+    places: list[tuple[int, int]] = []
+    tag = 0
+    for op in ops:
+        if op["op"] == Forward.name:
+            places += [(at, tag + row) for row, at in enumerate(op["positions"])]
+            tag += count_tags(op)
+    return [place for place in places if place[0] >= 0]
+
+
 class Forward(Operation):
     name = "forward"
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -37,8 +53,7 @@ class Forward(Operation):
     }
 
     def tokens(self, op: Op) -> int:
-        """One for each row, and those of the last image."""
-        return len(op["positions"]) + IMAGE * bool(op["multimodal"])
+        return count_tags(op)
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         return None

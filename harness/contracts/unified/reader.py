@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,18 @@ import numpy.typing as npt
 from harness.backend import Array, Backend
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
-from harness.payload import F32, Table, get_table
+from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
+from harness.payload import F32, Table, get_table, split_tokens
 from harness.reading import Column, name_vectors, split_pair, to_numpy
 from harness.tolerance import get_key_tolerance
-from reference.rope import compute_angle
 
-F64 = npt.NDArray[np.float64]
-
+Place = tuple[int, int]
+"""(position, tag)"""
 
 UNSEEN = "what no row sees"
+
+AT_ONCE = 256
+"""Keys that are computed at a time, so that few numbers are in double precision."""
 
 
 class PositionReader:
@@ -45,27 +47,37 @@ class PositionReader:
         self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
         self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
         self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
+        self.stored: dict[Place, bytes] = {}
+        self.accepted: dict[tuple[Place, Turns], bytes] = {}
         self.margin = 0.0
+
+    def learn(self, places: Sequence[Place]) -> None:
+        """What the keys look like there. Once for the 40 places of a program takes twice
+        as long as once for a pass of three rows, of which it may have a dozen."""
+        for begin in range(0, len(places), AT_ONCE):
+            some = places[begin : begin + AT_ONCE]
+            positions, tags = zip(*some, strict=True)
+            keys = self.store(self.compute_keys(tags, positions))
+            self.stored.update(zip(some, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
-        keys = self.store(self.compute_keys(np.asarray(tags), np.asarray(positions)))
-        values = self.values.get_vectors(list(tags))
+        places = list(zip(positions, tags, strict=True))
+        self.learn([place for place in places if place not in self.stored])
+        content = b"".join([self.stored[place] for place in places])
+        shape = len(places), self.keys.heads, self.keys.dim
+        keys = np.frombuffer(content, np.float32).reshape(shape).swapaxes(0, 1)[None]
+        values = self.values.get_vectors(tags)
         from_numpy = self.arrays.from_numpy
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
 
-    def compute_keys(
-        self, tags: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-    ) -> F64:
+    def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
         """[1, heads, tokens, key_dim] in double precision."""
-        vectors = self.keys.get_vectors(tags).astype(np.float64)
         if self.base is None:
-            return vectors
-        half = self.keys.dim // 2
-        angles = positions[:, None] * get_rates(self.keys.dim, self.base)
-        x, y = vectors[..., :half], vectors[..., half:]
-        cos, sin = np.cos(angles), np.sin(angles)  # [tokens, half]
-        return np.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
+            return self.keys.get_vectors(tags).astype(np.float64)
+        halves = get_halves(self.keys).take(tags, axis=2, mode="clip")
+        turned = halves * get_turns(positions, self.keys.dim, self.base)[:, None]
+        return turned[:1] + turned[1:]  # (x cos - y sin, y cos + x sin)
 
     def store(self, keys: F64) -> F32:
         """The keys as the dtype holds them, each number rounded to the nearest."""
@@ -77,22 +89,80 @@ class PositionReader:
         positions: Mapping[int, int],
         turns: Mapping[int, Turns],
         name: str,
-        seen: npt.NDArray[np.bool_] | None = None,
+        seen: Sequence[bool] | None = None,
     ) -> list[Column]:
         """(position, tag) in each column of a returned (K, V); words for what is neither.
 
         positions: of each tag, as far as known. turns: of the keys that were turned.
         seen: the columns that matter; None for all. What no row sees may be anything.
         """
-        keys, values = self.check_forms(pair, name)
+        return self.read_floats(*self.check_forms(pair, name), positions, turns, seen)
+
+    def read_floats(
+        self,
+        keys: F32,
+        values: F32,
+        positions: Mapping[int, int],
+        turns: Mapping[int, Turns],
+        seen: Sequence[bool] | None = None,
+    ) -> list[Column]:
+        """The same of K and V whose forms have been checked: by their bytes, which is
+        fast, and what differs from what was stored, by its numbers."""
+        if keys.dtype != np.float32 or values.dtype != np.float32:
+            return self.look(keys, values, positions, turns, seen)
+        columns: list[Column] = []
+        doubtful: list[int] = []
+        known, stored = self.values.known, self.stored
+        spelled = zip(split_tokens(keys), split_tokens(values), strict=True)
+        for key, value in spelled:
+            tag = known.get(value)
+            if tag is None:
+                if seen is None or seen[len(columns)]:
+                    doubtful.append(len(columns))
+                columns.append(UNSEEN)
+                continue
+            place = positions.get(tag, 0), tag
+            if stored.get(place) != key and not self.was_accepted(place, key, turns):
+                doubtful.append(len(columns))
+            columns.append(place)
+        if doubtful:
+            some = keys[:, :, doubtful], values[:, :, doubtful]
+            some_seen = None if seen is None else [seen[at] for at in doubtful]
+            looked = self.look(*some, positions, turns, some_seen)
+            self.accept(looked, some[0], turns)
+            for at, column in zip(doubtful, looked, strict=True):
+                columns[at] = column
+        return columns
+
+    def accept(
+        self, columns: Sequence[Column], keys: F32, turns: Mapping[int, Turns]
+    ) -> None:
+        """Remembers which keys were near enough."""
+        for column, key in zip(columns, split_tokens(keys), strict=True):
+            if isinstance(column, tuple):
+                self.accepted[column, turns.get(column[1], NEVER)] = key
+
+    def was_accepted(self, place: Place, key: bytes, turns: Mapping[int, Turns]) -> bool:
+        """Whether a key was found near enough before, after the same turns."""
+        return self.accepted.get((place, turns.get(place[1], NEVER))) == key
+
+    def look(
+        self,
+        keys: F32,
+        values: F32,
+        positions: Mapping[int, int],
+        turns: Mapping[int, Turns],
+        seen: Sequence[bool] | None,
+    ) -> list[Column]:
+        """The same by their numbers."""
         if keys.shape[2] == 0:
             return []
         tags = self.values.read_tags(values)
         listed: list[int] = tags.tolist()
-        at = np.array([positions.get(tag, 0) for tag in listed])
+        places = [positions.get(tag, 0) for tag in listed]
         right = (values == self.values.get_vectors(tags)).all((0, 1, 3))
-        right &= self.match_keys(keys, tags, at, turns)
-        columns: list[Column] = list(zip(at.tolist(), listed, strict=True))
+        right &= self.match_keys(keys, listed, places, turns)
+        columns: list[Column] = list(zip(places, listed, strict=True))
         for column in np.flatnonzero(~right).tolist():
             if seen is not None and not seen[column]:
                 columns[column] = UNSEEN
@@ -118,8 +188,8 @@ class PositionReader:
     def match_keys(
         self,
         keys: F32,
-        tags: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
+        tags: Sequence[int],
+        positions: Sequence[int],
         turns: Mapping[int, Turns],
     ) -> npt.NDArray[np.bool_]:
         """Which columns hold the key of their tag at their position: exactly, or within
@@ -127,7 +197,7 @@ class PositionReader:
         ideal = self.compute_keys(tags, positions)
         right: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
         for column in np.flatnonzero(~right).tolist():
-            turn = turns.get(int(tags[column]), NEVER)
+            turn = turns.get(tags[column], NEVER)
             if turn.count:
                 allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
                 off = np.abs(keys[:, :, column] - ideal[:, :, column]).max()
@@ -140,17 +210,16 @@ class PositionReader:
         self, array: Array, table: Table, name: str, permuted: bool = False
     ) -> F32:
         """[1, heads, columns, dim] as float32, after its form has been checked."""
-        floats = to_numpy(self.arrays, array, name)
-        form = f"1, {table.heads}, columns, {table.dim}"
+        given = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
-            floats, form = (
-                floats.swapaxes(2, 3),
-                f"1, {table.heads}, {table.dim}, columns",
+            floats = floats.swapaxes(2, 3)
+        _, heads, _, dim = table.vectors.shape
+        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
+            form = f"{dim}, columns" if floats is not given else f"columns, {dim}"
+            raise Broken(
+                "malformed",
+                f"{name} has shape {list(given.shape)}, not [1, {heads}, {form}]",
             )
-        wanted = (1, table.heads, table.dim)
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != wanted:
-            shape = list(to_numpy(self.arrays, array, name).shape)
-            raise Broken("malformed", f"{name} has shape {shape}, not [{form}]")
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
             raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
@@ -172,28 +241,11 @@ class PositionReader:
         """Where the key of `tag` would look like this."""
         if np.isnan(key).any():
             return None
-        places = np.arange(SEARCHED)
-        tags = np.full(SEARCHED, tag)
-        found = self.match_keys(np.repeat(key, SEARCHED, axis=2), tags, places, turns)
+        same = [tag] * SEARCHED
+        keys = np.repeat(key, SEARCHED, axis=2)
+        found = self.match_keys(keys, same, range(SEARCHED), turns)
         return int(found.argmax()) if found.any() else None
 
 
 SEARCHED = 256
 """Positions that are tried for a key in the wrong place."""
-
-
-@cache
-def get_rates(dim: int, base: int) -> F64:
-    """[dim / 2]: the angle of each pair at position 1, from the reference."""
-    return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
-
-
-def round_to(array: F32, dtype: str) -> F32:
-    """Each number as the dtype holds it, to the nearest, ties to even."""
-    if dtype == "float16":
-        return array.astype(np.float16).astype(np.float32)
-    if dtype == "bfloat16":
-        bits = array.view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return rounded.astype(np.uint32).view(np.float32)
-    return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
@@ -62,23 +63,28 @@ STATES = (
     *RECURRENT,
 )
 
+KNOWN = frozenset(STATES)
+
 
 def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
     """The states that `op` is about to run in."""
-    found = {*model.past, *model.ever}
+    found = model.past | model.ever
     owners = set(op["sequences"]) if op["op"] == "forward" else {get_owner(op)}
+    ends: dict[int, int] = {}
     for part in model.parts:
         if isinstance(part, EncoderCache):
             found.add("image-cached" if part.cached else "image-not-cached")
             continue
         places = group_positions(part)
+        for owner, at in places.items():
+            ends[owner] = max(ends.get(owner, 0), max(at) + 1)
         found |= get_held_states(part, owners, places, model)
         found |= get_size_states(part, owners, places)
         if isinstance(part, RecurrentCache):
             found |= get_slot_states(part)
     if op["op"] == "forward":
-        found |= get_pass_states(op, model)
-    return sorted(found & set(STATES))
+        found |= get_pass_states(op, model, ends)
+    return list(found & KNOWN)
 
 
 def get_owner(op: Op) -> int | None:
@@ -92,10 +98,10 @@ Places = Mapping[int, Sequence[int]]
 
 
 def group_positions(part: CausalCache) -> Places:
-    places: dict[int, list[int]] = {}
-    for token in part.tokens:
-        for owner in token.sequences:
-            places.setdefault(owner, []).append(token.position)
+    places = defaultdict[int, list[int]](list)
+    for _, position, owners in part.tokens:
+        for owner in owners:
+            places[owner].append(position)
     return places
 
 
@@ -116,7 +122,8 @@ def get_held_states(
         found.add("shared")
         if any(one & other and not one >= other for other in shared for one in together):
             found.add("shared-in-part")
-    if any(later.tag - token.tag > 1 for token, later in pairwise(tokens)):
+    tags = [token.tag for token in tokens]
+    if any(later - tag > 1 for tag, later in pairwise(tags)):
         found.add("fragmented")
     if model.written > part.room:
         found.add("wrapped")
@@ -141,7 +148,9 @@ def get_size_states(
     part: CausalCache, owners: set[int | None], places: Places
 ) -> set[str]:
     """Where the sequences stand between the boundaries of window, memory and chunk."""
-    found = set()
+    found: set[str] = set()
+    if part.memory == part.window == part.chunk == inf:
+        return found
     for owner, at in places.items():
         low, end = min(at), max(at) + 1
         if part.memory != inf:
@@ -176,34 +185,34 @@ def get_slot_states(part: RecurrentCache) -> set[str]:
     return found
 
 
-def get_pass_states(op: Op, model: UnifiedModel) -> set[str]:
-    """What a pass brings."""
+def get_pass_states(op: Op, model: UnifiedModel, ends: Mapping[int, int]) -> set[str]:
+    """What a pass brings. ends: of the sequences that have tokens, as in `get_end`."""
     found = set()
-    sequences = op["sequences"]
+    sequences, owners = op["sequences"], set(op["sequences"])
     rows = list(zip(op["positions"], sequences, strict=False))
     if op["except"]:
         found.add("exception")
     if op["reserve"]:
         found.add("reserve")
-    if len(set(sequences)) > 1:
+    if len(owners) > 1:
         found.add("several-sequences")
         changes = sum(a != b for a, b in pairwise(sequences))
-        if changes >= len(set(sequences)):
+        if changes >= len(owners):
             found.add("interleaved")
     if len(rows) == 1:
         found.add("one-row")
     if len(rows) == model.config["batch"]:
         found.add("whole-batch")
-    if model.causal and len(rows) > model.get_room():
-        found.add("too-many-rows")
-    if model.causal and any(at < model.get_end(owner) for at, owner in rows):
-        found.add("step-back")
+    if model.causal:
+        if len(rows) > model.get_room():
+            found.add("too-many-rows")
+        if any(at < ends.get(owner, 0) for at, owner in rows):
+            found.add("step-back")
     if op["multimodal"] and "encoder" in model.kinds:
         found.add("image-in-batch")
         if len(op["multimodal"]) > 1:
             found.add("several-images")
-    lengths = {sequences.count(owner) for owner in set(sequences)}
-    if len(lengths) > 1:
+    if len({sequences.count(owner) for owner in owners}) > 1:
         found.add("uneven-batch")
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.recurrence import Recurrence
 from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
-from harness.contracts.unified.reader import PositionReader
+from harness.contracts.unified.reader import Place, PositionReader
 from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
 from harness.text import clean
 from reference.causal import CausalCache
@@ -34,16 +34,23 @@ SAMPLE = 16
 class UnifiedSubject:
     """The cache of one program in a backend.
 
-    every: watch the arrays of every pass and put each through attention.
+    every: watch the arrays of every pass and put each through attention. places: where
+    tokens will stand, as far as it is known, by (position, tag).
     """
 
     def __init__(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        tags: int,
+        every: bool,
+        places: Sequence[Place] = (),
     ) -> None:
         self.backend, self.arrays = backend, backend.arrays
         self.config = {**config, "poison": backend.poison}
         self.every = every
         self.limit = max(1, tags)
+        self.places = places
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
         self.promises = Promises(backend.arrays)
@@ -72,6 +79,7 @@ class UnifiedSubject:
             # An image comes back as it was put.
             form = {**self.config, "permuted_values": False} if image else self.config
             reader = PositionReader(self.backend, form, self.limit, number, base)
+            reader.learn([] if image else self.places)
             self.readers[which, layer] = reader
         return self.readers[which, layer]
 
@@ -137,10 +145,15 @@ class UnifiedSubject:
         the first layer has those of the others in "layers"."""
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
-        answers = {layer: self.pass_layer(which, layer, op, model) for layer in order}
+        places = self.get_places(which, model)
+        answers = {
+            layer: self.pass_layer(which, layer, op, model, places) for layer in order
+        }
         return {**answers[0], "layers": [answers[layer] for layer in layers[1:]]}
 
-    def pass_layer(self, which: int, layer: int, op: Op, model: UnifiedModel) -> Answer:
+    def pass_layer(
+        self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
+    ) -> Answer:
         """Put, and get what the rows see."""
         part, batch = self.get_part(which), model.batch
         assert batch is not None
@@ -157,7 +170,7 @@ class UnifiedSubject:
             if isinstance(model.parts[which], RecurrentCache):
                 self.advance(which, layer, batch, model.tag)
             return {}
-        answer = self.read_rows(which, layer, reader, model)
+        answer = self.read_rows(which, layer, reader, model, places)
         if isinstance(model.parts[which], RecurrentCache):
             answer["states"] = self.advance(which, layer, batch, model.tag)
         if layer:
@@ -190,30 +203,37 @@ class UnifiedSubject:
             answer["stored"] = sorted(tags, key=str)
         return answer
 
+    def get_places(self, which: int, model: UnifiedModel) -> Positions:
+        """Where the tokens stand that the part holds; of others, where they were fed."""
+        return {**self.fed, **get_positions(model, which)}
+
     def read_rows(
-        self, which: int, layer: int, reader: PositionReader, model: UnifiedModel
+        self,
+        which: int,
+        layer: int,
+        reader: PositionReader,
+        model: UnifiedModel,
+        places: Positions,
     ) -> Answer:
         """What each row of the open pass sees in one layer."""
         batch = model.batch
         assert batch is not None
-        result = self.get_part(which).get(layer)
-        keys, values, mask = split_triple(result)
-        rows = self.count_rows(batch)
-        width = self.count_columns(keys)
+        keys, values, mask = split_triple(self.get_part(which).get(layer))
+        floats = reader.check_forms((keys, values), "get")
+        rows, width = self.count_rows(batch), floats[0].shape[2]
         seen = get_seen(mask, rows, width, self.arrays, self.config["mask_dtype"])
         self.check_padding(which, seen, len(batch), width)
-        positions = {**self.fed, **get_positions(model, which)}
-        columns = reader.read(
-            (keys, values), positions, model.turns[which], "get", np.any(seen, axis=0)
-        )
-        order = sorted(range(width), key=lambda column: sort_key(columns[column]))
-        columns = [columns[column] for column in order]
-        sorted_seen = seen[: len(batch), order].tolist()
+        sees: list[list[bool]] = seen[: len(batch)].tolist()
+        is_seen = sees[0] if len(sees) == 1 else list(map(any, zip(*sees, strict=True)))
+        columns = reader.read_floats(*floats, places, model.turns[which], is_seen)
         if self.is_sampled(model.first_tag):
             self.promises.keep("a", "get", (keys, values, mask))
-            self.last.append(View(which, reader, keys, values, mask, positions))
+            self.last.append(View(which, reader, keys, values, mask, places))
+        order = sorted(
+            compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
+        )
         return {
-            "visible": [list(compress(columns, row)) for row in sorted_seen],
+            "visible": [[columns[at] for at in order if row[at]] for row in sees],
             "columns": columns,
         }
 
@@ -221,18 +241,12 @@ class UnifiedSubject:
         padding: int = self.config["mask_padding"]
         return -(-len(batch) // padding) * padding
 
-    def count_columns(self, keys: Array) -> int:
-        shape = to_numpy(self.arrays, keys, "K of get").shape
-        if len(shape) != 4:
-            raise Broken("malformed", f"K of get has shape {list(shape)}")
-        return int(shape[2])
-
     def check_padding(
         self, which: int, seen: npt.NDArray[np.bool_], length: int, width: int
     ) -> None:
         """Padding rows see nothing; columns come in multiples, and are no more than a
         reserving pass announced."""
-        if seen[length:].any():
+        if len(seen) > length and seen[length:].any():
             row = length + int(np.flatnonzero(seen[length:].any(axis=1))[0])
             raise Broken("mask", f"row {row} belongs to padding, but sees something")
         padding = self.config["cache_padding"]
@@ -277,9 +291,9 @@ class UnifiedSubject:
         conv, delta = [], []
         for owner, read in zip(owners, before, strict=True):
             rows = [tag + row for row, own in enumerate(batch.sequences) if own == owner]
-            tags = (*(seen for seen in read if isinstance(seen, int)), *rows)
-            conv.append(recurrence.compute_conv(tags))
-            delta.append(recurrence.compute_delta(tags))
+            old = tuple(seen for seen in read if isinstance(seen, int))
+            conv.append(recurrence.compute_conv((*old, *rows)))
+            delta.append(recurrence.compute_delta((*old, *rows), len(old)))
         pair = (
             arrays.from_numpy(np.concatenate(conv), self.config["dtype"]),
             arrays.from_numpy(np.concatenate(delta), "float32"),
@@ -305,7 +319,8 @@ class UnifiedSubject:
         reader = self.get_reader(model.kinds[which], which, layer)
         if isinstance(model.parts[which], EncoderCache):
             return self.read_image(part, layer, reader)
-        return self.read_rows(which, layer, reader, model)
+        places = self.get_places(which, model)
+        return self.read_rows(which, layer, reader, model, places)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
         """The K and V of the open pass, or of the last one, in another form."""
@@ -366,13 +381,14 @@ class UnifiedSubject:
 
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:
-    if not isinstance(result, tuple | list) or len(result) != 3:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
         what = "None" if result is None else f"{type(result).__name__}"
         raise Broken("malformed", f"get returned {what}, not K, V and a mask")
-    keys, values = split_pair(tuple(result[:2]), "get")
-    if result[2] is None:
+    keys, values, mask = result
+    split_pair((keys, values), "get")
+    if mask is None:
         raise Broken("malformed", "get returned None in the place of the mask")
-    return keys, values, result[2]
+    return keys, values, mask
 
 
 def get_positions(model: UnifiedModel, which: int) -> Positions:

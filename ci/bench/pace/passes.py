@@ -1,0 +1,173 @@
+"""One backend and kind: what is done with its programs, and how long each part takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from ci.bench.pace.stopwatch import Stopwatch
+from harness.backend import Backend
+from harness.contracts import CONTRACTS
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.fronts.every import ROOT
+from harness.ledger import load_ledger
+from harness.part import make_walk
+from harness.program import Program
+from harness.record import Record
+from harness.run import Coverage, run
+from harness.shard import Shard
+
+BEGUN, DEPTH = 2, 4
+"""Operations of the programs of the explorer: those of a beginning, and all."""
+
+BEHIND = 5
+"""Programs behind each beginning."""
+
+Seconds = dict[str, float]
+
+
+class Bench:
+    """The programs of one kind on one backend. steps: operations that were checked since
+    `time` was asked last."""
+
+    def __init__(
+        self, backend: Backend, kind: str, record: Record, programs: int
+    ) -> None:
+        self.backend, self.kind, self.record = backend, kind, record
+        self.count = programs
+        (self.contract,) = [n for n, rules in CONTRACTS.items() if kind in rules.kinds]
+        declared = backend.contracts[self.contract][kind]
+        avoid = load_ledger(backend.ledger, backend.name)
+        self.drawer = Drawer(self.contract, kind, declared, backend.dtypes, avoid)
+        self.walk = make_walk(self.drawer, "standard", backend)
+        self.beginnings = list(self.walk.find_longest(ROOT, BEGUN))
+        self.watch = Stopwatch(backend)
+        self.coverage: Coverage = Counter()
+        self.programs: list[Program] = []
+        self.steps = 0
+
+    def measure(self, seed: int) -> Mapping[str, float]:
+        """Microseconds a step, of the fronts and of the parts of the plain one."""
+        plain, hypothesis = FRONTS["plain"], FRONTS["hypothesis"]
+        draw, count = self.drawer.draw, self.count
+        self.programs = []
+        draw_seconds = self.time(lambda: plain(count, seed, draw, self.programs.append))
+        taken = {
+            "plain": self.rate(lambda: plain(count, seed, draw, self.check)),
+            "hypothesis": self.rate(lambda: hypothesis(count, seed, draw, self.check)),
+            "explore": self.rate(lambda: self.explore(seed)),
+            "shard": self.rate(lambda: self.run_shard(seed)),
+        }
+        parts = {
+            "draw": draw_seconds,
+            "record": self.time(self.run_record),
+            "reference": self.time(self.run_reference),
+            "backend": self.time_backend(),
+        }
+        steps = self.count_steps()
+        taken |= {name: seconds / steps * 1e6 for name, seconds in parts.items()}
+        taken["compare"] = taken["plain"] - sum(taken[name] for name in parts)
+        return {**taken, "steps": steps}
+
+    def time(self, work: Callable[[], Any]) -> float:
+        """Seconds of this process, on all of its threads."""
+        self.steps = 0
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+
+    def rate(self, work: Callable[[], Any]) -> float:
+        """Microseconds a step."""
+        seconds = self.time(work)
+        return seconds / self.steps * 1e6
+
+    # --- the fronts ---------------------------------------------------------------------
+
+    def check(self, program: Program) -> None:
+        """Runs a program as a worker does."""
+        self.record.begin(program, self.backend.name)
+        self.run(program, self.backend, self.record.step)
+
+    def run(
+        self, program: Program, backend: Backend, on_step: Callable[[int], None] | None
+    ) -> None:
+        result = run(program, backend, coverage=self.coverage, on_step=on_step)
+        if result.divergence is not None:
+            raise SystemExit(f"{self.backend.name} diverges: {result.divergence}")
+        self.steps += result.steps
+
+    def explore(self, seed: int) -> None:
+        """Some of the explorer's programs behind some of their beginnings."""
+        apart = 1 + len(self.beginnings) * BEHIND // self.count
+        for start in self.beginnings[seed % apart :: apart]:
+            for branch in islice(self.walk.find_longest(start, DEPTH), BEHIND):
+                self.check(self.walk.make_program(branch))
+
+    def run_shard(self, seed: int) -> None:
+        """A share of `lockstep check`: with derived programs and a digest of all."""
+        task = {
+            "contract": self.contract,
+            "kind": self.kind,
+            "front": "hypothesis",
+            "programs": self.count,
+            "seed": seed,
+            "shard": 0,
+            "known": [],
+        }
+        counts = Shard(self, self.backend, task).check()  # type: ignore[arg-type]
+        if counts["signatures"]:
+            raise SystemExit(f"{self.backend.name} diverges: {counts['signatures']}")
+        self.steps = counts["steps"]
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """What a worker tells its pool."""
+
+    @property
+    def asked(self) -> str:
+        return self.backend.name
+
+    # --- the parts of the plain front ---------------------------------------------------
+
+    def run_record(self) -> None:
+        for program in self.programs:
+            self.record.begin(program, self.backend.name)
+            for step in range(len(program.ops)):
+                self.record.step(step)
+
+    def run_reference(self) -> None:
+        """The answers, and nothing to compare them with."""
+        for program in self.programs:
+            rules = program.rules
+            model = rules.open_model(program.config)
+            for op in program.ops:
+                operation = rules.operations[op["op"]]
+                operation.expect(op, model)
+                model.tag += operation.tokens(op)
+
+    def time_backend(self) -> float:
+        """Of the seconds that checking takes, those of the backend. What other processes
+        took from the core meanwhile is taken off."""
+        self.watch.take()
+        begin = time.perf_counter()
+        seconds = self.time(self.run_watched)
+        return self.watch.take() * min(1.0, seconds / (time.perf_counter() - begin))
+
+    def run_watched(self) -> None:
+        for program in self.programs:
+            self.run(program, self.watch.backend, None)
+
+    def count_steps(self) -> int:
+        return sum(len(program.ops) for program in self.programs)
+
+
+def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
+    """The median of each number over rounds, each with other programs; the first one, in
+    which tables are made, does not count."""
+    bench.measure(rounds)
+    measured = [bench.measure(seed) for seed in range(rounds)]
+    return {name: median(one[name] for one in measured) for name in measured[0]}

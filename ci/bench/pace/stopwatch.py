@@ -1,0 +1,108 @@
+"""How long a backend takes, measured while it is checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from harness.backend import Array, Backend
+
+ANSWERS = frozenset(
+    {"update", "make_mask", "state", "view", "read", "get", "read_states"}
+)
+"""The methods that return arrays, which are waited for."""
+
+CACHES = frozenset({"clone", "of"})
+"""The methods that return another cache, which is timed too."""
+
+
+class Stopwatch:
+    """A backend that runs as ever, and the time that it takes: of all calls of its
+    caches, until the arrays that they return are there, and of making the arrays that
+    they are given. A call that comes from within another one, as a trie's to its layers,
+    is part of that one.
+
+    Reading an array once more, and attention over it, is not timed.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.arrays, self.open_cache = backend.arrays, backend.open
+        self.spent, self.calls, self.is_running = 0.0, 0, False
+        self.backend = replace(backend, open=self.open, arrays=TimedArrays(self))
+
+    def open(self, config: Mapping[str, Any]) -> Any:
+        return TimedCache(self.time(self.open_cache, config), self)
+
+    def time(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What `call` returns; if another one is being timed, that goes on."""
+        if self.is_running:
+            return call(*arguments)
+        self.is_running = True
+        begin = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self.spent += time.perf_counter() - begin
+            self.calls += 1
+            self.is_running = False
+
+    def wait(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What `method` returns, once the arrays are there."""
+        answer = method(*arguments)
+        for array in answer if isinstance(answer, tuple) else (answer,):
+            if array is not None and not isinstance(array, str):
+                self.arrays.to_numpy(array)
+        return answer
+
+    def take(self) -> float:
+        """The seconds since the last time, without what keeping the time takes."""
+        spent = self.spent - self.calls * measure_empty_call()
+        self.spent, self.calls = 0.0, 0
+        return spent
+
+
+class TimedArrays:
+    """`Arrays` whose making is timed."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self.watch, self.arrays = watch, watch.arrays
+
+    def from_numpy(self, array: Any, dtype: str) -> Array:
+        return self.watch.time(self.arrays.from_numpy, array, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.arrays, name)
+
+
+class TimedCache:
+    """A cache of any contract."""
+
+    def __init__(self, cache: Any, watch: Stopwatch) -> None:
+        self.cache, self.watch = cache, watch
+
+    def __getattr__(self, name: str) -> Any:
+        watch = self.watch
+        member = watch.time(getattr, self.cache, name)
+        if watch.is_running or not callable(member):
+            return member
+        if name in CACHES:
+            return lambda *arguments: TimedCache(watch.time(member, *arguments), watch)
+        if name in ANSWERS:
+            return partial(watch.time, watch.wait, member)
+        return partial(watch.time, member)
+
+
+def measure_empty_call(times: int = 2000) -> float:
+    """Seconds that a call which does nothing seems to take."""
+    watch = Stopwatch.__new__(Stopwatch)
+    watch.spent, watch.calls, watch.is_running = 0.0, 0, False
+    seen = []
+    for _ in range(times):
+        watch.spent = 0.0
+        watch.time(int)
+        seen.append(watch.spent)
+    return median(seen)
