@@ -7,8 +7,14 @@ import torch
 BOOLEAN = torch.empty(0, dtype=torch.bool)
 """Stands for boolean masks on the CPU."""
 
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {2: torch.int16, 4: torch.int32}
 """By their bytes."""
+
+NEVER = {
+    dtype: torch.tensor(-torch.inf, dtype=dtype).view(INTEGERS[dtype.itemsize]).item()
+    for dtype in (torch.float16, torch.bfloat16, torch.float32)
+}
+"""The bits of -inf."""
 
 
 def make_band(
@@ -46,6 +52,5 @@ def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
     if dtype == torch.bool:
         return seen
-    integer = INTEGERS[dtype.itemsize]
-    never = torch.full((), -torch.inf, dtype=dtype).view(integer).item()
-    return (seen.view(torch.int8) - 1).to(integer).bitwise_and_(never).view(dtype)
+    bits = (seen.view(torch.int8) - 1).to(INTEGERS[dtype.itemsize])
+    return bits.bitwise_and_(NEVER[dtype]).view(dtype)
