@@ -39,12 +39,12 @@ def copy_head(
     token_dim: tl.tensor,
     DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
-    FLAT: tl.constexpr,
+    NEAR: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
 ) -> None:
-    """Some rows of one head. pool, tokens: where the head begins in each. FLAT: the
-    numbers of a row of tokens are neighbours. A cell below 0 is none."""
+    """Some rows of one head. pool, tokens: where the head begins in each. NEAR: the
+    axis of tokens along which numbers are neighbours. A cell below 0 is none."""
     dims = tl.arange(0, BLOCK_DIM)
     if PERMUTED:  # [dim, rows]
         dims, cells, rows = dims[:, None], cells[None, :], rows[None, :]
@@ -52,8 +52,10 @@ def copy_head(
     else:  # [rows, dim]
         dims, cells, rows = dims[None, :], cells[:, None], rows[:, None]
         pool += cells * DIM + dims
-    if FLAT:
+    if NEAR == "dims":
         tokens += rows * token_row + dims
+    elif NEAR == "rows":
+        tokens += rows + dims * token_dim
     else:
         tokens += rows * token_row + dims * token_dim
     inside = (cells >= 0) & (dims < DIM)
@@ -88,8 +90,8 @@ def copy_kernel(
     BLOCK_VALUE: tl.constexpr,
     KEY_UNIT: tl.constexpr,
     VALUE_UNIT: tl.constexpr,
-    FLAT_KEYS: tl.constexpr,
-    FLAT_VALUES: tl.constexpr,
+    KEY_NEAR: tl.constexpr,
+    VALUE_NEAR: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
 ) -> None:
@@ -112,7 +114,7 @@ def copy_kernel(
             key_dim,
             KEY_DIM,
             BLOCK_KEY,
-            FLAT_KEYS,
+            KEY_NEAR,
             False,
             TO_POOL,
         )
@@ -127,7 +129,7 @@ def copy_kernel(
             value_dim,
             VALUE_DIM,
             BLOCK_VALUE,
-            FLAT_VALUES,
+            VALUE_NEAR,
             PERMUTED,
             TO_POOL,
         )
@@ -144,7 +146,9 @@ def copy(
         return
     key_block, value_block = (triton.next_power_of_2(each.shape[4]) for each in tokens)
     largest = max(key_block, value_block) * pools[0].element_size()
-    block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // largest))
+    # Each number of a transposed tile has an address of its own, in a register.
+    most = BLOCK_BYTES // 2 if permuted else BLOCK_BYTES
+    block_rows = max(1, min(BLOCK_ROWS, most // largest))
     key_strides, key_unit = get_strides(keys)
     value_strides, value_unit = get_strides(values)
     copy_kernel[(triton.cdiv(rows, block_rows), heads, 2 * layers)](
@@ -164,8 +168,8 @@ def copy(
         BLOCK_VALUE=value_block,
         KEY_UNIT=key_unit,
         VALUE_UNIT=value_unit,
-        FLAT_KEYS=keys.stride(4) == 1,
-        FLAT_VALUES=values.stride(4) == 1,
+        KEY_NEAR=find_near(keys),
+        VALUE_NEAR=find_near(values),
         PERMUTED=permuted,
         TO_POOL=to_pool,
         enable_fp_fusion=False,
@@ -179,3 +183,10 @@ def get_strides(tokens: torch.Tensor) -> tuple[tuple[int, ...], int]:
     apart = layer, head, row
     unit = 1 if any(stride % 16 for stride in apart) else 16
     return tuple(stride // unit for stride in apart), unit
+
+
+def find_near(tokens: torch.Tensor) -> str:
+    """ "dims", "rows" or "none"."""
+    if tokens.stride(4) == 1:
+        return "dims"
+    return "rows" if tokens.stride(3) == 1 else "none"
