@@ -81,6 +81,7 @@ def list_launches(kernels: TritonKernels) -> Iterator[tuple[str, Callable[[], An
     yield "gather", lambda: kernels.gather(pools, index, False)
     yield "gather, permuted", lambda: kernels.gather(across, index, True)
     yield "mask", lambda: kernels.mask(near, limits, 0, out)
+    yield "mask, alone", lambda: kernels.mask(near, limits, 0, out, True)
     yield "mask, 64 bits", lambda: kernels.mask(far, limits, 0, out)
     yield "mask, float32", lambda: kernels.mask(near, limits, 0, out.float())
     yield "turn", lambda: kernels.turn(pools[0], index, rope, -3)

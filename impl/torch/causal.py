@@ -111,7 +111,8 @@ class CausalCache(CausalCacheBase):
             return mask.fill_(-torch.inf)
         limits = upload(self.compute_limits(current.batch), mask.device)
         table = self.table.read(self.cells)
-        self.kernels.mask(table, limits, current.begin, mask)
+        alone = len(current.batch.owners) == 1
+        self.kernels.mask(table, limits, current.begin, mask, alone)
         return mask
 
     def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:

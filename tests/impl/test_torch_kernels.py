@@ -275,26 +275,31 @@ def test_a_row_sees_what_is_its_own_and_within_its_limits(
         assert out.tolist() == expected
 
 
-def test_the_edges_of_a_window_are_seen() -> None:
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("short", [False, True])
+def test_the_edges_of_a_window_are_seen(short: bool, alone: bool) -> None:
     """Every pair of positions and limits around each other."""
-    table = torch.tensor([range(8), [1] * 8], device=DEVICE)
+    table = torch.tensor([range(8), [3, 1] * 3 + [2, 0]], device=DEVICE)
     pairs = list(itertools.product(range(-1, 9), repeat=2))
     low, high = (torch.tensor(each, device=DEVICE) for each in zip(*pairs, strict=True))
     limits = torch.stack((torch.ones_like(low), low, high))
     out = torch.empty((len(pairs), 8), device=DEVICE)
-    FUSED.mask(Table(table, True, True), limits, 0, out)
+    FUSED.mask(Table(table, short, short), limits, 0, out, alone)
     for row, (low, high) in zip(out.tolist(), pairs, strict=True):
         assert [n for n, each in enumerate(row) if each == 0] == [
-            n for n in range(8) if low <= n <= high
+            n for n in range(6) if low <= n <= high
         ]
 
 
-def test_a_program_fills_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_a_program_fills_many_rows(
+    sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(masks, "PROGRAMS", 4)
     assert masks.count_tiles(3, 18) == 13
-    table, limits = make_table(2100, 3, 50), make_limits(70, 3, 50)
+    table, limits = make_table(2100, 3, 50), make_limits(70, sequences, 50)
     outs = [torch.empty((71, 2096), device=DEVICE, dtype=torch.float16) for _ in "ab"]
-    FUSED.mask(Table(table, True, True), limits, 1, outs[0])
+    FUSED.mask(Table(table, True, True), limits, 1, outs[0], sequences == 1)
     PLAIN.mask(Table(table), limits, 1, outs[1])
     assert (outs[0] == outs[1]).all()
 
@@ -321,6 +326,15 @@ def test_changes_reach_the_table(kernels: Any, number: int) -> None:
 def test_the_kernels_suit_the_device() -> None:
     assert isinstance(choose(torch.device("cpu")), HostKernels)
     assert type(choose(torch.device("cuda"))) is type(FUSED)
+
+
+def test_plain_operations_do_where_triton_is_missing() -> None:
+    code = (
+        "import sys, torch; sys.modules['triton'] = None\n"
+        "from impl.torch.kernels import choose\n"
+        "print(type(choose(torch.device('cuda'))).__name__)"
+    )
+    assert run("-c", code).stdout == "PlainKernels\n"
 
 
 # --- as a whole -------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
 
     def ours() -> None:
         for out in outs:
-            kernels.mask(Table(table, True, True), limits, 0, out)
+            kernels.mask(Table(table, True, True), limits, 0, out, alone=True)
 
     def limit() -> None:
         for out in outs:

@@ -5,8 +5,8 @@ Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -60,13 +60,19 @@ class Kernels(Protocol):
         """Turns the keys of some cells by so many positions, in place."""
 
     def mask(
-        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+        self,
+        table: Table,
+        limits: torch.Tensor,
+        begin: int,
+        out: torch.Tensor,
+        alone: bool = False,
     ) -> None:
         """Fills out [rows, columns] with 0 where a row sees a column, -inf elsewhere.
 
         Column 0 is cell `begin`. limits: int64 [3, up to rows]: for each row the bit of
         its sequence, and the first and the last position it sees. Other rows see
-        nothing. What lies between two rows of `out` may be written too.
+        nothing. What lies between two rows of `out` may be written too. alone: all rows
+        are of one sequence.
         """
 
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
@@ -80,10 +86,11 @@ def choose(device: torch.device) -> Kernels:
         from impl.torch.kernels.host import HostKernels
 
         return HostKernels()
-    if device.type == "cuda" and find_spec("triton"):
-        from impl.torch.kernels.fused import TritonKernels
+    if device.type == "cuda":
+        with suppress(ImportError):
+            from impl.torch.kernels.fused import TritonKernels
 
-        return TritonKernels()
+            return TritonKernels()
     from impl.torch.kernels.plain import PlainKernels
 
     return PlainKernels()

@@ -51,10 +51,15 @@ class TritonKernels:
             turns.turn(keys, index, *rope.compute_turn(distance))
 
     def mask(
-        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+        self,
+        table: Table,
+        limits: torch.Tensor,
+        begin: int,
+        out: torch.Tensor,
+        alone: bool = False,
     ) -> None:
         with on_device_of(out):
-            masks.fill(table, limits, begin, out)
+            masks.fill(table, limits, begin, out, alone)
 
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
         with on_device_of(table):

@@ -38,7 +38,12 @@ class HostKernels(PlainKernels):
                     head.index_copy_(0, index, own)
 
     def mask(
-        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+        self,
+        table: Table,
+        limits: torch.Tensor,
+        begin: int,
+        out: torch.Tensor,
+        alone: bool = False,
     ) -> None:
         columns = slice(begin, begin + out.shape[1])
         sight = compute_sight(limits.numpy(), *table.array.numpy()[:, columns])

@@ -2,9 +2,9 @@
 
 What it moves: each number of the mask is written once, in 16 bytes a thread, and nothing
 else of that size: the table of cells, 16 bytes a column, is read once for up to 64 rows.
-What bounds it: writing. Comparing comes close, at five 32-bit operations a number; in 64
-bits it would take longer than writing, so positions and sets are cut to 32 bits where all
-of them fit.
+What bounds it: writing. Comparing comes close, at five 32-bit operations a number, three
+where all rows are of one sequence. In 64 bits it would take longer than writing, so
+positions and sets are cut to 32 bits where all of them fit.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ def mask_kernel(
     tiles: tl.tensor,
     SHORT_POSITIONS: tl.constexpr,
     SHORT_SETS: tl.constexpr,
+    ALONE: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
     """Program (block of columns, block of `tiles` · ROWS rows). SHORT_…: see `Table`.
+    ALONE: all rows are of one sequence. A cell that is not a row's own counts as one at
+    position -1, which no row sees.
 
     Row by row, so that all tensors have one axis, and a thread keeps the columns that it
     reads: with two axes the compiler moves each tile through shared memory.
@@ -61,24 +64,36 @@ def mask_kernel(
     if SHORT_SETS:
         bits = bits.to(tl.int32)
     first = tl.program_id(1) * tiles * ROWS
+    own = positions
+    if ALONE:
+        own = tl.where((bits & tl.load(limits).to(bits.dtype)) != 0, positions, -1)
     for tile in range(tiles):
         for number in tl.static_range(ROWS):
             row = first + tile * ROWS + number
-            owner = tl.load(limits + row, mask=row < rows, other=0)
             low = tl.load(limits + rows + row, mask=row < rows, other=0)
-            high = tl.load(limits + 2 * rows + row, mask=row < rows, other=0)
-            if SHORT_POSITIONS:  # the last one may be far behind all positions
+            high = tl.load(limits + 2 * rows + row, mask=row < rows, other=-1)
+            if not ALONE:
+                owner = tl.load(limits + row, mask=row < rows, other=0).to(bits.dtype)
+                own = tl.where((bits & owner) != 0, positions, -1)
+            low = tl.maximum(low, 0)
+            if SHORT_POSITIONS:
+                # One comparison for two: below `low` the difference wraps around. The
+                # last position may be far behind all; that of no row is before the first.
                 low, high = low.to(tl.int32), tl.minimum(high, 0x7FFFFFFF).to(tl.int32)
-            if SHORT_SETS:
-                owner = owner.to(tl.int32)
-            seen = ((bits & owner) != 0) & (positions >= low) & (positions <= high)
+                low = tl.where(low > high, 0x7FFFFFFF, low)
+                reach = tl.maximum(high - low, 0).to(tl.uint32)
+                seen = (own - low).to(tl.uint32, bitcast=True) <= reach
+            else:
+                seen = (own >= low) & (own <= high)
             content = tl.where(seen, 0.0, float("-inf")).to(out.dtype.element_ty)
             line = out + row.to(tl.int64) * stride
             end = tl.where(row < padded, stride, 0)
             tl.store(line + column, content, mask=column < end)
 
 
-def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> None:
+def fill(
+    table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor, alone: bool
+) -> None:
     """See `Kernels.mask`. The accesses are of 16 bytes if rows are a multiple of 16
     numbers apart."""
     padded, width = out.shape
@@ -98,6 +113,7 @@ def fill(table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor) -> N
         tiles,
         SHORT_POSITIONS=table.short_positions,
         SHORT_SETS=table.short_sets,
+        ALONE=alone,
         COLUMNS=COLUMNS,
         ROWS=ROWS,
         enable_fp_fusion=False,

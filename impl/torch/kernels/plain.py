@@ -57,7 +57,12 @@ class PlainKernels:
         write(keys, rope.turn(read(keys, index, 3), distance), index, 3)
 
     def mask(
-        self, table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor
+        self,
+        table: Table,
+        limits: torch.Tensor,
+        begin: int,
+        out: torch.Tensor,
+        alone: bool = False,
     ) -> None:
         out.fill_(-torch.inf)
         positions, bits = table.array[:, begin : begin + out.shape[1]]
