@@ -29,11 +29,6 @@ def import_kernels() -> Any:
     return TritonKernels()
 
 
-def cuts_off(dtype: torch.dtype) -> bool:
-    """Whether numbers are cut off, not rounded, where they become bfloat16."""
-    return not HAS_GPU and dtype == torch.bfloat16
-
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

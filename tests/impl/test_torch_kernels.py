@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, cuts_off, import_kernels, run
+from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 
 from ci.bench.speed.kernels import Decoding, Form, list_cases
 from impl.shared.causal import FAR
@@ -142,8 +142,6 @@ def test_tokens_of_another_type_are_converted(dtype: torch.dtype) -> None:
     pools = make_pools(1, (8, 8), dtype, False)
     expected = pools[0].clone(), pools[1].clone()
     tokens = draw(LAYERS, 1, 1, 5, 8), draw(LAYERS, 1, 1, 5, 8)
-    if cuts_off(dtype):  # numbers that need no rounding
-        tokens = tokens[0].to(dtype).float(), tokens[1].to(dtype).float()
     index = torch.from_numpy(shuffle(5)).to(DEVICE)
     FUSED.scatter(pools, tokens, index, False)
     PLAIN.scatter(expected, tokens, index, False)
@@ -201,11 +199,10 @@ def test_keys_turn_in_place(
     x, y = before[:, :, :, cells].double().chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     ideal = torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1)
-    step = torch.finfo(dtype).eps  # half of it when rounded, all of it when cut off
     error = (keys[:, :, :, cells].double() - ideal).abs() / ideal.abs().clamp(min=1)
-    assert error.max() <= step * (1.01 if cuts_off(dtype) else 0.51) + 1e-6
+    assert error.max() <= 0.51 * torch.finfo(dtype).eps + 1e-6
     PLAIN.turn(before, PLAIN.place(cells, DEVICE), rope, distance)
-    assert cuts_off(dtype) or (keys == before).all()
+    assert (keys == before).all()
 
 
 # --- mask -------------------------------------------------------------------------------

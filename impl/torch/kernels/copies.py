@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from impl.torch.kernels import Pair
+from impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 8192, 128
 """What a program moves at most: four accesses of 16 bytes for each of 128 threads."""
@@ -42,6 +43,7 @@ def copy_head(
     NEAR: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
+    CUTS_OFF: tl.constexpr,
 ) -> None:
     """Some rows of one head. pool, tokens: where the head begins in each. NEAR: the
     axis of tokens along which numbers are neighbours. A cell below 0 is none."""
@@ -60,8 +62,8 @@ def copy_head(
         tokens += rows * token_row + dims * token_dim
     inside = (cells >= 0) & (dims < DIM)
     if TO_POOL:
-        content = tl.load(tokens, mask=inside)
-        tl.store(pool, content.to(pool.dtype.element_ty), mask=inside)
+        content = convert(tl.load(tokens, mask=inside), pool.dtype.element_ty, CUTS_OFF)
+        tl.store(pool, content, mask=inside)
     else:
         tl.store(tokens, tl.load(pool, mask=inside), mask=inside)
 
@@ -94,6 +96,7 @@ def copy_kernel(
     VALUE_NEAR: tl.constexpr,
     PERMUTED: tl.constexpr,
     TO_POOL: tl.constexpr,
+    CUTS_OFF: tl.constexpr,
 ) -> None:
     """Program (block of rows, head, 2 · layer) copies keys, 2 · layer + 1 values.
     …_UNIT: of the strides of layers, heads and rows of tokens."""
@@ -117,6 +120,7 @@ def copy_kernel(
             KEY_NEAR,
             False,
             TO_POOL,
+            CUTS_OFF,
         )
     else:
         copy_head(
@@ -132,6 +136,7 @@ def copy_kernel(
             VALUE_NEAR,
             PERMUTED,
             TO_POOL,
+            CUTS_OFF,
         )
 
 
@@ -172,6 +177,7 @@ def copy(
         VALUE_NEAR=find_near(values),
         PERMUTED=permuted,
         TO_POOL=to_pool,
+        CUTS_OFF=cuts_off(pools[0].dtype),
         enable_fp_fusion=False,
     )
 

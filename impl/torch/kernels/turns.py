@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from impl.torch.kernels.rounding import convert, cuts_off
+
 BLOCK_BYTES, BLOCK_ROWS = 4096, 128
 """What a program reads at most."""
 
@@ -26,6 +28,7 @@ def turn_kernel(
     HALF: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
+    CUTS_OFF: tl.constexpr,
 ) -> None:
     """Program (block of rows, head, layer)."""
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -40,9 +43,10 @@ def turn_kernel(
     inside = (cells >= 0) & (pair[None, :] < HALF)
     x = tl.load(keys, mask=inside).to(tl.float32)
     y = tl.load(keys + HALF, mask=inside).to(tl.float32)
-    number_type = keys.dtype.element_ty
-    tl.store(keys, (x * cos - y * sin).to(number_type), mask=inside)
-    tl.store(keys + HALF, (x * sin + y * cos).to(number_type), mask=inside)
+    first = convert(x * cos - y * sin, keys.dtype.element_ty, CUTS_OFF)
+    second = convert(x * sin + y * cos, keys.dtype.element_ty, CUTS_OFF)
+    tl.store(keys, first, mask=inside)
+    tl.store(keys + HALF, second, mask=inside)
 
 
 def turn(
@@ -68,5 +72,6 @@ def turn(
         HALF=half,
         BLOCK_ROWS=block_rows,
         BLOCK_HALF=block,
+        CUTS_OFF=cuts_off(keys.dtype),
         enable_fp_fusion=False,  # rounds as torch does
     )
