@@ -35,8 +35,9 @@ class Batch:
             raise ValueError("the batch is empty; it needs at least one row")
         if rows > most:
             raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
-        self.positions = np.asarray(positions, np.int64)
-        self.sequences = np.asarray(sequences, np.int64)
+        # Copies: masks are made from them later, when the caller's may hold other rows.
+        self.positions = np.array(positions, np.int64)
+        self.sequences = np.array(sequences, np.int64)
         if (lowest := self.positions.min()) < 0:
             raise ValueError(f"position {lowest} is negative")
         self.owners = list(dict.fromkeys(self.sequences.tolist()))
@@ -46,8 +47,8 @@ class Batch:
         for row in (*exceptions, *multimodal):
             if not 0 <= row < rows:
                 raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
-        self.free = np.asarray(exceptions, np.int64)
-        self.images = np.asarray(multimodal, np.int64)
+        self.free = np.array(exceptions, np.int64)
+        self.images = np.array(multimodal, np.int64)
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -142,6 +142,17 @@ def test_rows_of_several_sequences_see_their_own(on: Framework) -> None:
     assert rows == [[2, 3], [1, 12], [20]]
 
 
+def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
+    """It is made when asked for; the caller's arrays may hold other rows by then."""
+    cache = on.causal()
+    positions, sequences = np.arange(3), np.zeros(3, np.int64)
+    cache.forward(positions, sequences)
+    positions[:], sequences[:] = 0, 1
+    cache.put(0, *on.feed([0, 1, 2]))
+    mask = on.numpy(cache.get(0)[2])
+    assert (mask == 0).tolist() == np.tri(3, dtype=bool).tolist()
+
+
 def test_sixty_four_sequences_and_positions_beyond_32_bits(on: Framework) -> None:
     cache, far = on.causal(sequences=64, capacity=4), 1 << 40
     on.step(cache, [far], 63, [1])
