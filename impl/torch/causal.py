@@ -106,9 +106,9 @@ class CausalCache(CausalCacheBase):
         """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
+        if current.cells is None:  # of the largest form, so nothing to keep
+            return self.allocate_mask(padded, width).fill_(-torch.inf)
         mask = self.reuse_mask(padded, width)
-        if current.cells is None:
-            return mask.fill_(-torch.inf)
         limits = upload(self.compute_limits(current.batch), mask.device)
         table = self.table.read(self.cells)
         alone = len(current.batch.owners) == 1
@@ -120,7 +120,10 @@ class CausalCache(CausalCacheBase):
         Fresh memory takes twice as long to write, for the system hands it out page by
         page."""
         needed = rows * round_up(columns, self.kernels.alignment)
-        if self.mask_memory.numel() < needed:
+        memory = self.mask_memory
+        # What was made in inference mode may not be written outside of it.
+        frozen = memory.is_inference() and not torch.is_inference_mode_enabled()
+        if frozen or memory.numel() < needed:
             self.mask_memory = self.mask_like.new_empty(needed)
         return self.mask_memory[:needed].view(rows, -1)[:, :columns]
 

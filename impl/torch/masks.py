@@ -30,6 +30,9 @@ def make_band(
     and copies of these cost no more than writing them.
     """
     width = before + length
+    never = False if like.dtype == torch.bool else -torch.inf
+    if not length:
+        return like.new_full((rows, width), never)
     behind = torch.arange(width - 1, -length, -1, device=like.device)  # query - column
     line = behind >= 0
     if window is not None and width > window:
@@ -38,7 +41,6 @@ def make_band(
     order = torch.arange(length - 1, -1, -1, device=like.device)
     if rows == length:
         return stretches.index_select(0, order)
-    never = False if like.dtype == torch.bool else -torch.inf
     band = like.new_full((rows, width), never)
     torch.index_select(stretches, 0, order, out=band[:length])
     return band

@@ -111,6 +111,25 @@ def test_one_mask_serves_all_layers(on: Framework) -> None:
     assert cache.get(0)[2] is not mask
 
 
+def test_a_mask_made_in_inference_mode_hinders_none_outside(on: Framework) -> None:
+    cache = on.causal()
+    cache.forward([0, 1], [0, 0])
+    cache.put(0, *on.feed([0, 1]))
+    with torch.inference_mode():
+        cache.get(0)
+    cache.remove(0, 0, None)
+    assert on.step(cache, [0, 1]) == [[0], [0, 1]]
+
+
+def test_the_mask_of_a_reserved_pass_is_not_kept(on: Framework) -> None:
+    cache = on.causal()
+    on.step(cache, [0])
+    cache.forward(range(8), [0] * 8, reserve=True)
+    reserved = cache.get(0)[2].numel()
+    on.step(cache, [1])
+    assert cache.get(0)[2].untyped_storage().nbytes() < 4 * reserved
+
+
 def test_unused_memory_holds_what_was_asked_for(on: Framework) -> None:
     cache = on.causal(fill=torch.nan, cache_padding=8)
     on.step(cache, [0, 1])
