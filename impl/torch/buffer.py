@@ -55,6 +55,15 @@ class TwinBuffer(Buffer):
         return self.tensor.as_strided(size, strides, begin * self.dim)
 
 
+def copy_into(places: Pair, pair: Pair) -> None:
+    """In one call, but where a gradient flows: that call has none."""
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (*places, *pair)):
+        places[0].copy_(pair[0])
+        places[1].copy_(pair[1])
+    else:
+        torch._foreach_copy_(places, pair)
+
+
 def clone(pair: Pair) -> Pair:
     return pair[0].clone(), pair[1].clone()
 

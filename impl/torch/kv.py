@@ -6,7 +6,7 @@ import torch
 
 from impl.shared.kv import KVCacheBase
 from impl.shared.memory import Linear, compute_capacity
-from impl.torch.buffer import Buffer, Pair, clone, get_bytes
+from impl.torch.buffer import Buffer, Pair, clone, copy_into, get_bytes
 from impl.torch.masks import BOOLEAN, make_band
 
 
@@ -43,8 +43,7 @@ class LinearMemory(Linear):
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        places = keys.take(begin, end), values.take(begin, end)
-        torch._foreach_copy_(places, arrays)
+        copy_into((keys.take(begin, end), values.take(begin, end)), arrays)
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None

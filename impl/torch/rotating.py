@@ -6,7 +6,7 @@ import torch
 
 from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
-from impl.torch.buffer import Pair, TwinBuffer, clone, get_bytes
+from impl.torch.buffer import Pair, TwinBuffer, clone, copy_into, get_bytes
 from impl.torch.masks import BOOLEAN, make_band
 
 
@@ -48,8 +48,7 @@ class RingMemory(Ring):
         slot = begin % self.capacity
         keys, values = self.buffers
         if end - begin == 1:
-            places = keys.take_pair(slot), values.take_pair(slot)
-            torch._foreach_copy_(places, arrays)
+            copy_into((keys.take_pair(slot), values.take_pair(slot)), arrays)
         else:
             self.write_chunk(keys, slot, arrays[0])
             self.write_chunk(values, slot, arrays[1])
