@@ -102,14 +102,17 @@ def compare(
 ) -> None:
     """Ours beside released caches and beside the bare limit."""
     on_cuda = device == "cuda"
-    frameworks = frameworks or (("torch",) if on_cuda else ("torch", "mlx"))
-    dtypes = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
+    asked = frameworks
+    frameworks = asked or (("torch",) if on_cuda else ("torch", "mlx"))
+    precisions = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
     pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
     console = Console()
     with console.status("") as status:
         for framework in frameworks:
-            for case in list_all(framework, device, dtypes, forms or list(HEADS), pools):
+            for case in list_all(
+                framework, device, precisions, forms or list(HEADS), pools
+            ):
                 if not workloads or case.workload in workloads:
                     status.update(f"{len(outcomes) + 1}: {case.describe()}")
                     outcomes.append(measure(case, rounds))
@@ -118,7 +121,8 @@ def compare(
         own = [outcome for outcome in outcomes if outcome.case.framework == framework]
         console.print(report.make_table(framework, own))
     # On a GPU times are measured; ci/bench/kernels.py has its bars.
-    verdicts = [] if on_cuda else judge(outcomes)
+    every = not (asked or workloads or dtypes or forms)
+    verdicts = [] if on_cuda else judge(outcomes, every)
     if verdicts:
         console.print(report.make_verdicts(verdicts))
     if path:
@@ -150,8 +154,9 @@ def list_all(
 def open_side(framework: str, device: str, dtype: str, heads: int) -> Any:
     """Imports only what is asked for."""
     if framework == "torch":
-        from ci.bench.speed.on_torch import TorchSide
+        from ci.bench.speed.on_torch import TorchSide, prepare
 
+        prepare()
         return TorchSide(device, dtype, heads)
     from ci.bench.speed.on_mlx import MLXSide
 

@@ -42,7 +42,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.dtype, self.fill = dtype, fill
         self.mask_dtype, self.unseen = mask, mx.array(-mx.inf, mask)
-        integer = {2: mx.int16, 4: mx.int32}[mask.size]
+        integer = {2: mx.int16, 4: mx.int32, 8: mx.int64}[mask.size]
         self.never = np.array(self.unseen.view(integer))  # its bits
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]

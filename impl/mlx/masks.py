@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+CPU = mx.Device(mx.cpu)
+
 
 def make_band(
     length: int, rows: int, before: int, window: int | None, dtype: mx.Dtype
@@ -15,8 +17,9 @@ def make_band(
     a floating type (0 where seen, -inf elsewhere).
 
     Each row is the row above it moved one to the right. So all are stretches of one line,
-    and only that is computed: what is returned is a view of it, with `rows` + `width`
-    numbers of memory. Attention takes no longer with it.
+    and only that is computed: on the CPU what is returned is a view of it, with `rows` +
+    `width` numbers of memory, and attention takes no longer with it. Elsewhere, or with
+    rows of padding, stretches are copied: kernels may want rows one behind the other.
     """
     width = before + length
     behind = mx.arange(width - 1, -length, -1)  # query - column
@@ -25,8 +28,11 @@ def make_band(
         line = line & (behind < window)
     if dtype != mx.bool_:
         line = mx.where(line, mx.array(0, dtype), mx.array(-mx.inf, dtype))
-    band = mx.as_strided(line, (length, width), (-1, 1), length - 1)
-    if rows == length:
-        return band
-    never = False if dtype == mx.bool_ else -mx.inf
-    return mx.concatenate([band, mx.full((rows - length, width), never, dtype)])
+    if rows == length and mx.default_device() == CPU:
+        return mx.as_strided(line, (length, width), (-1, 1), length - 1)
+    # Behind the line nothing is seen.
+    never = mx.full((width,), False if dtype == mx.bool_ else -mx.inf, dtype)
+    padded = mx.concatenate([line, never])
+    stretches = mx.as_strided(padded, (length + width, width), (1, 1))
+    begins = [*range(length - 1, -1, -1), *[length + width - 1] * (rows - length)]
+    return mx.take(stretches, mx.array(begins), axis=0)

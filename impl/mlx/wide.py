@@ -3,7 +3,7 @@
 On the CPU, MLX copies between strided arrays number by number. A number of 8 bytes takes
 as long as one of 2, so rows of tokens are copied as such: 512 tokens of 8 heads of 128 in
 float16 go into a buffer in half the time, 64 to scattered cells too. On a GPU this has
-nothing to give, and MLX does not scatter 8 bytes there.
+nothing to give, and MLX does not scatter 8 bytes there. No gradient flows through it.
 """
 
 from __future__ import annotations

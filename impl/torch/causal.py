@@ -116,9 +116,11 @@ class CausalCache(CausalCacheBase):
         return mask
 
     def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:
-        """Memory for the mask of a pass: that of an earlier one, if it is large enough.
-        Fresh memory takes twice as long to write, for the system hands it out page by
-        page."""
+        """Memory for the mask of a pass: on the CPU that of an earlier one, if that is
+        large enough. Fresh memory takes several times as long to write there, for the
+        system hands it out page by page; on CUDA torch keeps it anyway."""
+        if self.mask_like.device.type != "cpu":
+            return self.allocate_mask(rows, columns)
         needed = rows * round_up(columns, self.kernels.alignment)
         memory = self.mask_memory
         # What was made in inference mode may not be written outside of it.

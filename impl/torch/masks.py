@@ -7,12 +7,12 @@ import torch
 BOOLEAN = torch.empty(0, dtype=torch.bool)
 """Stands for boolean masks on the CPU."""
 
-INTEGERS = {2: torch.int16, 4: torch.int32}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By their bytes."""
 
 NEVER = {
     dtype: torch.tensor(-torch.inf, dtype=dtype).view(INTEGERS[dtype.itemsize]).item()
-    for dtype in (torch.float16, torch.bfloat16, torch.float32)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
 """The bits of -inf."""
 

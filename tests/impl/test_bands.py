@@ -76,3 +76,12 @@ def test_a_band_takes_the_memory_of_a_line() -> None:
     band = on_mlx.make_band(512, 512, 1 << 15, None, mx.float32)
     mx.eval(band)
     assert mx.get_active_memory() - before < 1 << 20
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float16"])
+def test_elsewhere_a_band_is_written(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the device is not the CPU, which is only said to be so here."""
+    kind = mx.bool_ if dtype == "bool" else mx.float16
+    wanted = np.array(on_mlx.make_band(5, 5, 4, 3, kind))
+    monkeypatch.setattr(on_mlx, "CPU", mx.Device(mx.gpu))
+    assert np.array_equal(np.array(on_mlx.make_band(5, 5, 4, 3, kind)), wanted)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from impl.shared.causal import Sizes
+from impl.torch.causal import CausalCache
 from impl.torch.kv import KVCache
 from impl.torch.rotating import RotatingCache
 
@@ -45,3 +47,16 @@ def test_without_gradients_none_is_recorded(feed: Feed) -> None:
     with torch.no_grad():
         keys, _ = cache.update(*tokens)
     assert not keys.requires_grad
+
+
+def test_keys_that_carry_a_gradient_can_be_turned() -> None:
+    """More of them than are turned at a time."""
+    cache = CausalCache(Sizes(1, 4096, 4096))
+    keys = torch.randn(1, 1, 3000, 4, requires_grad=True)
+    cache.forward(range(3000), [0] * 3000)
+    cache.put(0, keys, keys)
+    cache.remove(0, 10, 20)
+    cache.forward([2990], [0])
+    cache.put(0, keys[:, :, :1], keys[:, :, :1])
+    cache.get(0)[0].sum().backward()
+    assert keys.grad is not None and keys.grad.abs().sum() > 0

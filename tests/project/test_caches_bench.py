@@ -24,14 +24,8 @@ K = workloads.K
 @pytest.fixture(params=["torch", "mlx"])
 def side(request: pytest.FixtureRequest) -> Any:
     if request.param == "torch":
-        import torch
-
-        enabled, threads = torch.is_grad_enabled(), torch.get_num_threads()
-        yield on_torch.TorchSide("cpu", "float16", 2)
-        torch.set_grad_enabled(enabled)
-        torch.set_num_threads(threads)
-    else:
-        yield on_mlx.MLXSide("cpu", "float32", 2)
+        return on_torch.TorchSide("cpu", "float16", 2)
+    return on_mlx.MLXSide("cpu", "float32", 2)
 
 
 def run(contender: Contender, times: int = 2) -> Any:
@@ -119,12 +113,18 @@ def test_the_worst_case_decides_a_bar() -> None:
     peer = "transformers static"
     fast = make_outcome({"ours": [1.0], peer: [2.0]})
     slow = make_outcome({"ours": [3.0], peer: [2.0]}, context=64 * K)
-    (verdict,) = bars.judge([fast])
+    (verdict,) = bars.judge([fast], False)
     assert verdict.holds and verdict.worst == 0.5
-    (verdict,) = bars.judge([fast, slow])
+    (verdict,) = bars.judge([fast, slow], False)
     assert not verdict.holds
     assert verdict.worst == 1.5
     assert "65,536" in verdict.case
+
+
+def test_a_bar_that_nothing_was_measured_for_does_not_hold() -> None:
+    verdicts = bars.judge([make_outcome({"ours": [1.0], "renamed": [2.0]})], True)
+    assert len(verdicts) == len(bars.BARS)
+    assert not any(verdict.holds for verdict in verdicts)
 
 
 def test_growth_is_judged_between_the_pools() -> None:
@@ -132,11 +132,11 @@ def test_growth_is_judged_between_the_pools() -> None:
         case = Case("unified step", "mlx", "float16", 8, (("cells", cells),), list)
         return Outcome(case, {"ours": [time]}, {"ours": "ours"})
 
-    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 129.0)])
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 129.0)], False)
     assert verdict.holds
-    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 131.0)])
+    (verdict,) = bars.judge([step(4096, 100.0), step(1 << 20, 131.0)], False)
     assert not verdict.holds
-    assert bars.judge([step(4096, 100.0)]) == []
+    assert bars.judge([step(4096, 100.0)], False) == []
 
 
 def test_a_slow_cache_is_measured_as_slow() -> None:

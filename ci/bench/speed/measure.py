@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-Role = Literal["ours", "peer", "limit"]
-"""limit: what the framework takes to move the same bytes, without a cache around it."""
+Role = Literal["ours", "also", "peer", "limit"]
+"""also: ours, in a way that costs more. limit: what the framework takes to move the same
+bytes, without a cache around it."""
 
 ROUND = 0.01
 """Seconds that a round of one contender should last at least."""
@@ -84,13 +85,12 @@ class Outcome:
         names = [name for name, its in self.roles.items() if its == role]
         return min(names, key=self.get_time) if names else None
 
-    def get_ratio(self, to: str | None) -> float | None:
-        """Our time over that of another contender, if there is one: the median of the
-        rounds' ratios, for what slows one down for a while slows the other too."""
-        ours = self.get_best("ours")
-        if ours is None or to not in self.rounds:
+    def get_ratio(self, to: str | None, of: str = "ours") -> float | None:
+        """The time of one contender over that of another, if there are both: the median
+        of the rounds' ratios, for what slows one down for a while slows the other too."""
+        if of not in self.rounds or to not in self.rounds:
             return None
-        pairs = zip(self.rounds[ours], self.rounds[to], strict=True)
+        pairs = zip(self.rounds[of], self.rounds[to], strict=True)
         return median(own / other for own, other in pairs)
 
 

@@ -26,13 +26,17 @@ else:
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
+def prepare() -> None:
+    """For the whole process: what whoever generates tokens does."""
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+
+
 class TorchSide:
     """heads: of K and V."""
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         self.device, self.dtype, self.heads = device, DTYPES[dtype], heads
-        torch.set_num_threads(1)
-        torch.set_grad_enabled(False)  # as whoever generates tokens does
 
     def wait(self) -> None:
         if self.device == "cuda":
@@ -124,8 +128,12 @@ class TorchSide:
     def unified_mask(self, rows: int, width: int) -> Make:
         cache = self.open(Sizes(1, width, width))
         open_filled(cache, width - rows, rows)
-        ours = Contender("ours", "ours", lambda: cache.make_mask(cache.get_pass()))
-        return [ours, *self.mask(rows, width, "additive")[1:]]
+        kept = torch.empty((rows, width), dtype=self.dtype, device=self.device)
+        return [
+            Contender("ours", "ours", lambda: cache.make_mask(cache.get_pass())),
+            *self.mask(rows, width, "additive")[1:-1],
+            Contender("bare write", "limit", lambda: kept.fill_(1)),
+        ]
 
     def open(self, sizes: Sizes) -> CausalCache:
         like = torch.empty(0, dtype=self.dtype, device=self.device)

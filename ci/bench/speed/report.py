@@ -48,7 +48,7 @@ def make_verdicts(verdicts: Sequence[Verdict]) -> Table:
         table.add_column(name, justify="left" if name in ("bar", "in") else "right")
     for verdict in verdicts:
         mark = "✓" if verdict.holds else "✗"
-        row = (f"{verdict.bound:.2f}", f"{verdict.worst:.2f} {mark}", verdict.case)
+        row = (f"{verdict.bound:.2f}", f"{say_ratio(verdict.worst)} {mark}", verdict.case)
         table.add_row(verdict.bar, *row)
     return table
 
@@ -86,7 +86,7 @@ def make_report(
             {
                 "bar": verdict.bar,
                 "at_most": verdict.bound,
-                "worst": round(verdict.worst, 4),
+                "worst": verdict.worst and round(verdict.worst, 4),
                 "case": verdict.case,
                 "holds": verdict.holds,
             }

@@ -12,7 +12,7 @@ from impl.torch.rope import Rope
 class TritonKernels:
     """On CUDA, or on the CPU in Triton's interpreter; see `impl.torch.kernels.Kernels`.
 
-    An index is an int64 tensor of cells.
+    An index is an int64 tensor of cells. No gradient flows through a kernel.
     """
 
     alignment = 16
@@ -26,6 +26,8 @@ class TritonKernels:
     def scatter(
         self, pools: Pair, tokens: Pair, index: torch.Tensor, permuted: bool
     ) -> None:
+        if torch.is_grad_enabled() and any(array.requires_grad for array in tokens):
+            raise ValueError("no gradient flows through these kernels: use torch.no_grad")
         with on_device_of(index):
             copies.copy(pools, tokens, index, permuted, to_pool=True)
 

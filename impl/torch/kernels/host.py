@@ -23,7 +23,8 @@ class HostKernels(PlainKernels):
 
     def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
         tokens = keys.shape[3] if isinstance(index, slice) else len(index)
-        if keys[..., 0].numel() // keys.shape[3] * tokens <= BLOCK:
+        few = keys[..., 0].numel() // keys.shape[3] * tokens <= BLOCK
+        if few or keys.requires_grad:  # blocks are written in place
             super().turn(keys, index, rope, distance)
             return
         for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
