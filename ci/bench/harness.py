@@ -4,8 +4,9 @@
 
 A step is one operation of a program. For each backend and kind, in one process pinned to
 one core, in rounds in which all is measured one after the other on other programs than
-before; reported are medians of the rounds. All times are those of the process, of all its
-threads (time.process_time), so that what others take from the core does not count.
+before; reported are medians of the rounds. On a CPU all times are those of the process,
+of all its threads (time.process_time), so that what others take from the core does not
+count; on a GPU, for which the process waits, those of the clock.
 
 Steps per second:
 

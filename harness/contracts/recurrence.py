@@ -105,7 +105,7 @@ class Recurrence:
     def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
         """conv and delta after `tags`. done: see `compute_delta`."""
         arrays = self.arrays
-        conv = arrays.from_numpy(self.compute_conv(tags), self.dtype)
+        conv = arrays.from_numpy(self.compute_conv(tags).copy(), self.dtype)
         return conv, arrays.from_numpy(self.compute_delta(tags, done), "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:

@@ -67,7 +67,8 @@ class PositionReader:
         content = b"".join([self.stored[place] for place in places])
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.frombuffer(content, np.float32).reshape(shape).swapaxes(0, 1)[None]
-        values = self.values.get_vectors(tags)
+        keys = np.array(keys, order="C")  # whoever gets it may keep it, and write to it
+        values = self.values.get_vectors(list(tags))
         from_numpy = self.arrays.from_numpy
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
 
