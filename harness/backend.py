@@ -35,7 +35,7 @@ class Arrays(Protocol):
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
         """An array of this framework with the same shape, in "float32", "float16" or
-        "bfloat16"."""
+        "bfloat16". May share memory with `array`."""
 
     def to_numpy(self, array: Array) -> npt.NDArray[Any]:
         """The content as numpy: float32 for floating types, bool for bool. May share

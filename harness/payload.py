@@ -139,8 +139,10 @@ class Table:
         return split_tokens(self.vectors)
 
     def spells(self, array: F32, tags: Sequence[Any]) -> bool:
-        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens."""
-        right = b"".join([self.spelled[tag] for tag in tags])
+        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens, which
+        none does of an unknown tag."""
+        spelled = self.spelled
+        right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
         content: bytes = array[0].swapaxes(0, 1).tobytes()
         return content == right
 

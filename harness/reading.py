@@ -41,6 +41,7 @@ class Reader:
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
+        tags = list(tags)  # copies: an array of the framework may share their memory
         return (
             self.arrays.from_numpy(self.keys.get_vectors(tags), self.dtype),
             self.arrays.from_numpy(self.values.get_vectors(tags), self.dtype),
@@ -226,20 +227,24 @@ def get_seen(
 MOST_KEPT = 12
 """Pairs of arrays under watch at a time: the latest."""
 
+Content = tuple[tuple[int, ...], bytes]
+"""The shape of an array, and what it holds."""
+
 
 class Promises:
     """Arrays that went to a cache or came from it, and what they held then."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        self.kept: list[tuple[str, str, str, list[Array], list[bytes]]] = []
+        self.kept: list[tuple[str, str, str, list[Array], list[Content]]] = []
 
     def keep(
         self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
     ) -> None:
         """Remembers what the arrays hold that the operation `name` of `cache` returned,
         or "was given"."""
-        content = [self.arrays.to_numpy(array).tobytes() for array in pair]
+        floats = [self.arrays.to_numpy(array) for array in pair]
+        content = [(array.shape, array.tobytes()) for array in floats]
         self.kept.append((cache, name, how, list(pair), content))
         del self.kept[:-MOST_KEPT]
 
@@ -247,8 +252,9 @@ class Promises:
         """Raises Broken("alias") if an array of a concerned cache has changed."""
         for cache, name, how, arrays, content in self.kept:
             if concerned(cache):
-                for array, held in zip(arrays, content, strict=True):
-                    if not holds(self.arrays.to_numpy(array), held):
+                for array, (shape, held) in zip(arrays, content, strict=True):
+                    now = self.arrays.to_numpy(array)
+                    if now.shape != shape or not holds(now, held):
                         raise Broken(
                             "alias",
                             f"an array that {name} {how} has changed before it was"

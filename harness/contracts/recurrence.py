@@ -105,8 +105,10 @@ class Recurrence:
     def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
         """conv and delta after `tags`. done: see `compute_delta`."""
         arrays = self.arrays
+        # Copies: an array of the framework may share their memory, and be written.
         conv = arrays.from_numpy(self.compute_conv(tags).copy(), self.dtype)
-        return conv, arrays.from_numpy(self.compute_delta(tags, done), "float32")
+        delta = self.compute_delta(tags, done).copy()
+        return conv, arrays.from_numpy(delta, "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list

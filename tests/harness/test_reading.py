@@ -10,6 +10,7 @@ import pytest
 
 from harness.backend import Alignment, Backend
 from harness.contracts.base import Broken
+from harness.contracts.recurrence import Recurrence
 from harness.reading import Promises, Reader, get_rows, holds
 from reference.token import Token
 
@@ -42,6 +43,29 @@ def test_a_guess_is_not_taken_for_what_is_there(
 ) -> None:
     likely = [Token(5, 0), Token(6, 1), Token(7, 2)]
     assert reader.read(feed(reader, *tags), "update", likely) == list(tags)
+
+
+def test_a_key_whose_tag_no_value_can_have_is_said_in_words(backend: Backend) -> None:
+    config = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 1}
+    reader = Reader(backend, config, 10)
+    keys = np.array(reader.keys.vectors[:, :, [20]])
+    values = np.array(reader.values.vectors[:, :, [3]])
+    assert reader.read((keys, values), "update") == ["the key of 20 with the value of 3"]
+
+
+def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> None:
+    reader.arrays.from_numpy = lambda array, dtype: array  # type: ignore[method-assign]
+    config = {"dtype": "float32", "heads": 2, "key_dim": 4, "value_dim": 6}
+    recurrence = Recurrence(reader.arrays, reader.keys, {**config, "conv_width": 3})
+    for which in range(2):
+        pair = reader.feed(range(5, 7))
+        pair[which][0, 1, 0, 0] = 0.25
+        assert reader.read(pair, "update") != [5, 6]
+        assert reader.read(reader.feed([5, 6]), "update") == [5, 6]
+        state = recurrence.compute((5, 6), 0)
+        state[which][0, 1, 0] = 9
+        assert recurrence.read(state, "read") != [5, 6]
+        assert recurrence.read(recurrence.compute((5, 6), 0), "read") == [5, 6]
 
 
 def test_an_array_holds_its_numbers_whatever_their_bytes() -> None:
@@ -238,3 +262,12 @@ def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
     assert caught.value.what == "alias"
     promises.drop("a")
     promises.check()
+
+
+def test_an_array_that_gets_another_shape_breaks_its_promise(backend: Backend) -> None:
+    promises = Promises(backend.arrays)
+    keys, values = np.ones((1, 1, 2, 4), np.float32), np.ones((1, 1, 2, 4), np.float32)
+    promises.keep("a", "view", (keys, values))
+    keys.shape = 2, 4
+    with pytest.raises(Broken, match=r"view .*has changed"):
+        promises.check()

@@ -3,6 +3,7 @@ apart, exactly where nothing was turned and within tolerance where it was."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,24 @@ def test_numbers_of_another_width_are_read_too() -> None:
     assert reader.read(pair, {4: 2, 9: 3}, {}, "get") == [(2, 4), (3, 9)]
     pair[0][0, 1, 1, 0] += 1e-12
     assert reader.read(pair, {4: 2, 9: 3}, {}, "get")[1] != (3, 9)
+
+
+@pytest.mark.parametrize("tags", [range(4, 5), range(4, 6), [4], [4, 9]])
+def test_an_array_that_shares_memory_does_not_reach_what_is_right(
+    tags: Sequence[int],
+) -> None:
+    reader = make_reader()
+    reader.arrays.from_numpy = lambda array, dtype: array
+    positions = dict(zip(tags, (50, 51), strict=False))
+    right = [(at, tag) for tag, at in positions.items()]
+    for which in range(2):
+        pair = reader.feed(tags, list(positions.values()))
+        assert all(array.flags.c_contiguous for array in pair)
+        assert reader.read(pair, positions, {}, "get") == right
+        pair[which][0, 1, 0, 0] = 0.25
+        assert reader.read(pair, positions, {}, "get") != right
+    pair = reader.feed(tags, list(positions.values()))
+    assert reader.read(pair, positions, {}, "get") == right
 
 
 def test_the_places_of_a_program_have_the_tags_that_it_gives_them() -> None:
