@@ -16,17 +16,21 @@ class KVCacheBase(LayerCache):
 
     def update(self, keys: Any, values: Any) -> Arrays:
         """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
-        length = keys.shape[2]
-        self.write(self.offset, (keys, values))
+        begin, length = self.offset, keys.shape[2]
+        self.put(begin, begin + length, (keys, values))
         self.advance(length)
-        return self.memory.read(0, self.offset)
+        return self.memory.read(0, begin + length)
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
-        memory, end = self.memory, position + arrays[0].shape[2]
-        memory.secure(position, end)
-        memory.reserve(arrays, position, end)
-        memory.write(position, end, arrays)
+        self.put(position, position + arrays[0].shape[2], arrays)
+
+    def put(self, begin: int, end: int, arrays: Arrays) -> None:
+        memory = self.memory
+        if memory.named:
+            memory.secure(begin, end)
+        memory.reserve(arrays, begin, end)
+        memory.write(begin, end, arrays)
 
     def view(self) -> Arrays | None:
         """K and V of all tokens; None if there are none."""

@@ -85,10 +85,9 @@ class Memory(ABC):
 
     def secure(self, begin: int, end: int) -> None:
         """Before a write to [begin, end): snapshots that it would change copy first."""
-        if self.named:
-            for snapshot in list(self.named):
-                if self.touches(snapshot, begin, end):
-                    snapshot.own()
+        for snapshot in list(self.named):
+            if self.touches(snapshot, begin, end):
+                snapshot.own()
 
     def secure_all(self) -> None:
         """Before all memory goes."""

@@ -8,6 +8,9 @@ import torch
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
+# Looked up once: a step is so short that this counts.
+copy_both, is_grad_enabled = torch._foreach_copy_, torch.is_grad_enabled
+
 
 class Buffer:
     """A tensor [batch, heads, room, dim], and views of some of its tokens.
@@ -17,9 +20,10 @@ class Buffer:
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+        self.tensor, self.view = tensor, tensor.as_strided
         self.batch, self.heads, self.room, self.dim = tensor.shape
         self.strides = tensor.stride()
+        self.token = (self.batch, self.heads, 1, self.dim)
 
     @classmethod
     def allocate(cls, like: torch.Tensor, room: int, fill: float | None) -> Self:
@@ -32,7 +36,11 @@ class Buffer:
     def take(self, begin: int, end: int) -> torch.Tensor:
         """The tokens [begin, end): the same as `tensor[:, :, begin:end]`."""
         size = (self.batch, self.heads, end - begin, self.dim)
-        return self.tensor.as_strided(size, self.strides, begin * self.dim)
+        return self.view(size, self.strides, begin * self.dim)
+
+    def take_token(self, place: int) -> torch.Tensor:
+        """One of them: [batch, heads, 1, dim]."""
+        return self.view(self.token, self.strides, place * self.dim)
 
 
 class TwinBuffer(Buffer):
@@ -46,22 +54,22 @@ class TwinBuffer(Buffer):
 
     def take_pair(self, slot: int) -> torch.Tensor:
         """The token in this slot of either half: [batch, heads, 2, dim]."""
-        return self.tensor.as_strided(self.pair, self.pair_strides, slot * self.dim)
+        return self.view(self.pair, self.pair_strides, slot * self.dim)
 
     def take_both(self, begin: int, end: int) -> torch.Tensor:
         """The slots [begin, end) of either half: [batch, heads, 2, tokens, dim]."""
         size = (*self.pair[:3], end - begin, self.dim)
         strides = (*self.pair_strides[:3], self.dim, 1)
-        return self.tensor.as_strided(size, strides, begin * self.dim)
+        return self.view(size, strides, begin * self.dim)
 
 
 def copy_into(places: Pair, pair: Pair) -> None:
     """In one call, but where a gradient flows: that call has none."""
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (*places, *pair)):
+    if is_grad_enabled() and any(one.requires_grad for one in (*places, *pair)):
         places[0].copy_(pair[0])
         places[1].copy_(pair[1])
     else:
-        torch._foreach_copy_(places, pair)
+        copy_both(places, pair)
 
 
 def clone(pair: Pair) -> Pair:

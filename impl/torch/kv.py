@@ -43,7 +43,11 @@ class LinearMemory(Linear):
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        copy_into((keys.take(begin, end), values.take(begin, end)), arrays)
+        if end - begin == 1:
+            places = keys.take_token(begin), values.take_token(begin)
+        else:
+            places = keys.take(begin, end), values.take(begin, end)
+        copy_into(places, arrays)
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
