@@ -8,22 +8,24 @@ import torch
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
-# Looked up once: a step is so short that this counts.
-copy_both, is_grad_enabled = torch._foreach_copy_, torch.is_grad_enabled
+
+AHEAD = 64
+"""Tokens whose views are made at a time."""
 
 
 class Buffer:
     """A tensor [batch, heads, room, dim], and views of some of its tokens.
 
-    A step makes four such views, and what they cost is half of what it takes: by strides
-    one costs half as much as by an index, for there is no index to read.
+    What a step takes is mostly what its views take. By strides one costs half as much as
+    by an index, for there is no index to read; and views of the next tokens, one of which
+    each step writes to, cost a quarter if many are made in one call.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.view = tensor, tensor.as_strided
+        self.tensor = tensor
         self.batch, self.heads, self.room, self.dim = tensor.shape
         self.strides = tensor.stride()
-        self.token = (self.batch, self.heads, 1, self.dim)
+        self.first, self.ahead = 0, ()  # views of the tokens from `first` on
 
     @classmethod
     def allocate(cls, like: torch.Tensor, room: int, fill: float | None) -> Self:
@@ -36,11 +38,18 @@ class Buffer:
     def take(self, begin: int, end: int) -> torch.Tensor:
         """The tokens [begin, end): the same as `tensor[:, :, begin:end]`."""
         size = (self.batch, self.heads, end - begin, self.dim)
-        return self.view(size, self.strides, begin * self.dim)
+        return self.tensor.as_strided(size, self.strides, begin * self.dim)
 
     def take_token(self, place: int) -> torch.Tensor:
-        """One of them: [batch, heads, 1, dim]."""
-        return self.view(self.token, self.strides, place * self.dim)
+        """One of them: [batch, heads, 1, dim]. Not for where a gradient flows."""
+        at = place - self.first
+        if not 0 <= at < len(self.ahead):
+            self.first, at = place, 0
+            self.ahead = self.split(place, min(place + AHEAD, self.room))
+        return self.ahead[at]
+
+    def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
+        return self.take(begin, end).split(1, dim=2)
 
 
 class TwinBuffer(Buffer):
@@ -48,28 +57,29 @@ class TwinBuffer(Buffer):
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor)
-        self.pair = (self.batch, self.heads, 2, self.dim)
-        half = self.room // 2 * self.dim
-        self.pair_strides = (*self.strides[:2], half, 1)
+        self.room //= 2
 
-    def take_pair(self, slot: int) -> torch.Tensor:
-        """The token in this slot of either half: [batch, heads, 2, dim]."""
-        return self.view(self.pair, self.pair_strides, slot * self.dim)
+    def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
+        """Each the token in one slot of either half: [batch, heads, 2, dim]."""
+        return self.take_both(begin, end).unbind(dim=3)
 
     def take_both(self, begin: int, end: int) -> torch.Tensor:
         """The slots [begin, end) of either half: [batch, heads, 2, tokens, dim]."""
-        size = (*self.pair[:3], end - begin, self.dim)
-        strides = (*self.pair_strides[:3], self.dim, 1)
-        return self.view(size, strides, begin * self.dim)
+        size = (self.batch, self.heads, 2, end - begin, self.dim)
+        strides = (*self.strides[:2], self.room * self.dim, self.dim, 1)
+        return self.tensor.as_strided(size, strides, begin * self.dim)
 
 
-def copy_into(places: Pair, pair: Pair) -> None:
-    """In one call, but where a gradient flows: that call has none."""
-    if is_grad_enabled() and any(one.requires_grad for one in (*places, *pair)):
-        places[0].copy_(pair[0])
-        places[1].copy_(pair[1])
-    else:
-        copy_both(places, pair)
+def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:
+    """Whether one flows through a write of the arrays."""
+    return torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (buffers[0].tensor, buffers[1].tensor, *arrays)
+    )
+
+
+def copy_both(places: Pair, arrays: Pair) -> None:
+    """In one call, which has no gradient."""
+    torch._foreach_copy_(places, arrays)
 
 
 def clone(pair: Pair) -> Pair:

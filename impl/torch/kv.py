@@ -6,7 +6,7 @@ import torch
 
 from impl.shared.kv import KVCacheBase
 from impl.shared.memory import Linear, compute_capacity
-from impl.torch.buffer import Buffer, Pair, clone, copy_into, get_bytes
+from impl.torch.buffer import Buffer, Pair, clone, copy_both, get_bytes, has_gradient
 from impl.torch.masks import BOOLEAN, make_band
 
 
@@ -43,11 +43,11 @@ class LinearMemory(Linear):
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        if end - begin == 1:
-            places = keys.take_token(begin), values.take_token(begin)
+        if end - begin == 1 and not has_gradient(self.buffers, arrays):
+            copy_both((keys.take_token(begin), values.take_token(begin)), arrays)
         else:
-            places = keys.take(begin, end), values.take(begin, end)
-        copy_into(places, arrays)
+            keys.take(begin, end).copy_(arrays[0])
+            values.take(begin, end).copy_(arrays[1])
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None

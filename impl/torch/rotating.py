@@ -6,7 +6,7 @@ import torch
 
 from impl.shared.memory import Ring, compute_capacity
 from impl.shared.rotating import RotatingCacheBase
-from impl.torch.buffer import Pair, TwinBuffer, clone, copy_into, get_bytes
+from impl.torch.buffer import Pair, TwinBuffer, clone, copy_both, get_bytes, has_gradient
 from impl.torch.masks import BOOLEAN, make_band
 
 
@@ -47,8 +47,8 @@ class RingMemory(Ring):
         assert self.buffers is not None
         slot = begin % self.capacity
         keys, values = self.buffers
-        if end - begin == 1:
-            copy_into((keys.take_pair(slot), values.take_pair(slot)), arrays)
+        if end - begin == 1 and not has_gradient(self.buffers, arrays):
+            copy_both((keys.take_token(slot), values.take_token(slot)), arrays)
         else:
             self.write_chunk(keys, slot, arrays[0])
             self.write_chunk(values, slot, arrays[1])
