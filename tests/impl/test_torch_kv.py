@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from impl.torch.kv import KVCache
 
@@ -258,3 +260,36 @@ def test_free_closes_captures_that_nobody_took(feed: Feed) -> None:
     cache.free()
     assert cache.take() == []
     assert len(cache.memory.named) == 0
+
+
+def test_the_views_of_the_next_tokens_are_of_this_memory(feed: Feed, see: See) -> None:
+    """They are made ahead: when the memory moves, or tokens are taken back, others are
+    needed."""
+    cache = KVCache(step=4)
+    for number in range(130):
+        cache.update(*feed(number))
+    cache.trim(100)
+    for number in range(30, 300):
+        cache.update(*feed(number))
+    assert see(cache.view()) == list(range(300))
+    cache.free()
+    cache.update(*feed(7))
+    assert see(cache.view()) == [7]
+
+
+def test_a_copy_of_a_cache_writes_to_its_own_memory(feed: Feed, see: See) -> None:
+    cache = fill(KVCache(step=64), feed, 3)
+    cache.update(*feed(3))
+    other = copy.deepcopy(cache)
+    other.update(*feed(50))
+    cache.update(*feed(4))
+    assert see(cache.view()) == [0, 1, 2, 3, 4]
+    assert see(other.view()) == [0, 1, 2, 3, 50]
+
+
+def test_steps_in_and_out_of_inference_mode(feed: Feed, see: See) -> None:
+    cache = fill(KVCache(step=64), feed, 2)
+    for number in range(2, 8):
+        with torch.inference_mode(number % 2 == 0):
+            cache.update(*feed(number))
+    assert see(cache.view()) == list(range(8))
