@@ -47,16 +47,20 @@ def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
     owner, low, high = limits
     if len(owner) == 1:
         return Sight(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
-    if (owner == owner[0]).all() and (bits & owner[0]).all():
-        band = compute_band(positions, low, high)
-        if band is not None:
-            return band
-    owners, first, place = np.unique(owner, return_index=True, return_inverse=True)
-    begins = place * len(positions)
-    if len(owners) == len(place):  # a row each: nothing differs
-        own = find_seen(owners, low[first], high[first], positions, bits)
-        return Sight(own.ravel(), begins)
-    groups = [np.flatnonzero(place == number) for number in range(len(owners))]
+    if (owner == owner[0]).all():
+        if (bits & owner[0]).all():
+            band = compute_band(positions, low, high)
+            if band is not None:
+                return band
+        owners, begins = owner[:1], np.zeros(len(owner), int)
+        groups = [np.arange(len(owner))]
+    else:
+        owners, first, place = np.unique(owner, return_index=True, return_inverse=True)
+        begins = place * len(positions)
+        if len(owners) == len(place):  # a row each: nothing differs
+            own = find_seen(owners, low[first], high[first], positions, bits)
+            return Sight(own.ravel(), begins)
+        groups = [np.flatnonzero(place == number) for number in range(len(owners))]
     lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
     highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
     seen = find_seen(owners, lows[:, 1], highs[:, 0], positions, bits)

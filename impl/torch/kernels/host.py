@@ -53,7 +53,8 @@ class HostKernels(PlainKernels):
         stretches = line.unfold(0, out.shape[1], 1)
         begins = torch.from_numpy(sight.begins)
         torch.index_select(stretches, 0, begins, out=out[:rows])
-        out[rows:] = -torch.inf
+        if rows < len(out):
+            out[rows:] = -torch.inf
         for patch in sight.patches:
             part = make_additive(torch.from_numpy(patch.seen), out.dtype)
             paste(out, patch.rows, patch.columns, part)
