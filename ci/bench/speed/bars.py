@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ci.bench.speed.measure import Outcome
-from ci.bench.speed.workloads import K
+from ci.bench.speed.workloads import SEQUENCES, SMALL_POOL, SMALLEST, K
 
 Ratio = Callable[[Outcome], float | None]
 
@@ -116,11 +116,13 @@ BARS = (
         {"workload": "unified mask", "rows": 512},
         best_peer,
     ),
+    Bar(
+        f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
+        1.3,
+        {"workload": "unified step"},
+        beside(SMALL_POOL),
+    ),
 )
-
-GROWTH = 1.3
-"""At most so many times longer takes a step of many sequences in the largest pool than in
-the smallest."""
 
 
 def judge(outcomes: Sequence[Outcome], every: bool) -> list[Verdict]:
@@ -137,25 +139,4 @@ def judge(outcomes: Sequence[Outcome], every: bool) -> list[Verdict]:
             verdicts.append(Verdict(bar.name, bar.bound, *max(ratios)))
         elif every:
             verdicts.append(Verdict(bar.name, bar.bound, None, "nothing was measured"))
-    return [*verdicts, *judge_growth(outcomes)]
-
-
-def judge_growth(outcomes: Sequence[Outcome]) -> list[Verdict]:
-    pools: dict[tuple[str, str, int], dict[int, float]] = {}
-    for outcome in outcomes:
-        case, ours = outcome.case, outcome.get_best("ours")
-        if case.workload == "unified step" and ours:
-            kind = case.framework, case.dtype, case.heads
-            pools.setdefault(kind, {})
-            pools[kind][int(dict(case.place)["cells"])] = outcome.get_time(ours)
-    ratios = [
-        (times[max(times)] / times[min(times)], f"{'  '.join(map(str, kind))} heads")
-        for kind, times in pools.items()
-        if len(times) > 1
-    ]
-    if not ratios:
-        return []
-    largest = max(max(times) for times in pools.values())
-    smallest = min(min(times) for times in pools.values())
-    name = f"step of 64 sequences, {largest:,} cells / {smallest:,} cells"
-    return [Verdict(name, GROWTH, *max(ratios))]
+    return verdicts

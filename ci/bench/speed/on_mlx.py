@@ -17,7 +17,7 @@ from mlx_lm.models.base import create_causal_mask
 
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
-from ci.bench.speed.workloads import DIM, Make
+from ci.bench.speed.workloads import DIM, SMALL_POOL, SMALLEST, Make
 from impl.mlx.arrays import DTYPES
 from impl.mlx.causal import CausalCache
 from impl.mlx.kv import KVCache
@@ -166,7 +166,8 @@ class MLXSide:
         return CausalCache(sizes, dtype=self.dtype, mask=self.dtype)
 
     def decode(self, cells: int) -> Make:
-        ours = Decoding(cells, self.open, self.make)
+        ours, small = (Decoding(size, self.open, self.make) for size in (cells, SMALLEST))
+        most = min(ours.most, small.most)
         rows, width = ours.get_form()
         new, pool = self.make(rows), list(self.make(cells))
         places = mx.random.permutation(width)[:rows] + (cells - width)
@@ -179,7 +180,8 @@ class MLXSide:
             mx.eval(*pool, mx.zeros((rows, width), self.dtype))
 
         return [
-            Contender("ours", "ours", run(ours.step), ours.start, ours.most),
+            Contender("ours", "ours", run(ours.step), ours.start, most),
+            Contender(SMALL_POOL, "also", run(small.step), small.start, most),
             Contender("put_along_axis, mask written", "limit", write),
         ]
 

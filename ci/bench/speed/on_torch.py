@@ -10,7 +10,7 @@ import torch
 
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
-from ci.bench.speed.workloads import DIM, Make
+from ci.bench.speed.workloads import DIM, SMALL_POOL, SMALLEST, Make
 from impl.shared.causal import Sizes
 from impl.torch.arrays import DTYPES
 from impl.torch.causal import CausalCache
@@ -140,7 +140,8 @@ class TorchSide:
         return CausalCache(sizes, like=like, mask=like)
 
     def decode(self, cells: int) -> Make:
-        ours = Decoding(cells, self.open, self.make)
+        ours, small = (Decoding(size, self.open, self.make) for size in (cells, SMALLEST))
+        most = min(ours.most, small.most)
         rows, width = ours.get_form()
         new = self.make(rows)
         keys, values = self.empty(cells), self.empty(cells)
@@ -153,7 +154,8 @@ class TorchSide:
             mask.fill_(0)
 
         return [
-            Contender("ours", "ours", ours.step, ours.start, ours.most),
+            Contender("ours", "ours", ours.step, ours.start, most),
+            Contender(SMALL_POOL, "also", small.step, small.start, most),
             Contender("index_copy_, mask written", "limit", write),
         ]
 

@@ -30,6 +30,12 @@ WORKLOADS = (
     "snapshot",
 )
 
+SMALLEST = 4 * K
+"""Cells of the smallest pool."""
+
+SMALL_POOL = f"in {SMALLEST:,} cells"
+"""The contender that does the same there."""
+
 MOVED = 4 * K
 KEPT = 16 * K
 
@@ -57,7 +63,7 @@ class Side(Protocol):
 
     def decode(self, cells: int) -> Make:
         """A token for each of SEQUENCES sequences in one pool of cells, the mask
-        included."""
+        included; beside that in a pool of SMALLEST, which sees as many."""
 
     def share(self, tokens: int) -> Make:
         """Another sequence, or cache, with the same first tokens, gets one of its own."""
