@@ -16,21 +16,18 @@ class KVCacheBase(LayerCache):
 
     def update(self, keys: Any, values: Any) -> Arrays:
         """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
-        begin, length = self.offset, keys.shape[2]
-        self.put(begin, begin + length, (keys, values))
+        length = keys.shape[2]
+        self.write(self.offset, (keys, values))
         self.advance(length)
-        return self.memory.read(0, begin + length)
+        return self.memory.read(0, self.offset)
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
-        self.put(position, position + arrays[0].shape[2], arrays)
-
-    def put(self, begin: int, end: int, arrays: Arrays) -> None:
-        memory = self.memory
+        memory, end = self.memory, position + arrays[0].shape[2]
         if memory.named:
-            memory.secure(begin, end)
-        memory.reserve(arrays, begin, end)
-        memory.write(begin, end, arrays)
+            memory.secure(position, end)
+        memory.reserve(arrays, position, end)
+        memory.write(position, end, arrays)
 
     def view(self) -> Arrays | None:
         """K and V of all tokens; None if there are none."""
