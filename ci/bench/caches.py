@@ -31,17 +31,14 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import click  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.speed import growth as sizes  # noqa: E402
 from ci.bench.speed import report  # noqa: E402
 from ci.bench.speed.bars import judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
-from harness.registry import load  # noqa: E402
 
 POOLS = (4 * K, 64 * K, K * K)
-JSON = click.option(
-    "--json", "path", type=click.Path(path_type=Path), help="Write the numbers there."
-)
 
 
 @click.group()
@@ -102,6 +99,8 @@ def compare(
 ) -> None:
     """Ours beside released caches and beside the bare limit."""
     on_cuda = device == "cuda"
+    if on_cuda:
+        check_cuda(frameworks)
     asked = frameworks
     frameworks = asked or (("torch",) if on_cuda else ("torch", "mlx"))
     precisions = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
@@ -129,6 +128,15 @@ def compare(
         document = report.make_report(device, outcomes, verdicts, rounds)
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     sys.exit(not all(verdict.holds for verdict in verdicts))
+
+
+def check_cuda(frameworks: Sequence[str]) -> None:
+    import torch
+
+    if "mlx" in frameworks:
+        raise click.UsageError("on CUDA only torch is measured: leave out mlx")
+    if not torch.cuda.is_available():
+        raise click.UsageError("torch finds no CUDA device here: not measured on a GPU")
 
 
 def list_all(

@@ -53,10 +53,10 @@ from rich.box import SIMPLE_HEAD  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from harness.contracts import CONTRACTS  # noqa: E402
 from harness.record import Record  # noqa: E402
-from harness.registry import load  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 
@@ -115,7 +115,7 @@ def describe_machine() -> dict[str, Any]:
 @click.option("--kind", "kinds", multiple=True, default=KINDS)
 @click.option("--programs", type=click.IntRange(1), default=100, help="In each round.")
 @click.option("--rounds", type=click.IntRange(1), default=5)
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write them there.")
+@JSON
 def main(
     names: Sequence[str],
     kinds: Sequence[str],

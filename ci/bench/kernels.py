@@ -33,6 +33,7 @@ import torch  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table as Printed  # noqa: E402
 
+from ci.bench.options import JSON  # noqa: E402
 from ci.bench.speed.kernels import (  # noqa: E402
     Case,
     Decoding,
@@ -119,7 +120,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 @click.command()
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write it there.")
+@JSON
 def main(path: Path | None) -> None:
     """Measures the kernels."""
     if not torch.cuda.is_available():

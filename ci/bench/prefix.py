@@ -36,6 +36,7 @@ import click  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.prefixes.begin import LENGTH, MILLISECONDS, Stored, measure  # noqa: E402
 from ci.bench.prefixes.day import make_day  # noqa: E402
 from ci.bench.prefixes.leaks import LIMIT, Found, take  # noqa: E402
@@ -46,7 +47,6 @@ from ci.bench.prefixes.runner import (  # noqa: E402
     simulate,
 )
 from ci.bench.prefixes.shared import get_percentile  # noqa: E402
-from harness.registry import load  # noqa: E402
 
 BACKEND = click.option(
     "--backend",
@@ -56,9 +56,6 @@ BACKEND = click.option(
     show_default=True,
 )
 SEED = click.option("--seed", default=0, show_default=True)
-JSON = click.option(
-    "--json", "path", type=click.Path(path_type=Path), help="Write the numbers there."
-)
 
 
 @click.group()

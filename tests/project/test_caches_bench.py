@@ -173,8 +173,22 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
     assert "prefix copy" in done.stdout
 
 
-def test_a_wrong_workload_is_named() -> None:
-    command = [sys.executable, str(CACHES), "compare", "--workload", "stap"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("compare", "--workload", "stap"), "stap"),
+        (("compare", "--device", "cuda", "--framework", "mlx"), "only torch"),
+        (("compare", "--json", "/no/such/folder/x.json"), "no folder /no/such/folder"),
+        (("growth", "--backend", "nobody"), "no backend has this name"),
+    ],
+)
+def test_bad_input_is_named_at_once(command: Sequence[str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(CACHES), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
-    assert "stap" in done.stderr
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,38 @@
+"""What the commands of benchmarks share: where numbers go, and backends by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.backend import Backend
+from harness.errors import UsageError
+from harness.registry import Unavailable
+from harness.registry import load as load_or_raise
+
+
+def check_folder(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
+    """Before minutes of measuring, not after."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {path.absolute().parent}")
+    return path
+
+
+JSON = click.option(
+    "--json",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    callback=check_folder,
+    help="Write the numbers there.",
+)
+
+
+def load(name: str) -> Backend:
+    """Raises click.UsageError, which ends the command, if it cannot be used here."""
+    try:
+        return load_or_raise(name)
+    except (Unavailable, UsageError) as error:
+        raise click.UsageError(f"{name}: {error}") from error
