@@ -70,7 +70,9 @@ class LayerCache(Protocol):
     """
 
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """How many tokens were written, less those that were taken back: the position of
+        the next one."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         """The mask for an update of `length` tokens, asked for *before* that update.
@@ -83,27 +85,60 @@ class LayerCache(Protocol):
         """Appends [1, heads, length, dim] and returns the K and V to attend to. The
         arrays are the caller's: not to be written, now or later."""
 
-    def state(self) -> tuple[Array, Array] | None: ...
-    def view(self) -> tuple[Array, Array] | None: ...
-    def size(self) -> int: ...
-    def trim(self, count: int) -> int: ...
-    def clone(self) -> LayerCache: ...
-    def free(self) -> None: ...
-    def snapshot(self, begin: int) -> Snapshot | None: ...
-    def restore(self, snapshot: Snapshot | None, target: int) -> bool: ...
+    def state(self) -> tuple[Array, Array] | None:
+        """K and V of what is held (kv: all tokens; rotating: the window that ends at the
+        last one, older tokens may come along), in any order; None if that is nothing."""
+
+    def view(self) -> tuple[Array, Array] | None:
+        """The same as `state`, without a copy."""
+
+    def size(self) -> int:
+        """How many tokens are held: the offset, and of a window no more than its
+        width."""
+
+    def trim(self, count: int) -> int:
+        """Takes back the last `count` tokens, or all if there are fewer; how many. A
+        window from which something has slid out takes none back."""
+
+    def clone(self) -> LayerCache:
+        """An independent cache with the same tokens; scheduled captures stay behind."""
+
+    def free(self) -> None:
+        """Back to a fresh cache. Snapshots that were taken live on."""
+
+    def snapshot(self, begin: int) -> Snapshot | None:
+        """Puts the tokens at [begin, offset) aside, of a window all of it; None if there
+        is no token there. The content is independent of the cache from now on."""
+
+    def restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Brings the cache to offset `target` with what the snapshot holds, without one
+        (None) by going back; False, and nothing changes, if it cannot be done. The
+        snapshot stays usable."""
+
     def split(
         self, snapshot: Snapshot, at: int
-    ) -> tuple[Snapshot | None, Snapshot | None]: ...
+    ) -> tuple[Snapshot | None, Snapshot | None]:
+        """Cuts [a, b) into [a, at) and [at, b); a side that would be empty is None, and
+        all of a window stays on the right. The snapshot itself is used up."""
+
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Raises ValueError, and consumes nothing, if the ranges are not adjacent."""
+        """Joins [a, b) and [b, c) into [a, c), of windows the later one; None if a side
+        of a kv cache is None. Both are used up. Raises ValueError, and uses nothing up,
+        if the ranges are not adjacent."""
 
-    def close(self, snapshot: Snapshot) -> None: ...
+    def close(self, snapshot: Snapshot) -> None:
+        """Lets go of a snapshot, and of its memory."""
+
     def prepare(self, offsets: Sequence[int]) -> None:
-        """Raises ValueError, and schedules nothing, if the offsets do not ascend, lie
-        behind the cache, or if earlier captures were not taken. The list is the caller's,
-        who may change it afterwards."""
+        """Schedules captures: a snapshot is taken when an update reaches such an offset,
+        from the one before it (or from where the cache stands now). Raises ValueError,
+        and schedules nothing, if the offsets do not ascend, lie behind the cache, or if
+        earlier captures were not taken. The list is the caller's, who may change it
+        afterwards."""
 
-    def take(self) -> Sequence[Snapshot | None]: ...
+    def take(self) -> Sequence[Snapshot | None]:
+        """One capture for each scheduled offset, None where no update reached it; then
+        the schedule is empty."""
 
 
 class StateCache(Protocol):
@@ -114,7 +149,8 @@ class StateCache(Protocol):
     """
 
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """How many tokens the state has read."""
 
     def read(self) -> tuple[Array, Array]:
         """conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]
@@ -162,9 +198,20 @@ class UnifiedCache(Protocol):
         An encoder cache returns K and V as they were put, no mask, or None.
         """
 
-    def copy_prefix(self, source: int, target: int, length: int) -> None: ...
-    def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
-    def can_resume(self, sequence: int, position: int) -> bool: ...
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """The target forgets what it had, and has the tokens of `source` at positions
+        below `length` from now on, too, without their being stored twice."""
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """The sequence forgets the tokens at [begin, end), None for all from `begin` on.
+        What follows moves up by end - begin, its keys turned to where they stand now.
+        "shared" if those belong to another sequence, too, "not-supported" if the kind or
+        the config cannot do it; then nothing changes."""
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether a pass that goes on at `position` would see all that it should: nothing
+        before it has slid out."""
+
     def save(self) -> Any:
         """All content, independent of the cache from now on."""
 
@@ -179,12 +226,12 @@ class UnifiedCache(Protocol):
         """Of an encoder cache: whether an image is stored."""
 
     def read_states(self, layer: int) -> tuple[Array, Array]:
-        """Of a recurrent cache: conv [sequences, conv_width - 1, channels] and delta
+        """(recurrent) conv [sequences, conv_width - 1, channels] and delta
         [sequences, heads, key_dim, value_dim] (float32) of the sequences of the pass, in
         the order in which they first come; zeros at first use."""
 
     def write_states(self, layer: int, conv: Array, delta: Array) -> None:
-        """The same after the pass."""
+        """(recurrent) The same after the pass."""
 
 
 class PrefixCache(Protocol):

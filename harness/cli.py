@@ -31,6 +31,7 @@ from harness.explore_command import explore
 from harness.failures import RUNNING, iterate_saved, save
 from harness.faults_command import faults
 from harness.fronts import FRONTS
+from harness.new_backend import new_backend
 from harness.options import (
     BACKEND_HELP,
     Seconds,
@@ -337,6 +338,7 @@ def doctor(failures: Path) -> int:
 
 main.add_command(faults)
 main.add_command(explore)
+main.add_command(new_backend)
 
 if __name__ == "__main__":
     main()

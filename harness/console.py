@@ -32,6 +32,8 @@ def get_cell(pair: Pair) -> Text:
     if pair.is_diverging:
         count = len(pair.failures) + len(pair.outdated)
         return Text(f"✗ {count} diverge" if count > 1 else "✗ diverges", "bold red")
+    if pair.missing:
+        return Text("! unfinished", "bold yellow")
     if pair.is_error:
         return Text("! ERROR", "bold yellow")
     if programs < pair.wanted:
@@ -84,6 +86,7 @@ def make_details(outcome: Outcome) -> Table:
 def list_notes(outcome: Outcome) -> Iterator[Text]:
     """What the tables leave open, a line each."""
     yield from list_empty_cells(outcome)
+    yield from list_unfinished(outcome)
     for pair in outcome.pairs:
         for error in pair.errors:
             yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
@@ -95,6 +98,18 @@ def list_notes(outcome: Outcome) -> Iterator[Text]:
         yield Text(f"{backend}: not checked: {why}", "yellow")
 
 
+def list_unfinished(outcome: Outcome) -> Iterator[Text]:
+    """What a backend that was asked for by name still lacks: the parts of it that are not
+    written, and the operations that it does not declare."""
+    for pair in outcome.pairs:
+        for part, operation in pair.missing.items():
+            yield Text(f"{pair.name}: {part}; {operation} needs it", "bold yellow")
+        undeclared = pair.list_undeclared()
+        if undeclared and pair.backend in outcome.settings.backends:
+            names = ", ".join(undeclared)
+            yield Text(f"{pair.name}: not declared, not checked: {names}", "yellow")
+
+
 MOST_LISTED = 3
 """Pairs whose empty cells are listed, states of a pair, and operations of a state."""
 
@@ -104,7 +119,7 @@ def list_empty_cells(outcome: Outcome) -> Iterator[Text]:
     pairs = [
         pair
         for pair in outcome.pairs
-        if pair.programs and pair.count_reached() < len(pair.cells)
+        if pair.programs and not pair.missing and pair.count_reached() < len(pair.cells)
     ]
     for pair in pairs[:MOST_LISTED]:
         empty = pair.group_empty_cells()
@@ -170,6 +185,8 @@ def get_summary(outcome: Outcome) -> Text:
     failures = f"{found} failure" + ("" if found == 1 else "s")
     agree = not found and outcome.get_exit_status() in (0, 130)
     verdict = "all agree" if agree else failures
+    if not found and any(pair.missing for pair in outcome.pairs):
+        verdict = "unfinished"
     if not programs:
         verdict = "nothing was checked"
     if outcome.is_cut:

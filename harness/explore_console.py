@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.console import print_failure
+from harness.console import list_unfinished, print_failure
 from harness.explorer import Exploration, Survey
 
 
@@ -71,6 +71,8 @@ def get_verdict(survey: Survey) -> Text:
     pair, diverging = survey.pair, sum(survey.pair.signatures.values())
     if diverging or pair.is_diverging:
         return Text(f"✗ {diverging:,} diverge", "bold red")
+    if pair.missing:
+        return Text("! unfinished", "bold yellow")
     if pair.is_error:
         return Text("! ERROR", "bold yellow")
     if not survey.is_complete:
@@ -80,6 +82,7 @@ def get_verdict(survey: Survey) -> Text:
 
 def list_notes(exploration: Exploration) -> Iterator[Text]:
     outcome = exploration.outcome
+    yield from list_unfinished(outcome)
     for pair in outcome.pairs:
         for error in pair.errors:
             yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")

@@ -141,7 +141,8 @@ class Explorer(Campaign):
         if event["event"] == "done":
             survey = self.find_survey(task)
             survey.done += 1
-            if not event["signatures"]:  # a divergence is found anew by every run
+            # What is wrong or not written is found anew by every run.
+            if not event["signatures"] and not event["missing"]:
                 survey.journal.add(task["shard"], event)
 
     def find_survey(self, task: Task) -> Survey:

@@ -39,6 +39,7 @@ PROFILES: Mapping[str, Profile] = {
 class Pair:
     """One backend and one kind, and what came of it.
 
+    missing: what of the backend is not written yet → the operation that asked for it.
     covered, avoided: where every program over a domain is run, see `harness.part.Part`.
     """
 
@@ -57,6 +58,7 @@ class Pair:
     digests: dict[int, str] = field(default_factory=dict)
     running: dict[int, Event] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
     crashes: int = 0
     known: int = 0
     covered: int = 0
@@ -75,7 +77,7 @@ class Pair:
     @property
     def is_error(self) -> bool:
         broken = any(failure.divergence.is_error for failure in self.failures)
-        return bool(self.errors) or self.crashes > 0 or broken
+        return bool(self.errors or self.missing) or self.crashes > 0 or broken
 
     def get_progress(self) -> tuple[int, int]:
         """Programs and steps so far, those of unfinished shards included."""
@@ -93,6 +95,11 @@ class Pair:
     def count_reached(self) -> int:
         """How many of the cells were reached."""
         return sum(cell in self.coverage for cell in self.cells)
+
+    def list_undeclared(self) -> list[str]:
+        """The operations of the contract that the backend does not declare."""
+        every = CONTRACTS[self.contract].list_operations(self.kind)
+        return [name for name in every if name not in self.declared.operations]
 
     def group_empty_cells(self) -> dict[str, list[str]]:
         """The cells that were not reached: state → the operations that never found it,
@@ -112,6 +119,7 @@ class Pair:
         self.avoided += counts.get("avoided", 0)
         self.margin = max(self.margin, counts["margin"])
         self.signatures.update(counts["signatures"])
+        self.missing.update(counts.get("missing", {}))
         for state, operation, times in counts["coverage"]:
             self.coverage[state, operation] += times
 

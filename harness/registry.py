@@ -189,12 +189,13 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
         cache = rules.open_cache(backend, config)
     except Exception as error:
         raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
-    for method in rules.list_methods(kind, declared.operations):
-        if not callable(getattr(cache, method, None)):
-            raise Unavailable(
-                f"declares {kind}, but its cache ({type(cache).__name__}) has no"
-                f" method {method}"
-            )
+    methods = rules.list_methods(kind, declared.operations)
+    missing = [name for name in methods if not callable(getattr(cache, name, None))]
+    if missing:
+        raise Unavailable(
+            f"declares {kind}, but its cache ({type(cache).__name__}) has no"
+            f" method {', '.join(missing)}"
+        )
 
 
 def hash_code(target: str) -> str:

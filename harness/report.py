@@ -44,6 +44,8 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "known_divergences": pair.known,
         "outdated": pair.outdated,
         "errors": pair.errors,
+        "missing": pair.missing,
+        "undeclared": pair.list_undeclared(),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 

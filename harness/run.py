@@ -12,7 +12,7 @@ from harness.compare import Difference, find_difference
 from harness.contracts.base import Answer, Broken, Cell, Op
 from harness.errors import UsageError
 from harness.program import Program
-from harness.text import make_plain, say_error
+from harness.text import make_plain, say_error, say_missing, say_raised
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
@@ -20,7 +20,7 @@ Coverage = Counter[Cell]
 MAX_ANSWERED = 1 << 22
 """In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
 
-ERRORS = frozenset({"malformed", "crash", "hang"})
+ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
 """What differs if the backend is not wrong about a cache, but no longer answers."""
 
 
@@ -28,8 +28,9 @@ ERRORS = frozenset({"malformed", "crash", "hang"})
 class Divergence:
     """The first step at which a backend and the reference part.
 
-    what: contents, mask, offset, size, result, error, attention, alias, malformed, crash
-    or hang. message: how, in a sentence. tokens: the tags that the sentence is about.
+    what: contents, mask, offset, size, result, error, attention, alias, malformed, crash,
+    hang or missing (a part of the backend that nobody has written yet). message: how, in
+    a sentence. tokens: the tags that the sentence is about.
     """
 
     what: str
@@ -115,11 +116,12 @@ class Run:
         except Broken as broken:
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), step, blamed)
+        except NotImplementedError as error:
+            self.diverge(Difference("missing", say_missing(error)), step, operation)
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
-            message = f"raised {say_error(error)}"
-            self.diverge(Difference("error", message), step, operation)
+            self.diverge(Difference("error", say_raised(error)), step, operation)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -43,6 +43,7 @@ class Shard:
         self.digest = hashlib.sha256()
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
+        self.missing: dict[str, str] = {}
         self.reported = 0.0
         self.started = time.monotonic()
 
@@ -110,12 +111,15 @@ class Shard:
     def report(self, program: Program, divergence: Divergence) -> None:
         """What is new in a program that diverges, and in those that diverge in another
         way while it is made shorter."""
+        if divergence.what == "missing":  # there is nothing to shrink
+            self.missing.setdefault(divergence.message, divergence.operation)
+            return
         self.signatures[divergence.get_signature(program)] += 1
         waiting = [(program, divergence)]
         while waiting:
             program, divergence = waiting.pop(0)
             signature = divergence.get_signature(program)
-            if signature in self.known:
+            if signature in self.known or divergence.what == "missing":
                 continue
             self.known.add(signature)
             self.emit_found(program, divergence)
@@ -146,6 +150,7 @@ class Shard:
             "skipped": self.skipped,
             "margin": self.margin,
             "signatures": dict(self.signatures),
+            "missing": self.missing,
         }
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 MOST = 300
+
+OWN = Path(__file__).parent
+"""The harness: what is raised in it is not the backend's own code."""
 
 
 def clean(text: str, most: int = MOST) -> str:
@@ -27,6 +32,28 @@ def say_error(error: BaseException) -> str:
     except Exception:
         message = "(its message cannot be read)"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def say_raised(error: BaseException) -> str:
+    """What a backend raised, and where in its code."""
+    place = find_place(error)
+    return f"raised {say_error(error)}" + (f", in {place}" if place else "")
+
+
+def say_missing(error: NotImplementedError) -> str:
+    """What is not written yet, where it is to be written, and its author's words."""
+    message, place = clean(str(error)), find_place(error)
+    if place is None:  # it was told by a process, which names the part
+        return f"{message} is not written yet"
+    return f"{place} is not written yet" + (f": {message}" if message else "")
+
+
+def find_place(error: BaseException) -> str | None:
+    """The function that raised, with file and line; None if the harness itself did."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if Path(last.filename).is_relative_to(OWN):
+        return None
+    return f"{last.name} ({clean(Path(last.filename).name)}:{last.lineno})"
 
 
 def make_plain(value: Any) -> Any:
