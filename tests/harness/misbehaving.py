@@ -317,6 +317,15 @@ def lacks_a_method() -> Backend:
     return declare(type("Lacking", (Cache,), {"size": None}))
 
 
+class WithoutTrim(Cache):
+    def trim(self, count: int) -> int:
+        raise NotImplementedError("take back the last tokens")
+
+
+def has_no_trim_yet() -> Backend:
+    return declare(WithoutTrim)
+
+
 def cannot_open() -> Backend:
     return declare(lambda: throw(OSError("no device")))
 

@@ -1,7 +1,6 @@
 """The project as a whole: its style, its types, and what its documents say."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -41,22 +40,3 @@ def test_every_known_divergence_names_an_existing_backend() -> None:
     names = {entry.name for entry in entry_points(group="lockstep.backends")}
     for path in (ROOT / "impl" / "peers" / "ledger").glob("*.json"):
         assert json.loads(path.read_text())["backend"] in names
-
-
-def test_the_backend_of_the_guide_agrees(tmp_path: Path) -> None:
-    """impl/README.md shows a complete backend: it is taken from there and checked."""
-    guide = (ROOT / "impl" / "README.md").read_text()
-    found = re.search(r"```python\n# (mycache\.py)\n(.*?)```", guide, re.DOTALL)
-    assert found
-    (tmp_path / found[1]).write_text(found[2])
-    check = "check --backend mycache:make --programs 50 --jobs 1 --json"
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *check.split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (pair,) = json.loads(done.stdout)["pairs"]
-    assert (pair["programs"], pair["failures"]) == (50, [])

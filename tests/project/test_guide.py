@@ -1,0 +1,110 @@
+"""The guide in impl/README.md: each of its steps is taken, and says what it says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_every_step_of_the_guide_says_what_it_says(tmp_path: Path) -> None:
+    guide = (ROOT / "impl" / "README.md").read_text()
+    taken = 0
+    for form, text in BLOCK.findall(guide):
+        if form == "python":
+            path = tmp_path / "my_cache.py"
+            path.write_text(fill_in(path.read_text(), text))
+            continue
+        for command, said in list_commands(text):
+            got = run(command, tmp_path)
+            assert agrees(said, got), f"$ {command}\n{got}"
+            taken += 1
+    assert taken == 6
+
+
+def run(command: str, folder: Path) -> str:
+    """What a command prints, `lockstep` being this one."""
+    program, *arguments = shlex.split(command)
+    assert program == "lockstep"
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
+def list_commands(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a block, each with what it prints."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, said = part.partition("\n")
+        yield command, said
+
+
+def agrees(said: str, got: str) -> bool:
+    """Whether it is the same but for the time. "…" alone stands for any lines."""
+    lines = (re.escape(plain(line)) for line in said.strip().splitlines())
+    pattern = "\n".join("(?:.*)" if line == "…" else line for line in lines)
+    found = "\n".join(plain(line) for line in got.strip().splitlines())
+    return re.fullmatch(pattern, found, re.DOTALL) is not None
+
+
+def plain(line: str) -> str:
+    return re.sub(r"in \d+ s\b", "in N s", line.rstrip())
+
+
+def fill_in(text: str, block: str) -> str:
+    """A module with the methods and the list of `block` in the place of its own."""
+    tree, lines = ast.parse(text), text.split("\n")
+    names = {name: node for node in ast.walk(tree) for name in list_names(node)}
+    edits = []
+    for node in ast.parse(block).body:
+        (name,) = list_names(node)
+        old = names[name]
+        margin = " " * old.col_offset
+        new = block.split("\n")[get_first(node) : node.end_lineno]
+        edits.append((get_first(old), old.end_lineno, margin, new))
+    for first, last, margin, new in sorted(edits, reverse=True):
+        lines[first:last] = [margin + line if line else line for line in new]
+    return "\n".join(lines)
+
+
+def list_names(node: ast.AST) -> Sequence[str]:
+    """What a statement defines, if it is a function or an assignment."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return [node.targets[0].id]
+    return []
+
+
+def get_first(node: ast.AST) -> int:
+    """The index of the first line of a statement, its decorators included."""
+    decorators = getattr(node, "decorator_list", [])
+    return min(each.lineno for each in [node, *decorators]) - 1
+
+
+@pytest.mark.parametrize(
+    ("said", "got", "same"),
+    [
+        ("a in 2 s", "a in 31 s \n", True),
+        ("a\n…\nz", "a\nb\nc\nz", True),
+        ("…\nz", "a\nz.", False),
+        ("a (b)", "a  b", False),
+    ],
+)
+def test_outputs_are_compared_but_for_the_time(said: str, got: str, same: bool) -> None:
+    assert agrees(said, got) is same
