@@ -28,7 +28,7 @@ from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.explore_command import explore
-from harness.failures import RUNNING, iterate_saved, save
+from harness.failures import RUNNING, save
 from harness.faults_command import faults
 from harness.fronts import FRONTS
 from harness.options import (
@@ -48,6 +48,7 @@ from harness.program import Program, load_programs, parse_program
 from harness.registry import get_target, list_names
 from harness.report import to_json
 from harness.run import Divergence, trace
+from harness.saved import iterate_saved
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 

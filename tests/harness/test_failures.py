@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.failures import Failure, iterate_saved, save
+from harness.failures import Failure, save
 from harness.program import Program
 from harness.run import Divergence
+from harness.saved import iterate_saved
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 3}
