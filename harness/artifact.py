@@ -59,7 +59,7 @@ def refuse_odd(members: Sequence[ZipInfo], path: Path) -> None:
     for member in members:
         why = why_odd(member)
         if why:
-            raise UsageError(f"{path}: its member {member.filename} {why}")
+            raise UsageError(f"{path}: its member {member.filename!r} {why}")
     names = [PurePosixPath(member.filename) for member in members]
     if len(set(names)) < len(names):
         raise UsageError(f"{path}: has two members of one name")
@@ -73,13 +73,15 @@ def refuse_odd(members: Sequence[ZipInfo], path: Path) -> None:
     for first, second in pairwise(placed):
         if first.header_offset + first.compress_size > second.header_offset:
             raise UsageError(
-                f"{path}: its members {first.filename} and {second.filename} overlap"
+                f"{path}: its members {first.filename!r} and {second.filename!r} overlap"
             )
 
 
 def why_odd(member: ZipInfo) -> str | None:
     """Why a member is none that an artifact has, or None."""
     name = PurePosixPath(member.filename)
+    if not name.parts:
+        return "has no name"
     if name.is_absolute() or ".." in name.parts or set(member.filename) & {"\\", ":"}:
         return "would lie outside of its folder"
     mode = member.external_attr >> 16

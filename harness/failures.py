@@ -45,16 +45,17 @@ def save(
     program: Program,
     divergence: Divergence,
     backend: str,
-    versions: Mapping[str, str],
+    surroundings: Mapping[str, Any],
     found: Mapping[str, Any],
 ) -> Failure:
-    """Writes the failure. found: how it was found (front, seed, shard), for `meta`."""
+    """Writes the failure. For `meta`: surroundings, what it was found under (see
+    `get_surroundings`), and found, how (front, seed, shard)."""
     signature = divergence.get_signature(program)
     path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
     meta = {
         "signature": signature,
         "backend": backend,
-        "versions": dict(versions),
+        **surroundings,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **found,
         "step": divergence.step,
