@@ -18,6 +18,7 @@ from harness.rank import get_rank
 from harness.relations import reference
 from harness.run import Divergence
 from harness.shrink import Shrinker
+from harness.surroundings import get_surroundings
 
 CRASHES = 2
 """After so many, the remaining shards of a pair are left out."""
@@ -189,7 +190,7 @@ class Campaign:
             pair.errors.append(str(error))
             return
         divergence = Divergence.from_json(event["divergence"])
-        self.save(pair, task, program, divergence, event["versions"], event["found"])
+        self.save(pair, task, program, divergence, event["found"])
         for waiting in self.tasks:
             if waiting.get("backend") == pair.backend and "known" in waiting:
                 waiting["known"].append(divergence.get_signature(program))
@@ -200,7 +201,6 @@ class Campaign:
         task: Task,
         program: Program,
         divergence: Divergence,
-        versions: Mapping[str, str],
         after: Mapping[str, int],
     ) -> None:
         """Saves a failure, in the place of one with the same signature that ranks worse.
@@ -213,9 +213,9 @@ class Campaign:
         if any(get_rank(failure.program) <= rank for failure in before):
             return
         found = {name: task[name] for name in ("front", "seed", "shard")} | dict(after)
-        place = self.settings.failures, program, divergence, pair.backend, versions
+        place = self.settings.failures, program, divergence, pair.backend
         try:
-            saved = save(*place, {"found": found})
+            saved = save(*place, pair.surroundings, {"found": found})
         except OSError as error:
             words = f"step {divergence.step}: {divergence.message}"
             pair.errors.append(f"{signature} could not be saved ({error}): {words}")
@@ -234,7 +234,7 @@ class Campaign:
         signature = divergence.get_signature(program)
         if any(failure.signature == signature for failure in pair.failures):
             return
-        self.save(pair, task, program, divergence, self.outcome.versions, {})
+        self.save(pair, task, program, divergence, {})
         settings = self.settings
         seconds = min(5.0, settings.step_seconds)
         with Pool(1, settings.failures / RUNNING, seconds) as pool:
@@ -249,7 +249,7 @@ class Campaign:
         last = max(0, len(program.ops) - 1)
         operation = program.ops[last]["op"] if program.ops else "open"
         divergence = replace(divergence, step=last, operation=operation)
-        self.save(pair, task, program, divergence, self.outcome.versions, {})
+        self.save(pair, task, program, divergence, {})
 
 
 def make_task(
@@ -287,7 +287,7 @@ def list_pairs(name: str, declared: Event, settings: Settings) -> Iterator[Pair]
                 config = {field: tuple(v) for field, v in promised["config"].items()}
                 operations = frozenset(promised["operations"])
                 own = Kind(operations, config, refuses=promised["refuses"])
-                yield Pair(name, contract, kind, own)
+                yield Pair(name, contract, kind, own, get_surroundings(declared))
 
 
 def say_unavailable(event: Event) -> str:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -22,13 +21,12 @@ from harness.console import (
     get_status,
     print_failure,
     print_outcome,
-    print_replayed,
 )
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
 from harness.errors import UsageError
 from harness.explore_command import explore
-from harness.failures import RUNNING, iterate_saved, save
+from harness.failures import RUNNING, save
 from harness.faults_command import faults
 from harness.fronts import FRONTS
 from harness.new_backend import new_backend
@@ -45,10 +43,18 @@ from harness.options import (
 )
 from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
-from harness.program import Program, load_programs, parse_program
+from harness.program import load_programs, parse_program
 from harness.registry import get_target, list_names
+from harness.replay_command import (
+    call,
+    get_own_backend,
+    get_single,
+    replay,
+    say_end,
+)
 from harness.report import to_json
 from harness.run import Divergence, trace
+from harness.surroundings import get_surroundings
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
@@ -58,12 +64,6 @@ Examples:
   lockstep check --backend torch-cpu --kind kv    one pair
   lockstep check --backend mycache.lockstep:make  your own
   lockstep check --profile nightly --time 3600    as much as an hour allows
-"""
-
-REPLAY_EXAMPLES = """\b
-Examples:
-  lockstep replay failures                          all that were saved
-  lockstep replay FILE --backend torch-cpu          on another backend
 """
 
 TRACE_EXAMPLES = """\b
@@ -150,83 +150,6 @@ def check(
     return outcome.get_exit_status()
 
 
-@main.command(
-    epilog=REPLAY_EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED."
-)
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
-)
-@backends_option
-@step_option
-@failures_option
-@command
-def replay(
-    paths: Sequence[Path], backends: Sequence[str], step_time: float, failures: Path
-) -> int:
-    """Runs saved programs again: FIXED, FAILED or ERROR for each.
-
-    PATH is a program file, or a folder of them. Without --backend, the registered backend
-    that a file names.
-    """
-    for name in backends:
-        get_target(name)
-    console = Console(highlight=False)
-    statuses = []
-    with Pool(1, failures / RUNNING, step_time) as pool:
-        for path, program in iterate_saved(list(paths)):
-            try:
-                if isinstance(program, UsageError):
-                    raise program
-                for backend in backends or [get_own_backend(path, program)]:
-                    status, words = judge(call(pool, "run", backend, program), program)
-                    print_replayed(console, f"{backend} {path}", status, words)
-                    statuses.append(status)
-            except UsageError as error:
-                click.echo(f"lockstep: {error}", err=True)
-                statuses.append("ERROR")
-    return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
-
-
-def call(pool: Pool, what: str, backend: str, program: Program, **more: Any) -> Event:
-    return pool.call(
-        {"do": what, "backend": backend, "program": program.to_json(), **more}
-    )
-
-
-def get_own_backend(path: Path, program: Program) -> str:
-    """The backend that a file names, if it is a registered one: a file is data, and what
-    it names is not imported."""
-    name = program.meta.get("backend")
-    if isinstance(name, str) and name in list_names():
-        return name
-    raise UsageError(f"{path}: names no registered backend; give one with --backend")
-
-
-def judge(event: Event, program: Program) -> tuple[str, str]:
-    """FIXED, FAILED or ERROR, and why."""
-    if event["event"] != "done":
-        return "ERROR", say_end(event)
-    if event["divergence"] is None:
-        words = f"agrees in all {event['steps']} steps"
-        if event["skipped"]:
-            words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"
-        return "FIXED", words
-    divergence = Divergence.from_json(event["divergence"])
-    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
-    before, now = program.meta.get("signature"), divergence.get_signature(program)
-    if before and before != now:
-        words = f"in another way than before, {now}: {words}"
-    return "ERROR" if divergence.is_error else "FAILED", words
-
-
-def say_end(event: Event) -> str:
-    where = ""
-    if event.get("running"):
-        where = f"step {event['running']['meta']['step']}: "
-    words = event.get("last_words")
-    return where + str(event["why"]) + (f"; its last words: {words}" if words else "")
-
-
 @main.command(short_help="Continues to shrink a program that diverges.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", help=BACKEND_HELP)
@@ -243,11 +166,13 @@ def shrink(
     get_target(name)
     console = Console(highlight=False)
     with Pool(1, failures / RUNNING, step_time) as pool:
+        declared = pool.call({"do": "declare", "backend": name})
+        if declared["event"] != "done":
+            raise UsageError(f"{name}: {say_end(declared)}")
         event = call(pool, "shrink", name, program, seconds=seconds)
     if event["event"] in ("crash", "hang") and event["running"]:
         small, divergence = get_crash(event)
         small = replace(small, ops=small.ops[: divergence.step + 1])
-        versions: dict[str, str] = {}
     elif event["event"] != "done":
         raise UsageError(f"{name}: {say_end(event)}")
     elif event["divergence"] is None:
@@ -256,17 +181,9 @@ def shrink(
     else:
         small = parse_program(event["program"], "worker")
         divergence = Divergence.from_json(event["divergence"])
-        versions = event["versions"]
-    found = {"shrunk_from": str(file)}
-    print_failure(console, save(failures, small, divergence, name, versions, found))
+    place = failures, small, divergence, name, get_surroundings(declared)
+    print_failure(console, save(*place, {"shrunk_from": file.name}))
     return 2 if divergence.is_error else 1
-
-
-def get_single(file: Path) -> Program:
-    programs = load_programs(file)
-    if len(programs) != 1:
-        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
-    return programs[0]
 
 
 @main.command(
@@ -336,6 +253,7 @@ def doctor(failures: Path) -> int:
     return 0
 
 
+main.add_command(replay)
 main.add_command(faults)
 main.add_command(explore)
 main.add_command(new_backend)

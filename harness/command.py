@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from harness.errors import UsageError
+from harness.text import make_printable
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:
@@ -26,7 +27,7 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
             status = function(*arguments, **options)
             sys.stdout.flush()
         except UsageError as error:
-            click.echo(f"lockstep: {error}", err=True)
+            print_error(error)
             status = 2
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -37,6 +38,11 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
         sys.exit(status)
 
     return run
+
+
+def print_error(error: UsageError) -> None:
+    """The one line; what a file or its name says in it does nothing to a terminal."""
+    click.echo(f"lockstep: {make_printable(str(error))}", err=True)
 
 
 def count_cores() -> int:

@@ -17,6 +17,7 @@ from rich.text import Text
 from harness.failures import Failure, get_replay_line
 from harness.outcome import Outcome, Pair
 from harness.story import tell
+from harness.text import make_printable
 
 QUIET_SECONDS = 15.0
 """How often progress is printed where nothing can be redrawn."""
@@ -259,5 +260,6 @@ def get_status(outcome: Outcome) -> Text:
 
 def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:
     style = {"FIXED": "green", "FAILED": "bold red", "ERROR": "bold yellow"}[status]
-    line = Text.assemble((status, style), f" {what}", f": {words}" if words else "")
+    said = make_printable(f" {what}: {words}" if words else f" {what}")
+    line = Text.assemble((status, style), said)
     console.print(line, soft_wrap=True)

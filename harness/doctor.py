@@ -12,10 +12,11 @@ from rich.text import Text
 
 from harness import __version__
 from harness.errors import UsageError
-from harness.failures import RUNNING
+from harness.failures import RUNNING, get_replay_line
 from harness.pool import Pool
 from harness.program import load_programs
 from harness.registry import list_names
+from harness.text import make_printable
 
 PACKAGES = (
     "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers",
@@ -56,7 +57,6 @@ def check_records(folder: Path) -> Iterator[Text]:
         except UsageError:
             continue
         for program in programs:
-            yield Text(
-                f"{path} was running when its process was killed; see:"
-                f" lockstep replay {path} --backend {program.meta.get('backend')}"
-            )
+            line = get_replay_line(path, str(program.meta.get("backend")))
+            words = f"{path} was running when its process was killed; see: {line}"
+            yield Text(make_printable(words))

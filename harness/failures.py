@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from harness.errors import UsageError
-from harness.program import Program, load_programs
+from harness.program import Program
 from harness.run import Divergence
 
 RUNNING = "running"
@@ -46,16 +45,17 @@ def save(
     program: Program,
     divergence: Divergence,
     backend: str,
-    versions: Mapping[str, str],
+    surroundings: Mapping[str, Any],
     found: Mapping[str, Any],
 ) -> Failure:
-    """Writes the failure. found: how it was found (front, seed, shard), for `meta`."""
+    """Writes the failure. For `meta`: surroundings, what it was found under (see
+    `get_surroundings`), and found, how (front, seed, shard)."""
     signature = divergence.get_signature(program)
     path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
     meta = {
         "signature": signature,
         "backend": backend,
-        "versions": dict(versions),
+        **surroundings,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **found,
         "step": divergence.step,
@@ -85,31 +85,3 @@ def slug(backend: str) -> str:
 def get_replay_line(path: Path, backend: str) -> str:
     """The command that runs a failure again."""
     return f"lockstep replay {quote(str(path))} --backend {quote(backend)}"
-
-
-def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
-    """The programs in files, and in the files of folders; what is wrong with a file
-    stands in the place of its programs. Raises UsageError for a folder without any."""
-    for path in paths:
-        files = sorted(find_files(path)) if path.is_dir() else [path]
-        if not files:
-            raise UsageError(f"{path}: no program file (.json, .jsonl) in this folder")
-        for file in files:
-            try:
-                programs = load_programs(file)
-                if not programs:
-                    raise UsageError(f"{file}: holds no program")
-            except UsageError as error:
-                yield file, error
-                continue
-            for program in programs:
-                yield file, program
-
-
-def find_files(folder: Path) -> Iterator[Path]:
-    """The program files below a folder; records of nothing do not count."""
-    for path in folder.rglob("*.json*"):
-        is_blank = path.parent.name == RUNNING and path.read_bytes().strip() == b"{}"
-        is_program = path.name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz"))
-        if path.is_file() and is_program and not is_blank:
-            yield path

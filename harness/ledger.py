@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.contracts.base import Contract, Op
+from harness.document import parse_json, read_text
 from harness.errors import UsageError
-from harness.program import (
-    Program,
-    get_named,
-    parse_json,
-    parse_program,
-    read_text,
-)
+from harness.program import Program, get_named, parse_program
 
 VERDICTS = ("bug", "limit")
 

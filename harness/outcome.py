@@ -40,6 +40,7 @@ class Pair:
     """One backend and one kind, and what came of it.
 
     missing: what of the backend is not written yet → the operation that asked for it.
+    surroundings: what its backend runs under, for `meta` of failures.
     covered, avoided: where every program over a domain is run, see `harness.part.Part`.
     """
 
@@ -47,6 +48,7 @@ class Pair:
     contract: str
     kind: str
     declared: Kind
+    surroundings: Mapping[str, Any] = field(default_factory=dict)
     wanted: int = 0
     programs: int = 0
     steps: int = 0

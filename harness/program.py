@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ import jsonschema
 
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract, Op, Schema
+from harness.document import parse_json, read_text, shorten
 from harness.errors import UsageError
 from harness.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
-MAX_BYTES = 8 << 20
 MAX_OPERATIONS = 10_000
 MAX_TOKENS = 4096
 MAX_NUMBERS = 1 << 24
@@ -90,66 +88,18 @@ def load_programs(path: Path) -> list[Program]:
 
     Raises UsageError with the place of what is wrong.
     """
-    return list(iterate_programs(path))
+    return list(parse_programs(read_text(path), str(path)))
 
 
-def iterate_programs(path: Path) -> Iterator[Program]:
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        for number, line in enumerate(read_text(path).split("\n"), 1):
-            if line.strip():
-                yield parse_program(
-                    parse_json(line, f"{path}:{number}"), f"{path}:{number}"
-                )
-    else:
-        yield parse_program(parse_json(read_text(path), str(path)), str(path))
-
-
-def read_text(path: Path) -> str:
-    """The text of a file, which may be gzipped, if it is of bearable size."""
-    hint = f"a program file may have {MAX_BYTES >> 20} MiB"
-    try:
-        if path.name.endswith(".gz"):
-            with gzip.open(path) as file:
-                content = file.read(MAX_BYTES + 1)
-        else:
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path}: is a folder, not a program file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{path}: is too large; {hint}")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text: {error}") from None
-
-
-def parse_json(text: str, where: str) -> Any:
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not a number of JSON")
-
-    def parse_float(digits: str) -> float:
-        number = float(digits)
-        return number if math.isfinite(number) else refuse(f"{shorten(digits, 24)}")
-
-    try:
-        return json.loads(text, parse_constant=refuse, parse_float=parse_float)
-    except json.JSONDecodeError as error:
-        is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
-        ends = "; the file may be cut off" if is_cut else ""
-        raise UsageError(
-            f"{where}: is not JSON: {error.msg}, line {error.lineno}"
-            f" column {error.colno}{ends}"
-        ) from None
-    except ValueError as error:
-        why = "a number has too many digits" if "digits" in str(error) else error
-        raise UsageError(f"{where}: is not JSON: {why}") from None
-    except RecursionError:
-        raise UsageError(f"{where}: is nested too deeply to be a program") from None
+def parse_programs(text: str, where: str) -> Iterator[Program]:
+    """The programs in the text of a file with this name."""
+    if not where.endswith((".jsonl", ".jsonl.gz")):
+        yield parse_program(parse_json(text, where), where)
+        return
+    for number, line in enumerate(StringIO(text, newline="\n"), 1):
+        if line.strip():
+            place = f"{where}:{number}"
+            yield parse_program(parse_json(line, place), place)
 
 
 def parse_program(document: Any, where: str) -> Program:
@@ -275,10 +225,6 @@ def suggest(name: Any, options: Mapping[str, Any]) -> str:
 
 def show(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def shorten(text: str, most: int = 120) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def name_type(value: Any) -> str:

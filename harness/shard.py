@@ -135,7 +135,6 @@ class Shard:
                 "event": "found",
                 "program": program.to_json(),
                 "divergence": divergence.to_json(),
-                "versions": dict(self.backend.versions),
                 "found": {"programs": self.programs, "seconds": self.get_seconds()},
             }
         )

@@ -19,10 +19,15 @@ def clean(text: str, most: int = MOST) -> str:
     """`text` on one line, without what a terminal would act on, its middle left out if it
     is long."""
     words = " ".join(text[: 4 * most].split() + text[4 * most :][-4 * most :].split())
-    words = "".join(letter if letter.isprintable() else "·" for letter in words)
+    words = make_printable(words)
     if len(words) <= most:
         return words
     return f"{words[: most // 2]} … {words[-most // 2 :]}"
+
+
+def make_printable(text: str) -> str:
+    """`text` with a dot for each letter that a terminal would act on, breaks included."""
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def say_error(error: BaseException) -> str:

@@ -206,6 +206,7 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
     return {
         "divergence": divergence and divergence.to_json(),
         "versions": dict(backend.versions),
+        "device": backend.device,
         "steps": result.steps,
         "skipped": result.skipped,
         "why_skipped": result.why_skipped,
@@ -219,12 +220,11 @@ def do_shrink(
     program = parse_program(task["program"], "program")
     divergence = worker.run_both(program, backend).divergence
     if divergence is None:
-        return {"divergence": None, "versions": dict(backend.versions)}
+        return {"divergence": None}
     small = worker.shrink(program, divergence, backend, task["seconds"])
     return {
         "program": small.program.to_json(),
         "divergence": small.divergence.to_json(),
-        "versions": dict(backend.versions),
     }
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.campaign import Campaign
-from harness.cli import judge
 from harness.outcome import Outcome, Settings
 from harness.pool import Pool
 from harness.program import load_programs
+from harness.replay_command import judge
 from impl.faults import FAULTS, Fault
 from impl.faults.fault import INVENTED
 

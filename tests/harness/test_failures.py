@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.failures import Failure, iterate_saved, save
+from harness.failures import Failure, save
 from harness.program import Program
 from harness.run import Divergence
+from harness.saved import iterate_saved
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 3}
 SIGNATURE = "layer-kv-update-contents"
-VERSIONS = {"numpy": "2.0"}
+SURROUNDINGS = {"versions": {"numpy": "2.0"}, "device": "cpu"}
 FOUND = {"found": {"front": "plain", "seed": 0, "shard": 3}}
 
 DIVERGENCE = Divergence(
@@ -31,7 +32,7 @@ def program(make: Make) -> Program:
 
 
 def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
-    return save(folder, program, DIVERGENCE, backend, VERSIONS, FOUND)
+    return save(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND)
 
 
 def test_a_failure_is_found_again(tmp_path: Path, program: Program) -> None:
@@ -49,7 +50,7 @@ def test_what_a_failure_says(tmp_path: Path, program: Program) -> None:
     meta = json.loads(failure.path.read_text())["meta"]
     assert meta["signature"] == SIGNATURE
     assert meta["backend"] == "torch-cpu"
-    assert meta["versions"] == VERSIONS
+    assert {name: meta[name] for name in SURROUNDINGS} == SURROUNDINGS
     assert meta["found"] == FOUND["found"]
     assert (meta["step"], meta["what"]) == (1, "row 0 sees too much")
     assert (meta["expected"], meta["got"]) == ({"offset": 2}, {"offset": 3})

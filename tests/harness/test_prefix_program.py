@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from harness.contracts.prefix import PREFIX
+from harness.document import parse_json
 from harness.errors import UsageError
-from harness.program import Program, parse_json, parse_program
+from harness.program import Program, parse_program
 from harness.run import trace
 
 

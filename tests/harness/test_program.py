@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.document import MAX_BYTES, parse_json
 from harness.errors import UsageError
-from harness.program import MAX_BYTES, Program, load_programs, parse_json, parse_program
+from harness.program import Program, load_programs, parse_program
 from harness.run import trace
 
 Make = Callable[..., Program]
@@ -308,12 +309,12 @@ WHOLE = gzip.compress(json.dumps(GOOD).encode() * 50)
     ("name", "content", "words"),
     [
         ("p.json", b"\xff\xfe{}", "is not UTF-8 text"),
-        ("p.json", b" " * (MAX_BYTES + 1), "is too large; a program file may have 8 MiB"),
+        ("p.json", b" " * (MAX_BYTES + 1), "is too large; it may have 8 MiB"),
         ("p.json.gz", b"no gzip", "cannot be read: Not a gzipped file"),
         ("p.json.gz", WHOLE[:-20], "cannot be read"),
         ("p.json.gz", WHOLE[:30] + b"####" + WHOLE[34:], "cannot be read"),
         ("p.json.gz", b"", "is not JSON"),
-        ("p.json.gz", BOMB, "is too large; a program file may have 8 MiB"),
+        ("p.json.gz", BOMB, "is too large; it may have 8 MiB"),
         ("p.jsonl.gz", BOMB, "is too large"),
         ("p.json", b"\x00\x00", "is not JSON"),
     ],

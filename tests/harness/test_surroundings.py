@@ -1,0 +1,102 @@
+"""Where a failure was found, and what differs from it where it is replayed."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harness import __version__
+from harness.cli import main
+from harness.failures import save
+from harness.program import Program
+from harness.run import Divergence
+from harness.surroundings import compare_surroundings, get_surroundings
+
+ROOT = Path(__file__).parents[2]
+CORRECT = "tests.harness.misbehaving:correct"
+DECLARED = {"versions": {"torch": "2.13.0"}, "device": "cpu"}
+DIVERGENCE = Divergence("contents", 0, "update", "row 0 sees too much")
+
+
+def change(**more: Any) -> dict[str, Any]:
+    """The meta of a failure that was found here, but for these."""
+    return {"backend": "mine", **get_surroundings(DECLARED), **more}
+
+
+def say(**more: Any) -> str | None:
+    return compare_surroundings(change(**more), "mine", get_surroundings(DECLARED))
+
+
+def test_what_is_noted() -> None:
+    found = get_surroundings(DECLARED)
+    assert found["versions"] == {
+        "torch": "2.13.0",
+        "python": platform.python_version(),
+        "kv-lockstep": __version__,
+    }
+    assert (found["device"], found["platform"].split()[0]) == ("cpu", platform.system())
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (change(), "found with the same versions on the same device"),
+        (
+            change(versions={"torch": "2.12.0"}, device="cuda"),
+            "found with torch 2.12.0, device cuda; here with torch 2.13.0, device cpu",
+        ),
+        (
+            change(versions={"triton": "3.5"}),
+            "found with triton 3.5; here with no triton",
+        ),
+        (change(backend="other"), "found with backend other; here with backend mine"),
+        (
+            change(platform="Plan9 mips"),
+            f"found with platform Plan9 mips; here with platform {platform.system()}"
+            f" {platform.machine()}",
+        ),
+        ({}, None),
+        ({"versions": None}, None),
+        ({"versions": [1]}, None),
+        ({"versions": {"torch": 3}, "device": [], "platform": 1, "backend": {}}, "same"),
+        ({"versions": {"torch": "2\x1b[2J\n3"}}, "found with torch 2·[2J 3; here with"),
+    ],
+)
+def test_what_differs_is_said(found: dict[str, Any], words: str | None) -> None:
+    said = compare_surroundings(found, "mine", get_surroundings(DECLARED))
+    assert said == words if words is None else words in str(said)
+
+
+def test_what_a_file_says_is_bounded() -> None:
+    versions = {f"{number}" * 1000: "1" * 100_000 for number in range(1000)}
+    assert len(str(say(versions=versions))) < 10_000
+
+
+def test_a_failure_replays_with_what_differs(
+    tmp_path: Path, make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It agrees here; it was found with another version."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    surroundings = get_surroundings({"versions": {"numpy": "1.0"}, "device": "tpu"})
+    program = make({"op": "update", "length": 3})
+    failure = save(tmp_path, program, DIVERGENCE, CORRECT, surroundings, {})
+    place = ["--failures", str(tmp_path / "other"), "--backend", CORRECT]
+    ended = CliRunner().invoke(main, ["replay", str(failure.path), *place])
+    assert (ended.exit_code, ended.output[:5]) == (0, "FIXED")
+    words = "agrees in all 1 steps; found with numpy 1.0, device tpu; here with numpy "
+    assert words in ended.output
+
+
+def test_no_name_of_a_host_or_a_user_is_noted() -> None:
+    text = json.dumps(get_surroundings(DECLARED))
+    assert socket.gethostname() not in text
+    assert getpass.getuser() not in text
