@@ -96,7 +96,8 @@ def judge(event: Event, program: Program) -> tuple[str, str]:
     if event["event"] != "done":
         return "ERROR", say_end(event)
     if event["divergence"] is None:
-        words = f"agrees in all {event['steps']} steps"
+        steps = event["steps"]
+        words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
         if event["skipped"]:
             words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"
         return "FIXED", words

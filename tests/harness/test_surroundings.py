@@ -92,7 +92,7 @@ def test_a_failure_replays_with_what_differs(
     place = ["--failures", str(tmp_path / "other"), "--backend", CORRECT]
     ended = CliRunner().invoke(main, ["replay", str(failure.path), *place])
     assert (ended.exit_code, ended.output[:5]) == (0, "FIXED")
-    words = "agrees in all 1 steps; found with numpy 1.0, device tpu; here with numpy "
+    words = "agrees in its one step; found with numpy 1.0, device tpu; here with numpy "
     assert words in ended.output
 
 
