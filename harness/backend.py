@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from harness.code import Code
+
 Array = Any
 """An array of the backend's framework. The harness only hands it back to `Arrays`."""
 
@@ -367,6 +369,8 @@ class Backend:
     tolerance: by how much a number may change in storage; 0 for everything that only
     moves data, more for quantized storage.
     ledger: the folder of its known divergences; see `harness.ledger`.
+    code: from a complete config, how a program of it is written in the framework's own
+    API; see `harness.snippet`.
     faults: "package.module:function", which returns the mistakes `Planted` in it.
     versions: package name to version, for failure files.
     """
@@ -383,6 +387,7 @@ class Backend:
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None
+    code: Callable[[Mapping[str, Any]], Code] | None = None
     faults: str | None = None
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

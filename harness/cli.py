@@ -54,6 +54,7 @@ from harness.replay_command import (
 )
 from harness.report import to_json
 from harness.run import Divergence, trace
+from harness.snippet_command import snippet
 from harness.surroundings import get_surroundings
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
@@ -254,6 +255,7 @@ def doctor(failures: Path) -> int:
 
 
 main.add_command(replay)
+main.add_command(snippet)
 main.add_command(faults)
 main.add_command(explore)
 main.add_command(new_backend)

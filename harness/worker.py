@@ -32,6 +32,7 @@ from harness.relations.reference import REFERENCE, run_any
 from harness.run import Divergence, Result, breaks_usage
 from harness.shard import Shard
 from harness.shrink import Clock, Shrinker
+from harness.snippet import write_snippet
 from harness.supported import is_known, why_unsupported
 from harness.text import say_error
 
@@ -228,6 +229,13 @@ def do_shrink(
     }
 
 
+def do_snippet(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A program as code in the framework's own API."""
+    return {"snippet": write_snippet(parse_program(task["program"], "program"), backend)}
+
+
 def do_ledger(
     worker: Worker, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -277,6 +285,7 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "run": do_run,
     "shrink": do_shrink,
     "relate": do_relate,
+    "snippet": do_snippet,
     "ledger": do_ledger,
     "faults": do_list_faults,
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ from mlx_lm.models.cache import (
 )
 
 from harness.backend import Array, Backend, Kind, Mask
+from harness.code import Code
 from impl.mlx.arrays import MLXArrays
+from impl.peers.mlx_lm_code import (
+    write_chunked,
+    write_concatenated,
+    write_plain,
+    write_quantized,
+)
 
 Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
@@ -146,27 +154,30 @@ def mlx_lm() -> Backend:
     operations = {"update", "state", "view", "size", "trim", "clone"}
     rotating = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
     kinds = {"kv": _kind(operations, PLAIN), "rotating": _kind(operations, rotating)}
-    return _backend("mlx-lm", kinds, _open)
+    return _backend("mlx-lm", kinds, _open, write_plain)
 
 
 def mlx_lm_concatenate() -> Backend:
     """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
     kind = _kind({"update", "state", "view", "trim", "clone"}, PLAIN)
-    return _backend("mlx-lm-concatenate", {"kv": kind}, _open_concatenate)
+    return _backend(
+        "mlx-lm-concatenate", {"kv": kind}, _open_concatenate, write_concatenated
+    )
 
 
 def mlx_lm_quantized() -> Backend:
     """`QuantizedKVCache` with 8 bits: contents come back rounded, never exact."""
     dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
     kind = _kind({"update", "state", "view", "trim", "clone"}, {**PLAIN, **dims})
-    backend = _backend("mlx-lm-quantized", {"kv": kind}, _open_quantized)
+    code = partial(write_quantized, group_size=GROUP_SIZE, bits=BITS)
+    backend = _backend("mlx-lm-quantized", {"kv": kind}, _open_quantized, code)
     return replace(backend, tolerance=ROUNDING)
 
 
 def mlx_lm_chunked() -> Backend:
     """`ChunkedKVCache`; it forgets what lies before the last chunk, so has no state."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
-    return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked)
+    return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
 
 
 def _open(config: Config) -> Layer:
@@ -199,7 +210,9 @@ def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
     return Kind(frozenset(operations), config)
 
 
-def _backend(name: str, kinds: Mapping[str, Kind], opener: Opener) -> Backend:
+def _backend(
+    name: str, kinds: Mapping[str, Kind], opener: Opener, code: Callable[[Config], Code]
+) -> Backend:
     return Backend(
         name=name,
         device=mx.default_device().type.name,
@@ -210,5 +223,6 @@ def _backend(name: str, kinds: Mapping[str, Kind], opener: Opener) -> Backend:
         lifetime="until-write",
         causal="lower-right",
         ledger=LEDGER,
+        code=code,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
     )

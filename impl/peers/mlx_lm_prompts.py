@@ -18,6 +18,7 @@ from mlx_lm.models.cache import KVCache, LRUPromptCache
 from harness.backend import Backend, Kind
 from impl.mlx.arrays import MLXArrays
 from impl.peers.mlx_lm import LEDGER, Layer
+from impl.peers.mlx_lm_code import write_prompts
 
 MODEL = "model"
 ENTRIES = 1 << 20
@@ -75,5 +76,6 @@ def mlx_lm_prompt_cache() -> Backend:
         lifetime="until-write",
         causal="lower-right",
         ledger=LEDGER,
+        code=write_prompts,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
     )

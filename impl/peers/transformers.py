@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -25,16 +25,17 @@ from transformers.masking_utils import (
 )
 
 from harness.backend import Array, Backend, Kind, Lifetime, Mask
+from harness.code import Code
+from impl.peers.transformers_code import get_attention, write_with
 from impl.torch.arrays import TorchArrays
 
 Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
-Attention = Literal["full_attention", "sliding_attention", "chunked_attention"]
 
 STATIC_LENGTH = 1024
 """Tokens that a static cache has room for; programs keep one cache below that."""
 
-MASKS: Mapping[Attention, Callable[..., Any]] = {
+MASKS: Mapping[str, Callable[..., Any]] = {
     "full_attention": create_causal_mask,
     "sliding_attention": create_sliding_window_causal_mask,
     "chunked_attention": create_chunked_causal_mask,
@@ -116,7 +117,7 @@ def transformers() -> Backend:
         "kv": _kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
         "rotating": _kind({"update", "trim", "clone", "free"}, PLAIN),
     }
-    return _backend("transformers", kinds, _open_dynamic, "forever")
+    return _backend("transformers", kinds, DYNAMIC, "forever")
 
 
 def transformers_chunked() -> Backend:
@@ -125,7 +126,7 @@ def transformers_chunked() -> Backend:
     It refuses to be cropped once it holds a chunk, so trim is not declared.
     """
     kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
-    return _backend("transformers-chunked", kinds, _open_dynamic, "forever")
+    return _backend("transformers-chunked", kinds, DYNAMIC, "forever")
 
 
 def transformers_static() -> Backend:
@@ -134,19 +135,19 @@ def transformers_static() -> Backend:
         "kv": _kind({"update", "size", "clone", "free"}, PLAIN),
         "rotating": _kind({"update", "clone", "free"}, PLAIN),
     }
-    return _backend("transformers-static", kinds, _open_static, "until-write")
+    return _backend("transformers-static", kinds, STATIC, "until-write")
 
 
 def transformers_static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
     kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
-    return _backend("transformers-static-chunked", kinds, _open_static, "until-write")
+    return _backend("transformers-static-chunked", kinds, STATIC, "until-write")
 
 
 def transformers_quantized() -> Backend:
     """The base class of the quantized layers; "step" is its residual length."""
     kinds = {"kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN)}
-    return _backend("transformers-quantized", kinds, _open_quantized, "forever")
+    return _backend("transformers-quantized", kinds, QUANTIZED, "forever")
 
 
 def _open_dynamic(config: Config) -> Layer:
@@ -164,17 +165,24 @@ def _open_quantized(config: Config) -> Layer:
     return Layer(Cache(layers=[layer]), _model(config))
 
 
+DYNAMIC = _open_dynamic, write_with("DynamicCache(config=CONFIG)")
+STATIC = (
+    _open_static,
+    write_with(f"StaticCache(config=CONFIG, max_cache_len={STATIC_LENGTH})"),
+)
+QUANTIZED = (
+    _open_quantized,
+    write_with("Cache(layers=[IdentityLayer(residual_length={step})])"),
+)
+"""How caches are opened, and how that is written."""
+
+
 def _model(config: Config) -> Any:
     """The configuration of a model with one layer, of the attention that is asked for."""
-    attention: Attention = "full_attention"
-    if config["kind"] == "rotating":
-        attention = "sliding_attention"
-    elif config["chunk"] is not None:
-        attention = "chunked_attention"
     make: Callable[..., Any] = PreTrainedConfig  # fields of models are not annotated
     return make(
         num_hidden_layers=1,
-        layer_types=[attention],
+        layer_types=[get_attention(config)],
         sliding_window=config["window"],
         attention_chunk_size=config["chunk"],
         attn_implementation="eager" if config["mask_form"] == "additive" else "sdpa",
@@ -189,7 +197,7 @@ def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
 def _backend(
     name: str,
     kinds: Mapping[str, Kind],
-    opener: Callable[[Config], Layer],
+    opening: tuple[Callable[[Config], Layer], Callable[[Config], Code]],
     lifetime: Lifetime,
 ) -> Backend:
     return Backend(
@@ -197,10 +205,11 @@ def _backend(
         device="cpu",
         contracts={"layer": kinds},
         arrays=TorchArrays("cpu"),
-        open=opener,
+        open=opening[0],
         dtypes=("float32", "float16", "bfloat16"),
         lifetime=lifetime,
         causal="upper-left",
         ledger=LEDGER,
+        code=opening[1],
         versions={package: version(package) for package in ("transformers", "torch")},
     )

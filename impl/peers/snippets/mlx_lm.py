@@ -1,0 +1,144 @@
+"""What snippets for mlx-lm are written with: parts of this file are copied.
+
+It imports mlx-lm and nothing of ours. What is in capitals, a snippet sets itself.
+"""
+
+import copy
+
+import mlx.core as mx
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import (
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    LRUPromptCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    trim_prompt_cache,
+)
+
+HEADS, KEY_DIM, VALUE_DIM, DTYPE = 1, 4, 4, mx.float32
+WINDOW = None
+LAYERS = 1
+STEP = 256
+
+
+def stepping(cache, step):
+    """The same cache, growing by other steps than 256."""
+    cache.step = step
+    return cache
+
+
+def make(tokens, dim):
+    """K or V of new tokens: token n is n + 1 in every number, so that it can be told."""
+    numbers = mx.array([token + 1 for token in tokens], DTYPE)
+    return mx.zeros((1, HEADS, len(tokens), dim), DTYPE) + numbers[None, None, :, None]
+
+
+def name_tokens(keys, values):
+    """The token in each column; -1 is memory without one, -2 a mix of several."""
+    columns = mx.concatenate([keys, values], axis=-1)[0].swapaxes(0, 1)
+    numbers = columns.flatten(1).astype(mx.float32).tolist()
+    told = [{round(number) for number in column} for column in numbers]
+    return [column.pop() - 1 if len(column) == 1 else -2 for column in told]
+
+
+def see(mask, tokens, rows):
+    """The tokens that each of the new rows may attend to."""
+    if mask is None:
+        return [sorted(tokens) for _ in range(rows)]
+    if isinstance(mask, str):  # "causal"
+        first = len(tokens) - rows + 1
+        return [sorted(tokens[: first + row]) for row in range(rows)]
+    if mask.shape[-1] != len(tokens):
+        return [f"a mask of {mask.shape[-1]} for {len(tokens)} columns"] * rows
+    seen = mask.reshape(rows, len(tokens)).tolist()
+    return [
+        sorted(token for token, is_seen in zip(tokens, row) if is_seen) for row in seen
+    ]
+
+
+def update(cache, tokens):
+    """As a model does: it asks for the mask, then gives new K and V."""
+    hidden = mx.zeros((1, len(tokens), 1))
+    mask = create_attention_mask(hidden, cache, window_size=WINDOW)
+    pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
+    return see(mask, name_tokens(*pair), len(tokens))
+
+
+def restore(cache, packed):
+    """Quantized K or V as numbers."""
+    return mx.dequantize(*packed, group_size=cache.group_size, bits=cache.bits)
+
+
+def update_quantized(cache, tokens):
+    """As a model does: it asks for the mask, then gives new K and V."""
+    mask = create_attention_mask(mx.zeros((1, len(tokens), 1)), cache)
+    pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
+    keys, values = (restore(cache, packed) for packed in pair)
+    return see(mask, name_tokens(keys, values), len(tokens))
+
+
+def update_chunked(cache, tokens):
+    """As mlx_lm.models.llama4 does: it drops old tokens from the front, makes the mask of
+    chunks, then gives new K and V."""
+    cache.maybe_trim_front()
+    end = cache.offset + len(tokens)
+    rows = mx.arange(cache.offset, end)[:, None]
+    columns = mx.arange(cache.start_position, end)
+    mask = (columns <= rows) & (columns // cache.chunk_size == rows // cache.chunk_size)
+    pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
+    return see(mask, name_tokens(*pair), len(tokens))
+
+
+def read_state(cache):
+    """The tokens in `cache.state`."""
+    keys, values, offset = cache.state[:3]
+    if keys is None:
+        return []
+    return sorted(name_tokens(keys[..., :offset, :], values[..., :offset, :]))
+
+
+def read_view(cache):
+    """The tokens that `update_and_fetch` would return."""
+    return [] if cache.empty() else sorted(name_tokens(*cache.keys_and_values()))
+
+
+def read_concatenated(cache):
+    """The tokens in `cache.state`."""
+    keys, values = cache.state
+    return [] if keys is None else sorted(name_tokens(keys, values))
+
+
+def read_quantized(cache):
+    """The tokens in `cache.state`."""
+    keys, values, offset = cache.state[:3]
+    if offset == 0:
+        return []
+    cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
+    return sorted(name_tokens(*(restore(cache, packed) for packed in cut)))
+
+
+def read_quantized_view(cache):
+    """The tokens that `update_and_fetch` would return."""
+    if cache.offset == 0:
+        return []
+    return sorted(
+        name_tokens(*(restore(cache, packed) for packed in cache.keys_and_values()))
+    )
+
+
+def fetch(prompts, tokens):
+    """As mlx_lm.server does: the nearest caches, or new ones, and what is left."""
+    caches, remaining = prompts.fetch_nearest_cache("model", tokens)
+    if caches is None:
+        caches = [stepping(KVCache(), STEP) for _ in range(LAYERS)]
+    return caches, remaining
+
+
+def insert(prompts, tokens, caches):
+    """As mlx_lm.server does when an answer is done: under the tokens that were read."""
+    count = min(cache.offset for cache in caches)
+    if count:
+        prompts.insert_cache("model", tokens[:count], caches)
+    return count
