@@ -287,6 +287,6 @@ def test_the_command_says_why_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(make(UPDATE).to_json()))
     ended = lockstep(tmp_path, "snippet", "p.json", "--backend", name)
     assert (ended.returncode, ended.stdout) == (2, "")
-    words = "lockstep: p.json: no snippet: correct does not declare how its code is"
+    words = "lockstep: p.json: no snippet: misbehaving does not declare how its"
     assert ended.stderr.startswith(words)
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
