@@ -11,12 +11,14 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.contracts.base import Broken
+from harness.contracts.prefix.config import CONVERSATIONS
 from harness.errors import UsageError
 from harness.exec.declaration import make_backend
 from harness.exec.driver import Driver
 from harness.exec.fields import Malformed, find_number
 from harness.exec.layer import KINDS as LAYER
 from harness.exec.limits import Limits
+from harness.exec.prefix import PrefixCache, SlotsCache
 from harness.exec.unified import open_unified
 
 PREFIX = "exec:"
@@ -97,4 +99,8 @@ class Opener:
             driver.answer_is_wrong("open", malformed)
         if kind in LAYER:
             return LAYER[kind](driver, number, config, self.causal)
+        if kind in CONVERSATIONS:
+            return PrefixCache(driver, number, config, self.causal)
+        if kind == "slots":
+            return SlotsCache(driver, number, config)
         return open_unified(driver, number, config)

@@ -22,12 +22,15 @@ class Proxy:
     def __init__(self, driver: Driver, number: int) -> None:
         self.driver, self.number, self.run = driver, number, driver.run
 
+    owned = True
+
     def release(self) -> None:
-        """The driver has let go of it: its number may soon be another's."""
-        self.run = 0
+        """It is not ours, or not any more: whoever has it drops it."""
+        self.owned = False
 
     def __del__(self) -> None:
-        self.driver.drop(self.run, self.what, self.number)
+        if self.owned:
+            self.driver.drop(self.run, self.what, self.number)
 
 
 class Snapshot(Proxy):

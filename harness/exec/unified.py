@@ -52,7 +52,13 @@ class UnifiedCache(Cache):
             multimodal=list(multimodal),
             reserve=reserve,
         )
-        self.open = set(range(self.config["layers"]))
+        self.expect_layers()
+
+    def expect_layers(self) -> None:
+        """A pass is open. An image may not be put where there is one: that is never
+        expected."""
+        count = 0 if self.config["kind"] == "encoder" else self.config["layers"]
+        self.open = set(range(count))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """The first of a layer in a pass goes with the message that comes next: all there
@@ -117,13 +123,6 @@ def find_result(answer: Answer) -> bool:
     return find_bool(answer, "result")
 
 
-class Part(UnifiedCache):
-    """One of the caches of a wrapper: it is dropped with that."""
-
-    def __del__(self) -> None:
-        pass
-
-
 class WrapperCache(UnifiedCache):
     """Several caches as one: what is told to it goes to each; a pass is put and got by
     their types."""
@@ -131,9 +130,11 @@ class WrapperCache(UnifiedCache):
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
         self.parts = [
-            Part(driver, number, {**config, **part}, {"type": which})
+            UnifiedCache(driver, number, {**config, **part}, {"type": which})
             for which, part in enumerate(config["caches"])
         ]
+        for part in self.parts:
+            part.release()  # each is dropped with the wrapper
 
     def of(self, layer_type: int) -> UnifiedCache:
         return self.parts[layer_type]
@@ -148,7 +149,7 @@ class WrapperCache(UnifiedCache):
     ) -> None:
         super().forward(positions, sequences, exceptions, multimodal, reserve)
         for part in self.parts:
-            part.open = set(self.open)
+            part.expect_layers()
 
     def change(self, operation: str, **fields: Any) -> Answer:
         for part in self.parts:
