@@ -177,7 +177,7 @@ def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
 def to_json(value: Any) -> str:
     if isinstance(value, Tensor):
         return value.to_json()
-    return json.dumps(value, separators=(",", ":"))
+    return str(value) if type(value) is int else json.dumps(value, separators=(",", ":"))
 
 
 def refuse(constant: str) -> NoReturn:
