@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.errors import UsageError
-from harness.text import clean
+from harness.exec.limits import limit_by
+from harness.text import clean, say_exit
 
 Task = Mapping[str, Any]
 Event = dict[str, Any]
@@ -104,13 +105,19 @@ class Process:
 class Pool:
     """Up to `size` worker processes.
 
-    folder: where write-ahead records stand. step_seconds: see STEP_SECONDS.
+    folder: where write-ahead records stand. step_seconds: see STEP_SECONDS. strict: the
+    messages of drivers are held against their schemas.
     """
 
     def __init__(
-        self, size: int, folder: Path, step_seconds: float = STEP_SECONDS
+        self,
+        size: int,
+        folder: Path,
+        step_seconds: float = STEP_SECONDS,
+        strict: bool = False,
     ) -> None:
         self.size, self.folder, self.step_seconds = size, folder, step_seconds
+        self.limits = limit_by(step_seconds, strict)
         self.made = [made for made in (folder, folder.parent) if not made.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -176,6 +183,7 @@ class Pool:
             "harness.worker",
             str(theirs.fileno()),
             str(record),
+            json.dumps(asdict(self.limits)),
         ]
         popen = subprocess.Popen(
             command,
@@ -240,10 +248,3 @@ def get_running(content: bytes) -> Any:
         return json.loads(content) or None
     except ValueError:
         return None
-
-
-def say_exit(code: int) -> str:
-    if code < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
-    return f"the process ended with exit status {code}"

@@ -1,7 +1,8 @@
 """Backends by name: what is registered, and how one becomes a declaration.
 
-Names come from the entry points of installed packages, in the group "lockstep.backends".
-A backend's module is imported here and nowhere else, and only when it is asked for.
+Names come from the entry points of installed packages, in the group "lockstep.backends";
+"exec:" and a command is a driver of its own. A backend's module is imported here and
+nowhere else, and only when it is asked for; so is a driver started.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import Any, get_args
 
 from harness.backend import Alignment, Backend, Kind, Lifetime, Planted
 from harness.contracts import CONTRACTS
-from harness.contracts.base import Contract
+from harness.contracts.base import Broken, Contract
 from harness.errors import UsageError
+from harness.exec.backend import is_driver, list_files, load_driver, split_command
+from harness.exec.limits import Limits
 from harness.program import check_field
 from harness.relations import reference
 from harness.text import say_error
 from harness.tolerance import UNIT
 
 GROUP = "lockstep.backends"
+
+LIMITS = Limits()
 
 INSTALL = {
     "torch": "pip install 'kv-lockstep[torch]'",
@@ -46,7 +51,11 @@ def list_names() -> dict[str, str]:
 
 
 def get_target(name: str) -> str:
-    """The "module:factory" that `name` stands for. Raises UsageError for no name."""
+    """The "module:factory" that `name` stands for, or the name itself if it is that of a
+    driver. Raises UsageError for no name."""
+    if is_driver(name):
+        split_command(name)
+        return name
     names = list_names()
     if name in names:
         return names[name]
@@ -57,12 +66,27 @@ def get_target(name: str) -> str:
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}."
     raise UsageError(
         f"--backend {name}: no backend has this name; {hint} One of your own is given as"
-        " package.module:factory"
+        " package.module:factory, or as exec:program if it is no Python"
     )
 
 
-def load(name: str) -> Backend:
-    """Imports the backend and checks its declaration. Raises Unavailable."""
+def load(name: str, limits: Limits = LIMITS) -> Backend:
+    """Imports the backend, or starts the driver within the limits, and checks its
+    declaration. Raises Unavailable."""
+    backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
+    if backend is not reference.REFERENCE:
+        check_declaration(backend)
+    return backend
+
+
+def start_driver(name: str, limits: Limits) -> Backend:
+    try:
+        return load_driver(name, limits)
+    except Broken as broken:
+        raise Unavailable(str(broken)) from None
+
+
+def import_backend(name: str) -> Backend:
     module_name, _, factory_name = get_target(name).partition(":")
     module = import_module(name, module_name)
     factory = getattr(module, factory_name, None)
@@ -78,8 +102,6 @@ def load(name: str) -> Backend:
         raise Unavailable(
             f"its factory returned {type(backend).__name__}, not harness.backend.Backend"
         )
-    if backend is not reference.REFERENCE:
-        check_declaration(backend)
     return backend
 
 
@@ -187,6 +209,8 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
     config = rules.get_plain_config(kind, declared, backend.dtypes)
     try:
         cache = rules.open_cache(backend, config)
+    except Broken as broken:
+        raise Unavailable(f"opening a {kind} cache: {broken}") from None
     except Exception as error:
         raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
     methods = rules.list_methods(kind, declared.operations)
@@ -200,10 +224,16 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
 
 def hash_code(target: str) -> str:
     """A digest of the Python files that a backend, the reference and the harness are made
-    of: another one if any of them was changed. target: "module:factory"."""
+    of: another one if any of them was changed. target: "module:factory". Of a driver, it
+    is the files that its command names."""
     digest = hashlib.sha256()
-    root = target.partition(":")[0].partition(".")[0]
-    for name in sorted({root, "harness", "reference"}):
+    own = set()
+    if is_driver(target):
+        for file in list_files(target):
+            digest.update(file.read_bytes())
+    else:
+        own = {target.partition(":")[0].partition(".")[0]}
+    for name in sorted({*own, "harness", "reference"}):
         spec = importlib.util.find_spec(name)
         folders = (spec and spec.submodule_search_locations) or ()
         files = [file for folder in folders for file in Path(folder).rglob("*.py")]

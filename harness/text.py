@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import traceback
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -78,3 +79,11 @@ def make_plain(value: Any) -> Any:
         return clean(repr(value))
     except Exception:
         return f"a {type(value).__name__}"
+
+
+def say_exit(code: int) -> str:
+    """How a process ended. code: as `subprocess` has it."""
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
+    return f"the process ended with exit status {code}"

@@ -1,7 +1,8 @@
 """A worker: a process of its own in which backends are imported and run.
 
-Started as ``python -m harness.worker FD RECORD``. It reads tasks from the connection at
-file descriptor FD, answers with events, and keeps its write-ahead record at RECORD. A
+Started as ``python -m harness.worker FD RECORD LIMITS``. It reads tasks from the
+connection at file descriptor FD, answers with events, and keeps its write-ahead record at
+RECORD. LIMITS, in JSON, are those of drivers; see `harness.exec.limits`. A
 backend can end or hang this process; the pool that started it is then none the worse.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +23,7 @@ from typing import Any
 
 from harness.backend import Backend
 from harness.errors import UsageError
+from harness.exec.limits import Limits
 from harness.ledger import Entry, load_ledger
 from harness.others import Others, Shrunk
 from harness.part import Part
@@ -44,8 +47,8 @@ Emit = Callable[[dict[str, Any]], None]
 class Worker:
     """Carries out tasks, one after the other."""
 
-    def __init__(self, record: Record, emit: Emit) -> None:
-        self.record, self.emit = record, emit
+    def __init__(self, record: Record, emit: Emit, limits: Limits) -> None:
+        self.record, self.emit, self.limits = record, emit, limits
         self.backends: dict[str, Backend] = {}
         self.asked = ""
 
@@ -69,7 +72,7 @@ class Worker:
 
     def get_backend(self, name: str) -> Backend:
         if name not in self.backends:
-            self.backends[name] = load(name)
+            self.backends[name] = load(name, self.limits)
         return self.backends[name]
 
     def run(
@@ -292,9 +295,12 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
 
 
 def follow(parent: int) -> None:
-    """Ends this process when its parent is gone, even if a backend hangs."""
+    """Ends this process when its parent is gone, even if a backend hangs, and with it
+    the processes that the backend has started."""
     while os.getppid() == parent:
         time.sleep(1)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
@@ -307,7 +313,7 @@ def main() -> None:
         connection.send_bytes(json.dumps(event).encode())
 
     Thread(target=follow, args=[os.getppid()], daemon=True).start()
-    worker = Worker(record, emit)
+    worker = Worker(record, emit, Limits(**json.loads(sys.argv[3])))
     try:
         while True:
             worker.do(json.loads(connection.recv_bytes()))
