@@ -104,7 +104,8 @@ def list_unfinished(outcome: Outcome) -> Iterator[Text]:
     written, and the operations that it does not declare."""
     for pair in outcome.pairs:
         for part, operation in pair.missing.items():
-            yield Text(f"{pair.name}: {part}; {operation} needs it", "bold yellow")
+            who = "" if part.startswith(f"{operation} ") else f"; {operation} needs it"
+            yield Text(f"{pair.name}: {part}{who}", "bold yellow")
         undeclared = pair.list_undeclared()
         if undeclared and pair.backend in outcome.settings.backends:
             names = ", ".join(undeclared)

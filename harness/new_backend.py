@@ -19,6 +19,7 @@ from harness.command import command
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract
 from harness.errors import UsageError
+from harness.exec.schema import load
 
 INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(("kv", "rotating"), LayerCache),
@@ -51,6 +52,9 @@ FIELDS: Mapping[str, Sequence[str]] = {
 }
 """The fields of its config that a cache of each kind has to heed."""
 
+STATE = ("conv", "delta")
+"""What takes the place of K and V in a state."""
+
 WIDTH = 88
 
 EXAMPLES = """\b
@@ -58,6 +62,7 @@ Examples:
   lockstep new-backend my-cache                       my_cache.py, a full cache on numpy
   lockstep new-backend my-ring --kind rotating --arrays torch
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
+  lockstep new-backend my-driver --exec               a program that speaks JSON lines
 """
 
 
@@ -82,6 +87,12 @@ Examples:
     help="The framework of its arrays.",
 )
 @click.option(
+    "--exec",
+    "is_driver",
+    is_flag=True,
+    help="A program that is spoken to over pipes, as a sketch for any language.",
+)
+@click.option(
     "-o",
     "--output",
     "folder",
@@ -90,24 +101,36 @@ Examples:
     help="The folder for the file; default: this one.",
 )
 @command
-def new_backend(name: str, kind: str, arrays: str, folder: Path) -> int:
+def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path) -> int:
     """Writes a backend that runs at once, says what it lacks, and is filled in step by
     step. NAME is its name, and makes that of the file."""
     module = get_module(name)
     path = folder / f"{module}.py"
-    save(path, write_skeleton(name, module, kind, arrays))
-    click.echo(f"{path}: a {kind} cache on {arrays}, to be filled in. What it lacks says")
-    place = "" if folder == Path(".") else f"PYTHONPATH={quote(str(folder))} "
-    click.echo(f"  {place}{get_check_line(module, kind)}")
+    if is_driver:
+        place = "" if folder.is_absolute() else "./"
+        line = get_check_line(f"exec:{place}{quote(str(path))}", kind)
+        save(path, write_driver(name, kind, line))
+        path.chmod(path.stat().st_mode | 0o111)
+    else:
+        line = get_check_line(f"{module}:make", kind)
+        save(path, write_skeleton(name, kind, arrays, line))
+        if folder != Path("."):
+            line = f"PYTHONPATH={quote(str(folder))} {line}"
+    what = "in a driver" if is_driver else f"on {arrays}"
+    click.echo(f"{path}: {say_cache(kind)} {what}, to be filled in. What it lacks says")
+    click.echo(f"  {line}")
     return 0
+
+
+def say_cache(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} cache"
 
 
 def get_module(name: str) -> str:
     """The name of the file, without its ending. Raises UsageError."""
     module = re.sub(r"[-. ]+", "_", name)
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", module) or keyword.iskeyword(
-        module
-    ):
+    is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", module)
+    if not is_name or keyword.iskeyword(module):
         raise UsageError(
             f"{name!r} cannot name a Python file; take letters, digits and -, such as"
             " my-cache"
@@ -115,8 +138,8 @@ def get_module(name: str) -> str:
     return module
 
 
-def get_check_line(module: str, kind: str) -> str:
-    return f"lockstep check --backend {module}:make --kind {kind}"
+def get_check_line(backend: str, kind: str) -> str:
+    return f"lockstep check --backend {quote(backend)} --kind {kind}"
 
 
 def save(path: Path, text: str) -> None:
@@ -136,29 +159,65 @@ def save(path: Path, text: str) -> None:
         ) from None
 
 
-def write_skeleton(name: str, module: str, kind: str, arrays: str) -> str:
-    """The text of the file."""
-    rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "skeletons")
-    environment = jinja2.Environment(
-        loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-    )
-    interface = INTERFACES[kind]
-    later = [each for each in rules.list_operations(kind) if each not in rules.required]
-    return environment.get_template("backend.py.jinja").render(
+# --- the text of the file ---------------------------------------------------------------
+
+
+def write_skeleton(name: str, kind: str, arrays: str, check: str) -> str:
+    """A module with a factory."""
+    rules = get_rules(kind)
+    return render(
+        "backend.py.jinja",
+        rules,
+        kind,
         name=name,
-        check=get_check_line(module, kind),
-        kind=kind,
-        contract=rules.name,
+        check=check,
         arrays=arrays,
         imports=IMPORTS[arrays],
+        errors=bool(rules.list_errors([kind])),
+        methods=list(list_methods(rules, kind)),
+    )
+
+
+def write_driver(name: str, kind: str, check: str) -> str:
+    """A program that speaks the protocol of drivers; see `harness/exec/README.md`."""
+    rules = get_rules(kind)
+    errors = ", ".join(f'"{error}"' for error in rules.list_errors([kind]))
+    return render(
+        "driver.py.jinja",
+        rules,
+        kind,
+        name=name,
+        check=check,
+        errors=errors,
+        methods=list(list_messages(rules, kind)),
+    )
+
+
+def render(template: str, rules: Contract, kind: str, **more: Any) -> str:
+    """A template with all that the skeletons have in common."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "skeletons"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    later = [each for each in rules.list_operations(kind) if each not in rules.required]
+    fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
+    margin = " " * 8
+    lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
+    return environment.get_template(template).render(
+        kind=kind,
+        cache=say_cache(kind),
+        contract=rules.name,
+        about=(inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
         required=", ".join(f'"{each}"' for each in rules.required),
         others=list_lines(later),
-        errors=bool(rules.list_errors([kind])),
-        about=(inspect.getdoc(interface) or "").splitlines()[0],
-        fields=fill_behind(", ".join(f'config["{each}"]' for each in FIELDS[kind])),
-        methods=list(list_methods(interface, rules, kind)),
+        fields=lines.lstrip(),
+        **more,
     )
+
+
+def get_rules(kind: str) -> Contract:
+    return next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
 
 
 def list_lines(names: Sequence[str]) -> str:
@@ -169,35 +228,64 @@ def list_lines(names: Sequence[str]) -> str:
     return "[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
 
 
-def fill_behind(text: str) -> str:
-    return fill(text, WIDTH, subsequent_indent=" " * 8, initial_indent=" " * 8).lstrip()
-
-
-def list_methods(interface: type, rules: Contract, kind: str) -> Iterator[str]:
+def list_methods(rules: Contract, kind: str) -> Iterator[str]:
     """Each method that a cache of this kind may need, to be written, those that it must
     have first."""
-    required = rules.list_methods(kind, rules.required)
-    every = rules.list_methods(kind, rules.list_operations(kind))
-    members = {**vars(LayerCache), **vars(interface)} if kind == "state" else {}
-    members = members or dict(vars(interface))
+    members = get_members(kind)
     for name, member in members.items():
         if isinstance(member, property) and is_asked(name, kind):
             yield write_method(name, member.fget, "@property\n")
-    for name in dict.fromkeys([*required, *every]):
+    for name in list_names(rules, kind):
         if name in members:
             yield write_method(name, members[name])
 
 
+def list_messages(rules: Contract, kind: str) -> Iterator[str]:
+    """Each message that a driver of this kind may get, as a method to be written."""
+    schemas, members = load(rules.name)["$defs"], get_members(kind)
+    names = [name for name in ("update", "cached") if is_asked(name, kind)]
+    for name in dict.fromkeys([*names, *list_names(rules, kind)]):
+        if f"{name}.request" in schemas:
+            asked = list_fields(schemas[f"{name}.request"], ("id", "op", "cache", "type"))
+            answered = list_fields(schemas[f"{name}.answer"], ("id", "dtype"))
+            if kind != "state":
+                answered = [field for field in answered if field not in STATE]
+            text = inspect.getdoc(members[name]) or ""
+            end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
+            yield write_body(name, ["self", *asked], f"{text}\n\n{end}")
+
+
+def list_fields(schema: Mapping[str, Any], others: Sequence[str]) -> list[str]:
+    return [field for field in schema["properties"] if field not in others]
+
+
+def get_members(kind: str) -> dict[str, Any]:
+    """What a cache of this kind has, by name."""
+    common = vars(LayerCache) if kind == "state" else {}
+    return {**common, **vars(INTERFACES[kind])}
+
+
+def list_names(rules: Contract, kind: str) -> list[str]:
+    required = rules.list_methods(kind, rules.required)
+    every = rules.list_methods(kind, rules.list_operations(kind))
+    return list(dict.fromkeys([*required, *every]))
+
+
 def is_asked(name: str, kind: str) -> bool:
-    """Whether a property is read of caches of this kind."""
+    """Whether caches of this kind are asked for what only some have."""
+    if name == "update":
+        return kind in ("kv", "rotating")
     return name != "cached" or kind == "encoder"
 
 
 def write_method(name: str, function: Any, before: str = "") -> str:
     """A method with the words of the interface, which nobody has written yet."""
-    parameters = ", ".join(inspect.signature(function).parameters)
-    text = inspect.getdoc(function) or ""
+    parameters = list(inspect.signature(function).parameters)
+    return write_body(name, parameters, inspect.getdoc(function) or "", before)
+
+
+def write_body(name: str, parameters: Sequence[str], text: str, before: str = "") -> str:
     end = "\n    " if "\n\n" in text else ""
-    body = f'{before}def {name}({parameters}):\n    """'
+    body = f'{before}def {name}({", ".join(parameters)}):\n    """'
     body += indent(text, "    ").lstrip() + f'{end}"""\n    raise NotImplementedError\n'
     return indent(body, "    ")

@@ -66,6 +66,35 @@ def test_a_skeleton_is_unfinished_and_says_so(
     assert not list(tmp_path.glob("failures/*/*"))  # it is no failure
 
 
+@pytest.mark.parametrize("kind", INTERFACES)
+def test_a_driver_is_unfinished_and_says_so(
+    lockstep: Lockstep, tmp_path: Path, kind: str
+) -> None:
+    ended = write(tmp_path, "my-driver", "--kind", kind, "--exec")
+    assert ended.exit_code == 0, ended.output
+    path = tmp_path / "my_driver.py"
+    backend = ("--backend", f"exec:{path}")
+    assert f"lockstep check --backend exec:{path} --kind {kind}" in ended.output
+    size = ("--programs", 3, "--jobs", 1)
+    ended = lockstep("check", *backend, *size, "--failures", tmp_path / "failures")
+    assert ended.status == 2, ended.out + ended.err
+    first = {"state": "boundaries"}.get(kind, "update")
+    first = first if kind in ("kv", "rotating", "state") else "forward"
+    assert f"{first} is not written yet" in ended.words
+    assert not list(tmp_path.glob("failures/*/*"))
+
+
+@pytest.mark.parametrize("kind", INTERFACES)
+def test_a_driver_has_a_method_for_each_message(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, "my-driver", "--kind", kind, "--exec")
+    text = (tmp_path / "my_driver.py").read_text()
+    assert max(len(line) for line in text.split("\n") if "exec:" not in line) <= 90
+    rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
+    for operation in rules.list_operations(kind):
+        if operation != "open" and not (operation == "update" and kind == "state"):
+            assert f"    def {operation}(self" in text
+
+
 def test_the_parts_that_are_written_are_checked(
     lockstep: Lockstep, tmp_path: Path
 ) -> None:
