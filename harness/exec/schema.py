@@ -55,7 +55,8 @@ def check_items(
     validator: Any, items: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
     """`items` as ever; the numbers of an array, of which there are many, all at once."""
-    if items != FLAT or not set(map(type, instance)) <= PLAIN:
+    is_flat = items == FLAT and isinstance(instance, list)
+    if not is_flat or not set(map(type, instance)) <= PLAIN:
         yield from Draft202012Validator.VALIDATORS["items"](
             validator, items, instance, schema
         )
