@@ -16,7 +16,7 @@ from harness.program import suggest
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
 BACKEND_HELP = (
-    "A name from `lockstep backends`, package.module:factory, or \"exec:program arguments\"."
+    'A name from `lockstep backends`, package.module:factory, or "exec:program …".'
 )
 
 

@@ -149,7 +149,9 @@ class Relay:
     # --- layer --------------------------------------------------------------------------
 
     def do_update(self, cache: Any, config: Message, m: Message) -> Answer:
-        keys, values = (self.take(m[name], config["dtype"]) for name in ("keys", "values"))
+        keys, values = (
+            self.take(m[name], config["dtype"]) for name in ("keys", "values")
+        )
         mask = cache.make_mask(m["keys"]["shape"][2], m["rows"])
         pair = cache.update(keys, values)
         return {
