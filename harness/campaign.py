@@ -49,7 +49,8 @@ class Campaign:
         settings = self.settings
         folder = settings.failures / RUNNING
         try:
-            with Pool(settings.jobs, folder, settings.step_seconds) as pool:
+            limits = settings.step_seconds, settings.strict
+            with Pool(settings.jobs, folder, *limits) as pool:
                 self.run_in(pool)
         except KeyboardInterrupt:
             self.outcome.is_cut = self.outcome.is_interrupted = True
@@ -237,7 +238,8 @@ class Campaign:
         self.save(pair, task, program, divergence, {})
         settings = self.settings
         seconds = min(5.0, settings.step_seconds)
-        with Pool(1, settings.failures / RUNNING, seconds) as pool:
+        folder = settings.failures / RUNNING
+        with Pool(1, folder, seconds, settings.strict) as pool:
 
             def fails(candidate: Program) -> bool:
                 task = {"do": "run", "backend": pair.backend}

@@ -40,6 +40,7 @@ from harness.options import (
     kinds_option,
     seconds_option,
     step_option,
+    strict_option,
 )
 from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
@@ -107,6 +108,7 @@ def main() -> None:
 )
 @jobs_option
 @step_option
+@strict_option
 @failures_option
 @json_option
 @command
@@ -120,6 +122,7 @@ def check(
     front: str | None,
     jobs: int,
     step_time: float,
+    strict: bool,
     failures: Path,
     as_json: bool,
 ) -> int:
@@ -138,6 +141,7 @@ def check(
         jobs=jobs,
         failures=failures,
         step_seconds=step_time,
+        strict=strict,
     )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, draw_progress, get_status) as progress:
@@ -156,17 +160,23 @@ def check(
 @click.option("--backend", metavar="NAME", help=BACKEND_HELP)
 @click.option("--time", "seconds", type=Seconds(0.1, 3600), default=60, show_default=True)
 @step_option
+@strict_option
 @failures_option
 @command
 def shrink(
-    file: Path, backend: str | None, seconds: float, step_time: float, failures: Path
+    file: Path,
+    backend: str | None,
+    seconds: float,
+    step_time: float,
+    strict: bool,
+    failures: Path,
 ) -> int:
     """Continues to shrink a program that diverges, and saves what comes of it."""
     program = get_single(file)
     name = backend or get_own_backend(file, program)
     get_target(name)
     console = Console(highlight=False)
-    with Pool(1, failures / RUNNING, step_time) as pool:
+    with Pool(1, failures / RUNNING, step_time, strict) as pool:
         declared = pool.call({"do": "declare", "backend": name})
         if declared["event"] != "done":
             raise UsageError(f"{name}: {say_end(declared)}")

@@ -23,6 +23,7 @@ from harness.options import (
     kinds_option,
     seconds_option,
     step_option,
+    strict_option,
 )
 from harness.outcome import Settings
 from harness.registry import get_target, list_names
@@ -59,6 +60,7 @@ Examples:
 @click.option("--resume", is_flag=True, help="Go on where an earlier run has stopped.")
 @jobs_option
 @step_option
+@strict_option
 @failures_option
 @json_option
 @command
@@ -71,6 +73,7 @@ def explore(
     resume: bool,
     jobs: int,
     step_time: float,
+    strict: bool,
     failures: Path,
     as_json: bool,
 ) -> int:
@@ -88,6 +91,7 @@ def explore(
         jobs=jobs,
         failures=failures,
         step_seconds=step_time,
+        strict=strict,
     )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_status, get_status) as progress:

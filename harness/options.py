@@ -15,7 +15,9 @@ from harness.program import suggest
 
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
-BACKEND_HELP = "A name from `lockstep backends`, or package.module:factory."
+BACKEND_HELP = (
+    'A name from `lockstep backends`, package.module:factory, or "exec:program …".'
+)
 
 
 class Seconds(click.FloatRange):
@@ -61,6 +63,11 @@ step_option = click.option(
     show_default=True,
     metavar="S",
     help="Seconds after which a step counts as hanging.",
+)
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Hold all messages of an exec: backend against their schemas.",
 )
 seconds_option = click.option(
     "--time", "seconds", type=Seconds(0), metavar="S", help="Stop then."

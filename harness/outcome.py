@@ -131,6 +131,7 @@ class Settings:
     """What the user chose.
 
     backends: empty for all that are available here.
+    strict: the messages of drivers are held against their schemas.
     part: (i, n) for every n-th shard from the i-th on, where processes share the work.
     """
 
@@ -143,6 +144,7 @@ class Settings:
     jobs: int = 1
     failures: Path = Path("failures")
     step_seconds: float = 20.0
+    strict: bool = False
     shard: int = SHARD
     part: tuple[int, int] = (0, 1)
 

@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a registered backend or package.module:factory (default: all registered)",
+        help="a registered backend, package.module:factory or exec:program"
+        " (default: all registered)",
     )
     group.addoption(
         "--kind", action="append", default=[], help="a kind of cache (default: all)"
@@ -50,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--failures", default="failures", help="where failures go (default: failures)"
+    )
+    group.addoption(
+        "--strict-messages",
+        action="store_true",
+        help="hold all messages of an exec: backend against their schemas",
     )
 
 
@@ -87,7 +93,9 @@ def lockstep_pool(request: pytest.FixtureRequest) -> Iterator[Any]:
     from harness.failures import RUNNING
     from harness.pool import Pool
 
-    with Pool(1, Path(request.config.option.failures) / RUNNING) as pool:
+    options = request.config.option
+    folder = Path(options.failures) / RUNNING
+    with Pool(1, folder, strict=options.strict_messages) as pool:
         yield pool
 
 

@@ -84,6 +84,10 @@ def start_driver(name: str, limits: Limits) -> Backend:
         return load_driver(name, limits)
     except Broken as broken:
         raise Unavailable(str(broken)) from None
+    except UsageError:
+        raise
+    except Exception as error:
+        raise Unavailable(f"it refused to say what it has: {error}") from error
 
 
 def import_backend(name: str) -> Backend:

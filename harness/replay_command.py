@@ -13,7 +13,12 @@ from harness.command import command, print_error
 from harness.console import print_replayed
 from harness.errors import UsageError
 from harness.failures import RUNNING
-from harness.options import backends_option, failures_option, step_option
+from harness.options import (
+    backends_option,
+    failures_option,
+    step_option,
+    strict_option,
+)
 from harness.pool import Event, Pool
 from harness.program import Program, load_programs
 from harness.registry import get_target, list_names
@@ -35,10 +40,15 @@ Examples:
 )
 @backends_option
 @step_option
+@strict_option
 @failures_option
 @command
 def replay(
-    paths: Sequence[Path], backends: Sequence[str], step_time: float, failures: Path
+    paths: Sequence[Path],
+    backends: Sequence[str],
+    step_time: float,
+    strict: bool,
+    failures: Path,
 ) -> int:
     """Runs saved programs again: FIXED, FAILED or ERROR for each.
 
@@ -50,7 +60,7 @@ def replay(
         get_target(name)
     console = Console(highlight=False)
     statuses = []
-    with Pool(1, failures / RUNNING, step_time) as pool:
+    with Pool(1, failures / RUNNING, step_time, strict) as pool:
         for path, program in iterate_saved(list(paths)):
             try:
                 if isinstance(program, UsageError):

@@ -14,6 +14,7 @@ from harness.fronts import FRONTS
 from harness.fronts.draw import Drawer
 from harness.ledger import load_ledger
 from harness.program import Program
+from harness.registry import Unavailable
 from harness.relations.check import derive_one
 from harness.relations.reference import REFERENCE, run_any
 from harness.run import Coverage, Divergence, Result
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
+
+HANGS = 2
+"""After so many programs at which a driver hangs, the rest of a shard is left out."""
 
 DERIVED = 12
 """After one program in so many, one that is derived from it runs too: what the reference
@@ -44,6 +48,7 @@ class Shard:
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
         self.missing: dict[str, str] = {}
+        self.hangs = 0
         self.reported = 0.0
         self.started = time.monotonic()
 
@@ -91,7 +96,8 @@ class Shard:
             self.worker.emit({"event": "progress", **self.get_counts()})
 
     def run(self, program: Program) -> Result:
-        """Runs a program; shrinks and reports what is new in it."""
+        """Runs a program; shrinks and reports what is new in it. Raises Unavailable when
+        a driver hangs time and again, each time for a second at least."""
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
         result = run_any(
@@ -100,6 +106,12 @@ class Shard:
         self.margin = max(self.margin, result.margin)
         if result.divergence is not None:
             self.report(program, result.divergence)
+            self.hangs += result.divergence.what == "hang"
+            if self.hangs >= HANGS:
+                raise Unavailable(
+                    f"{result.divergence.message}; that was the second program, and the"
+                    " rest is left out"
+                )
         return result
 
     def is_allowed(self, program: Program) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.backend import Backend
-from harness.contracts.base import Broken
 from harness.contracts.prefix.config import CONVERSATIONS
 from harness.errors import UsageError
 from harness.exec.declaration import make_backend

@@ -10,7 +10,15 @@ from harness.backend import Backend, Kind
 from harness.exec.arrays import WireArrays
 from harness.exec.driver import PROTOCOL
 from harness.exec.errors import REFUSALS
-from harness.exec.fields import Answer, Malformed, find, find_bool, find_list, find_text, say
+from harness.exec.fields import (
+    Answer,
+    Malformed,
+    find,
+    find_bool,
+    find_list,
+    find_text,
+    say,
+)
 from harness.program import suggest
 
 Open = Callable[[Mapping[str, Any]], Any]
@@ -40,7 +48,9 @@ def make_backend(hello: Answer, open_cache: Open) -> Backend:
         spoken = say(hello["protocol"])
         raise Malformed(f"it speaks protocol {spoken}, and the harness speaks {PROTOCOL}")
     name = find_text(hello, "name")
-    optional = {field: OPTIONAL[field](hello, field) for field in OPTIONAL if field in hello}
+    optional = {
+        field: OPTIONAL[field](hello, field) for field in OPTIONAL if field in hello
+    }
     return Backend(
         name=name,
         contracts=find_contracts(hello),

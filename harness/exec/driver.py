@@ -35,6 +35,7 @@ class Driver:
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self.command, self.limits = command, limits
         self.seconds = limits.message_seconds
+        self.slowest = 0.0
         self.process: Process | None = None
         self.stop: weakref.finalize[..., Any] | None = None
         self.hello: Answer | None = None
@@ -106,7 +107,11 @@ class Driver:
             lines = self.process.exchange(requests, len(posted), seconds, asked)
         except Misbehaved as misbehaved:
             self.misbehave(misbehaved.what, str(misbehaved))
-        self.slowest = max(self.slowest, time.monotonic() - begun)
+        except BaseException:
+            self.end()  # nobody reads the answer any more
+            raise
+        if operation != "hello":
+            self.slowest = max(self.slowest, time.monotonic() - begun)
         first = self.message - len(posted) + 1
         answer: Answer = {}
         for number, ((each, name, _), line) in enumerate(
@@ -114,8 +119,6 @@ class Driver:
         ):
             answer = self.parse(each, name, number, line)
         return answer
-
-    slowest = 0.0
 
     def parse(self, contract: str, operation: str, number: int, line: bytes) -> Answer:
         """The answer to one message. Raises what it refuses."""
@@ -152,13 +155,15 @@ class Driver:
         assert self.process is not None
         said = self.process.get_last_words()
         self.end()
-        if what == "hang":
+        if what == "hang" and self.hello is not None:
             longer = 4 * self.limits.message_seconds
             words += f"; --step-time {longer:g} gives it twice the time"
             self.seconds = min(self.seconds, max(AFTER_HANG, 20 * self.slowest))
         if what == "malformed":
             words += "; harness/exec/README.md says what each answer looks like"
-        raise Broken(what, f"the driver {words}" + (f"; its last words: {said}" if said else ""))
+        raise Broken(
+            what, f"the driver {words}" + (f"; its last words: {said}" if said else "")
+        )
 
     def end(self) -> None:
         """Ends the process, if there is one."""

@@ -8,7 +8,14 @@ from typing import Any
 from harness.backend import Alignment
 from harness.contracts.prefix.config import get_layer_config, get_unified_config
 from harness.exec.driver import Driver
-from harness.exec.fields import Answer, Malformed, find_list, find_number, find_numbers, say
+from harness.exec.fields import (
+    Answer,
+    Malformed,
+    find_list,
+    find_number,
+    find_numbers,
+    say,
+)
 from harness.exec.layer import KINDS, LayerCache
 from harness.exec.proxy import Cache
 from harness.exec.unified import UnifiedCache, open_unified

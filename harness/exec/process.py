@@ -1,4 +1,4 @@
-"""The process of a driver: lines go in, lines come out, within limits of time and size."""
+"""The process of a driver: lines go in, lines come out, within limits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from harness.text import say_exit
-from harness.text import clean
+from harness.text import clean, say_exit
 
 CHUNK = 1 << 16
 LAST_WORDS = 4096

@@ -38,7 +38,10 @@ def check_answer(contract: str, operation: str, answer: Mapping[str, Any]) -> No
 
 
 def find_error(contract: str, name: str, message: Any) -> ValidationError | None:
-    return best_match(get_validator(contract, name).iter_errors(message))
+    worst: ValidationError | None = best_match(
+        get_validator(contract, name).iter_errors(message)
+    )
+    return worst
 
 
 def say(error: ValidationError) -> str:
@@ -55,19 +58,23 @@ def check_items(
     validator: Any, items: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
     """`items` as ever; the numbers of an array, of which there are many, all at once."""
-    if items != FLAT or not set(map(type, instance)) <= PLAIN:
+    is_flat = items == FLAT and isinstance(instance, list)
+    if not is_flat or not set(map(type, instance)) <= PLAIN:
         yield from Draft202012Validator.VALIDATORS["items"](
             validator, items, instance, schema
         )
 
 
-Validator = extend(Draft202012Validator, {"items": check_items})
+Validator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"items": check_items}
+)
 
 
 @cache
-def get_validator(contract: str, name: str) -> Any:
+def get_validator(contract: str, name: str) -> Draft202012Validator:
     schema = {"$ref": f"{contract}.json#/$defs/{name}"}
-    return Validator(schema, registry=get_registry())
+    validator: Draft202012Validator = Validator(schema, registry=get_registry())
+    return validator
 
 
 @cache
