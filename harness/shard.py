@@ -34,6 +34,8 @@ answers to both is held against each other elsewhere."""
 class Shard:
     """One share of the programs for one kind of one backend."""
 
+    progress_seconds = PROGRESS_SECONDS
+
     def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
         self.worker, self.backend, self.task = worker, backend, task
         self.coverage: Coverage = Counter()
@@ -50,6 +52,10 @@ class Shard:
     def check(self) -> dict[str, Any]:
         """All of its programs; what there is to count."""
         self.generate(self.make_drawer())
+        return self.get_result()
+
+    def get_result(self) -> dict[str, Any]:
+        """What there is to count, when all have run."""
         return self.get_counts() | {
             "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
             "digest": self.digest.hexdigest(),
@@ -86,7 +92,7 @@ class Shard:
         result = self.run(program)
         self.steps += result.steps
         self.skipped += result.skipped
-        if time.monotonic() - self.reported > PROGRESS_SECONDS:
+        if time.monotonic() - self.reported > self.progress_seconds:
             self.reported = time.monotonic()
             self.worker.emit({"event": "progress", **self.get_counts()})
 

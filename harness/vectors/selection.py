@@ -28,6 +28,9 @@ SEED = 0
 ANY = ""
 """In the place of a state or an operation: whichever."""
 
+ERROR = "error "
+"""Before the name of an error, in the place of a state: an operation was refused."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -46,9 +49,11 @@ class Size:
 
 
 SIZES: Mapping[str, Size] = {
-    "tiny": Size(False, 1, 24, 8, "every operation"),
-    "small": Size(True, 1, 160, 12, "every abstract state with every operation"),
-    "standard": Size(True, 5, 400, 12, "the same, each in five programs or more"),
+    "tiny": Size(False, 1, 24, 6, "every operation"),
+    "small": Size(
+        True, 3, 160, 6, "every abstract state with every operation, three times"
+    ),
+    "standard": Size(True, 20, 400, 6, "the same, twenty times"),
 }
 
 
@@ -78,7 +83,7 @@ class Selection:
     steps: int = 0
     drawn: int = 0
 
-    def select(self, on_draw: Callable[[Program, str], None] = lambda *_: None) -> None:
+    def select(self, on_draw: Callable[[Program], None] = lambda _: None) -> None:
         """All levels. on_draw: is called with every program that is drawn."""
         for number, level in enumerate(list_levels(self.contract, self.kind)):
             candidates = self.draw_level(number, level, on_draw)
@@ -86,7 +91,7 @@ class Selection:
                 self.keep(candidate, level)
 
     def draw_level(
-        self, number: int, level: Level, on_draw: Callable[[Program, str], None]
+        self, number: int, level: Level, on_draw: Callable[[Program], None]
     ) -> list[Candidate]:
         """Programs until all that is missing was reached often enough, or for so many
         rounds. From the second on, they aim at what is missing."""
@@ -95,9 +100,9 @@ class Selection:
         candidates: list[Candidate] = []
 
         def consume(program: Program) -> None:
-            on_draw(program, level.name)
+            on_draw(program)
             reached = frozenset(list_reached(program))
-            if reached & goals:
+            if reached & goals or any(map(is_error, reached)):
                 name = f"{self.contract}-{self.kind}-{self.drawn:05d}"
                 line = make_line(program, {"name": name, "level": level.name})
                 candidates.append(Candidate(program, reached, line))
@@ -105,7 +110,7 @@ class Selection:
 
         for turn in range(self.size.rounds):
             missing = self.list_missing(goals, candidates)
-            if not missing:
+            if turn and not missing:
                 break
             if turn:
                 aim_at(drawer, missing)
@@ -140,9 +145,11 @@ class Selection:
         What a candidate adds can only become less, so one is counted again only when it
         seems to be the best.
         """
-        wanted = {
-            goal: self.size.times - self.counted[goal] for goal in self.list_goals(level)
-        }
+        goals = set(self.list_goals(level))
+        if self.size.cells:
+            every = {cell for candidate in candidates for cell in candidate.reached}
+            goals |= set(filter(is_error, every))
+        wanted = {goal: self.size.times - self.counted[goal] for goal in goals}
 
         def rate(place: int) -> float:
             """Negative, so that the best comes first."""
@@ -169,6 +176,9 @@ class Selection:
         self.counted.update(candidate.reached)
         self.steps += len(candidate.program.ops)
 
+    def get_lines(self) -> list[str]:
+        return [line for _, line in self.chosen]
+
 
 def aim_at(drawer: Drawer, missing: Sequence[Cell]) -> None:
     """The next programs try to reach these cells, as far as they are such."""
@@ -178,8 +188,12 @@ def aim_at(drawer: Drawer, missing: Sequence[Cell]) -> None:
             setattr(drawer, name, aims)
 
 
+def is_error(cell: Cell) -> bool:
+    return cell[0].startswith(ERROR)
+
+
 def walk(program: Program) -> Iterator[Cell]:
-    """The cells that a program reaches, one after the other."""
+    """The cells that a program reaches, one after the other, and the errors."""
     rules = program.rules
     model = rules.open_model(program.config, rows=False)
     for op in program.ops:
@@ -187,7 +201,9 @@ def walk(program: Program) -> Iterator[Cell]:
         if operation.illegal(op, model) is None:
             for state in rules.get_states(op, model):
                 yield state, op["op"]
-            operation.expect(op, model)
+            error = operation.expect(op, model).get("error")
+            if error is not None:
+                yield ERROR + error, op["op"]
         model.tag += operation.tokens(op)
 
 
@@ -228,3 +244,12 @@ def make_line(program: Program, meta: Mapping[str, Any]) -> str:
 
 def write_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def write_lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def write_pretty(value: Any) -> bytes:
+    """For people, too: one field a line."""
+    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
