@@ -24,8 +24,8 @@ MOST_REPORTED = 10
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file. differs: it is a proper vector, but the reference expects
-    something else."""
+    """What is wrong with a file. differs: it is a proper vector, but the reference here
+    expects something else."""
 
     words: str
     differs: bool = False
@@ -34,8 +34,8 @@ class Problem:
 def audit(
     path: Path, holds: Mapping[str, Any], on_program: Callable[[Program], None]
 ) -> tuple[list[Program], list[Problem]]:
-    """The programs in a file, and what is wrong with it. holds: its entry in the manifest.
-    on_program: is called with each program before it runs."""
+    """The programs in a file, and what is wrong with it. holds: its entry in the
+    manifest. on_program: is called with each program before it runs."""
     programs: list[Program] = []
     problems: list[Problem] = []
     reached: set[Cell] = set()
@@ -75,10 +75,10 @@ def parse_line(line: bytes, place: str) -> Any:
         document = parse_json(line.decode(), place)
     except UnicodeDecodeError as error:
         raise UsageError(f"{place}: is not UTF-8 text: {error}") from None
-    error = next(get_validator().iter_errors(document), None)
-    if error is not None:
-        where = "/".join(map(str, error.absolute_path)) or "the line"
-        raise UsageError(f"{place}: {where}: {shorten(error.message)}")
+    wrong = next(get_validator().iter_errors(document), None)
+    if wrong is not None:
+        where = "/".join(map(str, wrong.absolute_path)) or "the line"
+        raise UsageError(f"{place}: {where}: {shorten(wrong.message)}")
     program, expected = document["program"], document["expected"]
     if len(program["ops"]) != len(expected):
         raise UsageError(
