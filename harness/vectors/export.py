@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.contracts import CONTRACTS
 from harness.errors import UsageError
+from harness.failures import RUNNING
 from harness.pool import Event, Pool, Task
 from harness.relations.reference import NAME
 from harness.vectors.folder import list_replaced, write_set
@@ -60,7 +61,7 @@ def export(
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
     with tempfile.TemporaryDirectory(prefix="lockstep-") as records:
-        draw(work, jobs, Path(records), watch)
+        draw(work, jobs, Path(records) / RUNNING, watch)
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
     ordered = {name: work.contents[name] for name in names}
@@ -90,7 +91,7 @@ def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
         }
         for contract, kind in work.kinds
     )
-    with Pool(jobs, records / "running") as pool:
+    with Pool(jobs, records) as pool:
         for task, event in pool.run(tasks):
             if task:
                 handle(work, get_name(task["contract"], task["kind"]), event)

@@ -1,7 +1,7 @@
-"""Which of the drawn programs are kept: few, and together they reach what can be reached.
+"""Which of the drawn programs are kept: few, which together reach what can be reached.
 
-The choice is a function of kind and size alone: the front is Python's own generator with a
-fixed seed, and nothing depends on workers, on the order of a set or on the machine.
+The choice is a function of kind and size alone: the front is Python's own generator with
+a fixed seed, and nothing depends on workers, on the order of a set or on the machine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Size:
     """How much of a kind a set covers.
 
     cells: each abstract state with each operation, or the operations alone. times: in so
-    many programs. drawn: programs in a round; rounds: after so many, what is still missing
-    is given up.
+    many programs. drawn: programs in a round; rounds: after so many, what is missing is
+    given up. about: the same in words.
     """
 
     cells: bool
@@ -50,9 +50,7 @@ class Size:
 
 SIZES: Mapping[str, Size] = {
     "tiny": Size(False, 1, 24, 6, "every operation"),
-    "small": Size(
-        True, 3, 160, 6, "every abstract state with every operation, three times"
-    ),
+    "small": Size(True, 2, 160, 6, "every abstract state with every operation, twice"),
     "standard": Size(True, 20, 400, 6, "the same, twenty times"),
 }
 
@@ -218,7 +216,7 @@ def list_reached(program: Program) -> Iterator[Cell]:
 def list_setting_names(
     kind: str, config: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
-    """ "chunk 2" and so on: the settings that are no defaults, all or those of a config."""
+    """ "chunk 2" and so on: the settings that are no defaults; all, or a config's."""
     for field_name, (default, *others) in SETTINGS[kind].items():
         for value in others:
             if config is None or (config[field_name] == value != default):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign import CRASHES, Campaign, Watch, make_task
+from harness.failures import RUNNING
 from harness.outcome import Pair, Settings
 from harness.pool import Event, Pool, Task
 from harness.program import Program, parse_program
@@ -47,8 +48,8 @@ class Audit:
 
 
 def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
-    """Checks all files of a set: that they are whole, and what they say. Raises UsageError
-    for what is no set."""
+    """Checks all files of a set: that they are whole, and what they say. Raises
+    UsageError for what is no set."""
     files = read_manifest(folder)
     check_files(folder, files)
     work = Audit(folder, len(files))
@@ -63,12 +64,14 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
         if file.holds is not None
     )
     work.files = len(tasks)
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as records:
-        with Pool(jobs, Path(records) / "running") as pool:
-            for task, event in pool.run(tasks):
-                if task:
-                    handle(work, task, event)
-                watch(work)
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(tasks):
+            if task:
+                handle(work, task, event)
+            watch(work)
     return work
 
 
@@ -120,10 +123,10 @@ class Verification(Campaign):
         process."""
         super().handle_shard(task, event)
         pair = self.find_pair(task)
-        if event["event"] in ("crash", "hang") and event["running"]:
-            if pair.crashes < CRASHES:
-                running = parse_program(event["running"], "record")
-                self.add_batch(pair, list_behind(running, task["programs"]))
+        has_ended = event["event"] in ("crash", "hang") and event["running"]
+        if has_ended and pair.crashes < CRASHES:
+            running = parse_program(event["running"], "record")
+            self.add_batch(pair, list_behind(running, task["programs"]))
 
 
 def list_behind(running: Program, programs: Sequence[Any]) -> Sequence[Any]:
