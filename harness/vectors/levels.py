@@ -17,12 +17,16 @@ from harness.contracts.layer import CHOICES
 
 DTYPES = ("float32", "float16", "bfloat16")
 
-BASIC: Mapping[str, Sequence[str]] = {
-    "layer": ("state", "view", "size", "trim", "clone", "free"),
-    "unified": ("copy_prefix", "remove", "can_resume"),
-    "prefix": ("cancel", "break", "count", "free"),
+ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "cut": {"layer": ("trim",), "unified": ("remove",), "prefix": ("cancel",)},
+    "basic": {
+        "layer": ("state", "size", "clone", "free"),
+        "unified": ("copy_prefix", "can_resume"),
+        "prefix": ("break", "count", "free"),
+    },
 }
-"""The operations that most engines have, beside those without which there is nothing."""
+"""The operations that a level has more than the one before; the first has those without
+which there is nothing, the last all."""
 
 ALWAYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"step": CHOICES["step"]},
@@ -55,36 +59,27 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
 
 @dataclass(frozen=True)
 class Level:
-    """Programs that are drawn for one declaration. about: what they ask of an engine."""
+    """Programs that are drawn for one declaration."""
 
     name: str
-    about: str
     declared: Kind
 
 
 def list_levels(contract: str, kind: str) -> list[Level]:
-    """The levels of a kind, the simplest first; those that would add nothing are left
-    out."""
+    """The levels of a kind, the simplest first."""
     rules = CONTRACTS[contract]
-    every = rules.list_operations(kind)
-    core = [name for name in every if name in rules.required]
-    basic = [name for name in every if name in (*core, *BASIC[contract])]
+    every = frozenset(rules.list_operations(kind))
     plain: dict[str, Any] = {name: tuple(v) for name, v in ALWAYS.get(kind, {}).items()}
     settings = {name: tuple(v) for name, v in SETTINGS[kind].items()}
-    levels = [
-        Level("core", f"only {', '.join(core)}", Kind(frozenset(core), plain)),
-        Level("basic", f"also {', '.join(basic)}", Kind(frozenset(basic), plain)),
-        Level("full", "all operations", Kind(frozenset(every), plain)),
-        Level(
-            "usage",
-            "also calls that break a rule of usage, and must be refused",
-            Kind(frozenset(every), plain, refuses=True),
-        ),
-    ]
+    operations = every & {*rules.required}
+    levels = [Level("core", Kind(operations, plain))]
+    for name, added in ADDED.items():
+        operations |= every & {*added[contract]}
+        levels.append(Level(name, Kind(operations, plain)))
+    levels.append(Level("full", Kind(every, plain)))
+    levels.append(Level("usage", Kind(every, plain, refuses=True)))
     if settings:
-        about = f"also {', '.join(settings)} beside their defaults"
-        config = {**plain, **settings}
-        levels.append(Level("settings", about, Kind(frozenset(every), config)))
+        levels.append(Level("settings", Kind(every, {**plain, **settings})))
     return levels
 
 

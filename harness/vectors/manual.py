@@ -10,7 +10,6 @@ import numpy as np
 
 from harness import __version__
 from harness.payload import BITS, Role, compute_vectors
-from harness.vectors.levels import BASIC
 from harness.vectors.selection import SIZES
 
 TEMPLATE = Path(__file__).with_name("manual.md")
@@ -28,8 +27,11 @@ EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
 """(tag, layer, head, role, dim, dtype) of vectors that are written out."""
 
 LEVELS = {
-    "core": "update; forward; begin, feed and close",
-    "basic": "also " + "; ".join(", ".join(names) for names in BASIC.values()),
+    "core": "update; forward; begin, feed, close",
+    **{
+        name: "also " + "; ".join(map(", ".join, added.values()))
+        for name, added in ADDED.items()
+    },
     "full": "all operations",
     "usage": "calls that must be refused",
     "settings": "settings that are not at their default: chunk, keep, mask_padding,"
