@@ -34,8 +34,6 @@ answers to both is held against each other elsewhere."""
 class Shard:
     """One share of the programs for one kind of one backend."""
 
-    progress_seconds = PROGRESS_SECONDS
-
     def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
         self.worker, self.backend, self.task = worker, backend, task
         self.coverage: Coverage = Counter()
@@ -92,7 +90,7 @@ class Shard:
         result = self.run(program)
         self.steps += result.steps
         self.skipped += result.skipped
-        if time.monotonic() - self.reported > self.progress_seconds:
+        if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.reported = time.monotonic()
             self.worker.emit({"event": "progress", **self.get_counts()})
 

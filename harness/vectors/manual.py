@@ -10,6 +10,7 @@ import numpy as np
 
 from harness import __version__
 from harness.payload import BITS, Role, compute_vectors
+from harness.vectors.levels import ADDED
 from harness.vectors.selection import SIZES
 
 TEMPLATE = Path(__file__).with_name("manual.md")

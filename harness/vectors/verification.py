@@ -14,7 +14,6 @@ from harness.campaign import CRASHES, Campaign, Watch, make_task
 from harness.failures import RUNNING
 from harness.outcome import Pair, Settings
 from harness.pool import Event, Pool, Task
-from harness.program import Program, parse_program
 from harness.relations.reference import NAME
 from harness.vectors.audit import Problem
 from harness.vectors.manifest import check_files, read_manifest
@@ -121,16 +120,9 @@ class Verification(Campaign):
     def handle_shard(self, task: Task, event: Event) -> None:
         """After a crash, the programs behind the one that was running get another
         process."""
-        super().handle_shard(task, event)
         pair = self.find_pair(task)
+        place = pair.running.get(task["shard"], {}).get("place", 0)
+        super().handle_shard(task, event)
         has_ended = event["event"] in ("crash", "hang") and event["running"]
         if has_ended and pair.crashes < CRASHES:
-            running = parse_program(event["running"], "record")
-            self.add_batch(pair, list_behind(running, task["programs"]))
-
-
-def list_behind(running: Program, programs: Sequence[Any]) -> Sequence[Any]:
-    for place, document in enumerate(programs):
-        if parse_program(document, "program").digest() == running.digest():
-            return programs[place + 1 :]
-    return ()
+            self.add_batch(pair, task["programs"][place + 1 :])
