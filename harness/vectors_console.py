@@ -15,6 +15,7 @@ from rich.text import Text
 from harness import report
 from harness.console import list_errors, print_failure
 from harness.outcome import Outcome, Pair
+from harness.text import make_printable
 from harness.vectors.export import Export
 from harness.vectors.verification import Audit
 
@@ -66,10 +67,11 @@ def get_audit_status(work: Audit) -> Text:
 
 def list_problems(work: Audit) -> Iterator[Text]:
     for problem in work.problems:
+        words = make_printable(problem.words)
         if problem.differs:
-            yield Text(f"✗ {problem.words}", "bold red")
+            yield Text(f"✗ {words}", "bold red")
         else:
-            yield Text(f"! {problem.words}", "bold yellow")
+            yield Text(f"! {words}", "bold yellow")
 
 
 def say_audit(work: Audit) -> Text:

@@ -11,8 +11,9 @@ from typing import Any
 import jsonschema
 
 from harness.contracts.base import Cell
+from harness.document import MAX_BYTES, parse_json, shorten
 from harness.errors import UsageError
-from harness.program import MAX_BYTES, Program, parse_json, parse_program, shorten
+from harness.program import Program, parse_program
 from harness.run import trace
 from harness.vectors.manifest import MAX_FILE, read_bounded
 from harness.vectors.schema import make_schema

@@ -13,8 +13,9 @@ import jsonschema
 
 from harness import __version__
 from harness.contracts import CONTRACTS
+from harness.document import parse_json, read_bytes, shorten
 from harness.errors import UsageError
-from harness.program import FORMAT, parse_json, shorten, show
+from harness.program import FORMAT, show
 from harness.vectors.selection import SEED, TRACE_FORMAT
 
 SET_FORMAT = "lockstep-vectors/1"
@@ -161,19 +162,12 @@ def get_numbers(version: str) -> tuple[int, ...]:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes."""
-    if not path.is_file() or path.is_symlink():
-        what = "is no regular file" if path.exists() else "there is no such file"
-        hint = "; a set of vectors has one" if path.name == MANIFEST else ""
-        raise UsageError(f"{path}: {what}{hint}")
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > most:
-        raise UsageError(f"{path}: is too large; at most {most >> 20} MiB")
-    return content
+    """The content of a regular file, no link, of at most `most` bytes."""
+    if path.is_symlink():
+        raise UsageError(f"{path}: is a link; a set of vectors has none")
+    if path.name == MANIFEST and not path.exists():
+        raise UsageError(f"{path}: there is no such file; a set of vectors has one")
+    return read_bytes(path, most)
 
 
 def check_files(folder: Path, files: Mapping[str, File]) -> None:
