@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness import report
-from harness.console import list_errors, print_failure
+from harness.console import list_errors, list_unfinished, print_failure
 from harness.outcome import Outcome, Pair
 from harness.text import make_printable
 from harness.vectors.export import Export
@@ -116,7 +116,7 @@ def print_verification(console: Console, outcome: Outcome) -> None:
         for why, programs in pair.undeclared.most_common(1):
             text = f"{pair.name}: {programs} programs: {why}"
             console.print(Text(text, "dim"), soft_wrap=True)
-    for note in list_errors(outcome):
+    for note in (*list_unfinished(outcome), *list_errors(outcome)):
         console.print(note)
     console.print(get_summary(outcome))
 
