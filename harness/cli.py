@@ -57,6 +57,7 @@ from harness.report import to_json
 from harness.run import Divergence, trace
 from harness.snippet_command import snippet
 from harness.surroundings import get_surroundings
+from harness.vectors_command import vectors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
@@ -269,6 +270,7 @@ main.add_command(snippet)
 main.add_command(faults)
 main.add_command(explore)
 main.add_command(new_backend)
+main.add_command(vectors)
 
 if __name__ == "__main__":
     main()

@@ -88,6 +88,11 @@ def list_notes(outcome: Outcome) -> Iterator[Text]:
     """What the tables leave open, a line each."""
     yield from list_empty_cells(outcome)
     yield from list_unfinished(outcome)
+    yield from list_errors(outcome)
+
+
+def list_errors(outcome: Outcome) -> Iterator[Text]:
+    """What did not run, or not as the ledger says."""
     for pair in outcome.pairs:
         for error in pair.errors:
             yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")

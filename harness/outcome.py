@@ -42,6 +42,7 @@ class Pair:
     missing: what of the backend is not written yet → the operation that asked for it.
     surroundings: what its backend runs under, for `meta` of failures.
     covered, avoided: where every program over a domain is run, see `harness.part.Part`.
+    undeclared: of given programs, why → those that the backend cannot be asked to run.
     """
 
     backend: str
@@ -65,6 +66,7 @@ class Pair:
     known: int = 0
     covered: int = 0
     avoided: int = 0
+    undeclared: Counter[str] = field(default_factory=Counter)
     outdated: list[str] = field(default_factory=list)
 
     @property
@@ -119,6 +121,7 @@ class Pair:
         self.skipped += counts["skipped"]
         self.covered += counts.get("covered", 0)
         self.avoided += counts.get("avoided", 0)
+        self.undeclared.update(counts.get("undeclared", {}))
         self.margin = max(self.margin, counts["margin"])
         self.signatures.update(counts["signatures"])
         self.missing.update(counts.get("missing", {}))

@@ -55,6 +55,10 @@ class Shard:
     def check(self) -> dict[str, Any]:
         """All of its programs; what there is to count."""
         self.generate(self.make_drawer())
+        return self.get_result()
+
+    def get_result(self) -> dict[str, Any]:
+        """What there is to count, when all have run."""
         return self.get_counts() | {
             "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
             "digest": self.digest.hexdigest(),

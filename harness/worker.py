@@ -33,11 +33,15 @@ from harness.registry import Unavailable, load, load_faults
 from harness.related import find_likely
 from harness.relations.reference import REFERENCE, run_any
 from harness.run import Divergence, Result, breaks_usage
-from harness.shard import Shard
+from harness.shard import PROGRESS_SECONDS, Shard
 from harness.shrink import Clock, Shrinker
 from harness.snippet import write_snippet
 from harness.supported import is_known, why_unsupported
 from harness.text import say_error
+from harness.vectors.audit import audit
+from harness.vectors.batch import Batch
+from harness.vectors.coverage import describe
+from harness.vectors.selection import SIZES, Selection
 
 RELATE_SECONDS = 10.0
 
@@ -75,11 +79,15 @@ class Worker:
             self.backends[name] = load(name, self.limits)
         return self.backends[name]
 
+    def note(self, program: Program) -> None:
+        """Something is done with a program: whoever watches sees that it goes on."""
+        self.record.begin(program, self.asked)
+
     def run(
         self, program: Program, backend: Backend, every: bool, wanted: str | None = None
     ) -> Result:
         """Runs a program with the record kept. wanted: see `run_any`."""
-        self.record.begin(program, self.asked)
+        self.note(program)
         step = self.record.step
         return run_any(program, backend, every=every, on_step=step, wanted=wanted)
 
@@ -280,6 +288,36 @@ def do_relate(
     return {"likely": list(find_likely(failing, find).items())}
 
 
+def do_batch(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Programs that were drawn elsewhere."""
+    return Batch(worker, backend, task).check()
+
+
+def do_audit(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether a file of a set of vectors says what the reference expects."""
+    programs, problems = audit(Path(task["path"]), task["holds"], worker.note)
+    return {
+        "programs": [program.to_json() for program in programs],
+        "problems": [asdict(problem) for problem in problems],
+    }
+
+
+def do_draw(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+    """The programs of one kind for a set of vectors."""
+    selection = Selection(task["contract"], task["kind"], SIZES[task["size"]])
+    reported = time.monotonic()
+
+    def on_draw(program: Program) -> None:
+        nonlocal reported
+        worker.note(program)
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            worker.emit({"event": "progress", "drawn": selection.drawn})
+
+    selection.select(on_draw)
+    return {"lines": selection.get_lines(), "holds": describe(selection)}
+
+
 TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {
     "check": do_check,
     "survey": do_survey,
@@ -289,6 +327,9 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "shrink": do_shrink,
     "relate": do_relate,
     "snippet": do_snippet,
+    "batch": do_batch,
+    "audit": do_audit,
+    "draw": do_draw,
     "ledger": do_ledger,
     "faults": do_list_faults,
 }

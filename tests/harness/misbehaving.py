@@ -25,7 +25,8 @@ Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
 
 PID_FILE = "LOCKSTEP_TEST_PID_FILE"
-"""The environment variable that tells `stands_still` where to write its process id."""
+"""The environment variable that tells `stands_still` and `dies_once` where to write their
+process id."""
 
 OPERATIONS = frozenset({"update", "state", "size", "trim"})
 
@@ -286,6 +287,19 @@ def stands_still() -> Backend:
             draft.write_text(str(os.getpid()))
             draft.replace(path)
             time.sleep(3600)
+
+    return from_third_token(act)
+
+
+def dies_once() -> Backend:
+    """When the first third token comes, leaves a mark in a file, and dies. From then on,
+    or if no file is named, it works well."""
+
+    def act() -> None:
+        path = Path(os.environ.get(PID_FILE, os.devnull))
+        if not path.exists():
+            path.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSEGV)
 
     return from_third_token(act)
 

@@ -1,0 +1,425 @@
+"""Sets of vectors: that they are the same everywhere, cover what they say, and can be
+read by their own README."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from harness.contracts import CONTRACTS
+from harness.contracts.base import Cell
+from harness.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
+from harness.program import parse_program
+from harness.vectors.answers import get_answers
+from harness.vectors.audit import find_difference
+from harness.vectors.coverage import describe
+from harness.vectors.levels import ADDED, get_whole, list_levels
+from harness.vectors.manual import LEVELS
+from harness.vectors.selection import SIZES, Selection
+
+ROOT = Path(__file__).parents[2]
+KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+
+Document = dict[str, Any]
+
+
+def export(folder: Path, *arguments: object, **environment: str) -> None:
+    """`lockstep vectors` in a process of its own."""
+    command = [sys.executable, "-m", "harness.cli", "vectors", "-o", str(folder)]
+    done = subprocess.run(
+        command + [str(argument) for argument in arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny set of all kinds."""
+    folder = tmp_path_factory.mktemp("vectors") / "tiny"
+    export(folder, "--size", "tiny", "--jobs", 1, PYTHONHASHSEED="1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def documents(tiny: Path) -> list[Document]:
+    return [
+        json.loads(line)
+        for path in sorted(tiny.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny: Path) -> Document:
+    document: Document = json.loads((tiny / "manifest.json").read_text())
+    return document
+
+
+# --- the same everywhere ----------------------------------------------------------------
+
+
+def test_two_exports_have_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
+    """Whatever the seed of Python's hashes, and the number of workers."""
+    export(tmp_path / "other", "--size", "tiny", "--jobs", 2, PYTHONHASHSEED="2")
+    names = sorted(path.name for path in tiny.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "other").iterdir())
+    assert len(names) == len(KINDS) + 3
+    for name in names:
+        assert (tiny / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+def test_nothing_tells_where_or_when_a_set_was_made(tiny: Path) -> None:
+    for path in tiny.iterdir():
+        text = path.read_bytes().decode()
+        assert str(tiny) not in text and str(ROOT) not in text
+        assert not re.search(r"20\d\d-\d\d-\d\d(?!/)", text)
+        assert "\r" not in text
+
+
+def test_no_number_has_a_fraction(tiny: Path) -> None:
+    """How one is written differs between languages."""
+
+    def refuse(digits: str) -> Any:
+        raise AssertionError(digits)
+
+    for path in tiny.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            document = json.loads(line, parse_float=refuse, parse_constant=refuse)
+            text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+            assert line == text
+            assert line.isascii()
+
+
+def test_the_manifest_has_the_hash_of_each_file(tiny: Path, manifest: Document) -> None:
+    assert manifest["format"] == "lockstep-vectors/1"
+    named = set(manifest["files"])
+    assert named == {path.name for path in tiny.iterdir()} - {"manifest.json"}
+    for name, entry in manifest["files"].items():
+        content = (tiny / name).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+        assert entry["bytes"] == len(content)
+
+
+# --- what is covered --------------------------------------------------------------------
+
+
+def recount(document: Document) -> Iterator[Cell]:
+    """The cells that a program of a file reaches, with the reference alone."""
+    program = parse_program(document, "a line")
+    rules = program.rules
+    model = rules.open_model(program.config)
+    for op in program.ops:
+        operation = rules.operations[op["op"]]
+        assert operation.illegal(op, model) is None
+        yield from ((state, op["op"]) for state in rules.get_states(op, model))
+        operation.expect(op, model)
+        model.tag += operation.tokens(op)
+
+
+def ungroup(cells: Mapping[str, list[str]]) -> set[Cell]:
+    return {(state, name) for state, names in cells.items() for name in names}
+
+
+def test_what_the_manifest_says_is_covered_is(
+    documents: list[Document], manifest: Document
+) -> None:
+    """Recounted from the files; and what is not covered is listed with a reason."""
+    reached: Counter[tuple[str, str, Cell]] = Counter()
+    operations: Counter[tuple[str, str, str]] = Counter()
+    for document in documents:
+        own = document["program"]["contract"], document["program"]["config"]["kind"]
+        reached.update((*own, cell) for cell in recount(document))
+        operations.update((*own, op["op"]) for op in document["program"]["ops"])
+    kinds = [entry["holds"] for entry in manifest["files"].values() if "holds" in entry]
+    assert sorted((own["contract"], own["kind"]) for own in kinds) == sorted(KINDS)
+    for own in kinds:
+        contract, kind = own["contract"], own["kind"]
+        rules = CONTRACTS[contract]
+        counted = {cell for *of, cell in reached if of == [contract, kind]}
+        assert ungroup(own["covered"]) == counted
+        rest = [ungroup(one["cells"]) for one in own["not_covered"]]
+        names = rules.list_operations(kind)
+        every = {(state, name) for state in rules.states for name in names}
+        assert counted.union(*rest) == every
+        assert sum(map(len, rest)) == len(every) - len(counted)
+        assert all(len(one["why"].split()) > 2 for one in own["not_covered"])
+        assert {name for *of, name in operations if of == [contract, kind]} == {*names}
+
+
+@pytest.mark.parametrize("kind", ["kv", "encoder"])
+def test_a_small_set_reaches_every_cell_twice(kind: str) -> None:
+    contract = next(rules.name for rules in CONTRACTS.values() if kind in rules.kinds)
+    selection = Selection(contract, kind, SIZES["small"])
+    selection.select()
+    counted: Counter[Cell] = Counter()
+    for line in selection.get_lines():
+        counted.update(set(recount(json.loads(line))))
+    cells = CONTRACTS[contract].list_cells(kind, get_whole(contract, kind))
+    assert {cell: counted[cell] for cell in cells if counted[cell] < 2} == {}
+    assert set(counted) == set(cells)
+    whole = describe(selection)
+    assert ungroup(whole["covered"]) == set(cells)
+    assert not any("drawn" in one["why"] for one in whole["not_covered"])
+
+
+def test_what_was_not_found_is_said() -> None:
+    """A cell that is claimed to be reachable, and is not."""
+    selection = Selection("layer", "state", SIZES["small"])
+    whole = describe(selection)
+    (one,) = [one for one in whole["not_covered"] if "none of 0 programs" in one["why"]]
+    cells = CONTRACTS["layer"].list_cells("state", get_whole("layer", "state"))
+    assert ungroup(one["cells"]) == set(cells)
+    (other,) = [one for one in whole["not_covered"] if "no such state" in one["why"]]
+    assert "wrapped" in other["cells"]
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_levels_grow(contract: str, kind: str, documents: list[Document]) -> None:
+    """Each level may do all that the one before may, and its programs do no more."""
+    levels = {level.name: level.declared for level in list_levels(contract, kind)}
+    assert list(levels) == [name for name in LEVELS if name in levels]
+    assert {"core", *ADDED, "full", "usage"} <= {*levels}
+    before: frozenset[str] = frozenset()
+    for declared in levels.values():
+        assert before <= declared.operations
+        before = declared.operations
+    rules = CONTRACTS[contract]
+    assert before == {*rules.list_operations(kind)}
+    for document in documents:
+        program = document["program"]
+        if (program["contract"], program["config"]["kind"]) == (contract, kind):
+            level = program["meta"]["level"]
+            assert {op["op"] for op in program["ops"]} <= levels[level].operations
+            if level != "settings":
+                for name in rules.opt_in - {*levels[level].config}:
+                    default = rules.config[name]["default"]
+                    assert program["config"][name] == default, name
+
+
+# --- the schema -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def validator(tiny: Path) -> Any:
+    schema = json.loads((tiny / "schema.json").read_text())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_line_is_valid(validator: Any, documents: list[Document]) -> None:
+    for document in documents:
+        assert list(validator.iter_errors(document)) == []
+
+
+def list_places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of everything in a document, however deep."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from list_places(inner)
+
+
+def test_mistakes_in_a_line_are_refused(
+    validator: Any, documents: list[Document]
+) -> None:
+    """A field that is missing, one too much, a value of another type: at every place of
+    one program of each kind. An answer that lacks a part may be one of another operation;
+    the reference finds that."""
+    refused = 0
+    seen: set[str] = set()
+    for document in documents:
+        kind = document["program"]["config"]["kind"]
+        if kind in seen or len(json.dumps(document)) > 2500:
+            continue
+        seen.add(kind)
+        places = list(list_places(document))
+        for number, (container, key) in enumerate(places):
+            if any(container is inner for inner in (document["program"]["meta"],)):
+                continue
+            if isinstance(container, dict):
+                lacking = mutate(document, number, drop)
+                assert not validator.is_valid(lacking) or differs(lacking), container
+                more = mutate(document, number, lambda box, _: box.update(surplus=1))
+                assert not validator.is_valid(more), (key, container)
+                refused += 2
+            wrong = mutate(document, number, put_object)
+            assert not validator.is_valid(wrong), (key, container)
+            refused += 1
+    assert len(seen) > 6
+    assert refused > 1000
+
+
+def differs(document: Document) -> bool:
+    program = parse_program(document, "a line")
+    return find_difference(program, document["expected"], "a line") is not None
+
+
+def mutate(document: Document, number: int, change: Any) -> Document:
+    copied = deepcopy(document)
+    container, key = list(list_places(copied))[number]
+    change(container, key)
+    return copied
+
+
+def drop(container: Any, key: Any) -> None:
+    del container[key]
+
+
+def put_object(container: Any, key: Any) -> None:
+    container[key] = {"no": "such"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("format",), "lockstep-trace/2"),
+        (("program", "format"), "lockstep/2"),
+        (("program", "contract"), "unified"),
+        (("program", "config", "kind"), "causal"),
+        (("program", "config", "heads"), 0),
+        (("program", "config", "dtype"), "float64"),
+        (("program", "ops", 0, "op"), "forward"),
+        (("program", "ops", 0, "length"), 0),
+        (("program", "ops", 0, "length"), 1.5),
+        (("program", "ops", 0, "cache"), "../a"),
+        (("expected", 0), {"size": -1}),
+        (("expected", 0), {"error": "unknown"}),
+        (("expected", 0), {"tags": [1], "offset": 2}),
+    ],
+)
+def test_wrong_values_are_refused(
+    validator: Any, documents: list[Document], path: tuple[Any, ...], value: Any
+) -> None:
+    document = deepcopy(
+        next(
+            one
+            for one in documents
+            if one["program"]["config"]["kind"] == "kv"
+            and one["program"]["ops"][0]["op"] == "update"
+        )
+    )
+    inner: Any = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert not validator.is_valid(document)
+
+
+def test_each_answer_is_one_of_its_operation(documents: list[Document]) -> None:
+    """The schema of a line cannot say that; the table of answers does."""
+    for document in documents:
+        program = document["program"]
+        answers = get_answers(program["contract"], program["config"]["kind"])
+        assert len(program["ops"]) == len(document["expected"])
+        for op, expected in zip(program["ops"], document["expected"], strict=True):
+            jsonschema.Draft202012Validator(answers[op["op"]]).validate(expected)
+
+
+# --- the README -------------------------------------------------------------------------
+
+
+def compute_by_the_readme(
+    tag: int, layer: int, head: int, role: str, dim: int, dtype: str
+) -> list[Fraction]:
+    """The formula of the README in whole numbers, and nothing of ours."""
+    digits = min(dim, 4)
+    modulus = 16**digits
+    salt = 1 + 5 * (("key", "value", "query").index(role) + 3 * head + 192 * layer)
+    code = (tag * 40503 + salt) % modulus
+    bits = {"float32": 24, "float16": 11, "bfloat16": 8}[dtype]
+    spread = 2 ** (bits - 5)
+    numbers = []
+    for d in range(dim):
+        digit = (code * (1 + 2 * (d // 4)) // 16 ** (d % 4)) % 16
+        fine = 2 * ((code * 2654435 + d * 40503) % spread) + 1 - spread
+        numbers.append(Fraction(2 * digit - 15, 16) + Fraction(fine, 2**bits))
+    return numbers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dim", [1, 3, 4, 6, 8, 17])
+def test_the_formula_of_the_readme_is_the_payload(dim: int, dtype: str) -> None:
+    for layer, head, role in [(0, 0, "key"), (3, 2, "value"), (1, 7, "query")]:
+        assert role in ROLES and MAX_DIGITS == 4
+        ours = compute_vectors(np.arange(40), layer, head, role, dim, dtype)  # type: ignore[arg-type]
+        for tag, vector in enumerate(ours.tolist()):
+            formula = compute_by_the_readme(tag, layer, head, role, dim, dtype)
+            assert [Fraction(number) for number in vector] == formula
+
+
+def test_the_examples_of_the_readme_follow_its_formula(tiny: Path) -> None:
+    readme = (tiny / "README.md").read_text()
+    rows = re.findall(
+        r"^\| (\d+) \| (\d) \| (\d) \| (\w+) \| (\d) \| (\w+) \| (.*) \|$", readme, re.M
+    )
+    assert len(rows) > 5
+    for tag, layer, head, role, dim, dtype, numbers in rows:
+        formula = compute_by_the_readme(
+            int(tag), int(layer), int(head), role, int(dim), dtype
+        )
+        scaled = [number * 2 ** BITS[dtype] for number in formula]
+        assert [int(number) for number in numbers.split(", ")] == scaled
+
+
+def test_the_formula_stands_in_the_readme(tiny: Path) -> None:
+    readme = (tiny / "README.md").read_text()
+    for line in (
+        "salt = 1 + 5 * (role + 3 * head + 192 * layer)",
+        "code = (tag * 40503 + salt) mod modulus",
+        "digit(d) = (code * (1 + 2 * (d / 4)) / 16 ** (d mod 4)) mod 16",
+        "fine(d) = 2 * ((code * 2654435 + d * 40503) mod S) + 1 - S",
+        "x(d) = (2 * digit(d) - 15) / 16 + fine(d) / 2 ** b",
+    ):
+        assert line in readme
+    assert not re.search(r"@[A-Z]+@", readme)
+
+
+def test_the_readme_names_everything(tiny: Path) -> None:
+    """Every operation with its fields, every field of a config, every part of an answer,
+    every level, every file."""
+    readme = (tiny / "README.md").read_text()
+    for rules in CONTRACTS.values():
+        section = re.search(rf"^## {rules.name}\n(.*?)(?=^## |\Z)", readme, re.M | re.S)
+        assert section
+        rows = [line for line in section[1].splitlines() if line.startswith("| ")]
+        for name, operation in rules.operations.items():
+            (row,) = [
+                one
+                for one in rows
+                if name in one.split("|")[1].split(", ")
+                or name in one.split("|")[1].strip().split(", ")
+            ]
+            for field in operation.fields:
+                assert field in ("cache", "user") or field in row, (name, field)
+        for kind in rules.kinds:
+            assert kind in readme
+            for answer in get_answers(rules.name, kind).values():
+                for one in answer.get("anyOf", [answer]):
+                    for part in one["properties"]:
+                        assert f"`{part}`" in readme or f'"{part}"' in readme, part
+        for field in rules.config:
+            assert re.search(rf"\b{field}\b", readme), field
+    for name in LEVELS:
+        assert f"* `{name}`:" in readme
+    for path in tiny.iterdir():
+        assert path.name == "README.md" or f"`{path.name}`" in readme
