@@ -52,7 +52,7 @@ from harness.replay_command import (
     replay,
     say_end,
 )
-from harness.report import to_json
+from harness.report import to_json, write_outcome
 from harness.run import Divergence, trace
 from harness.surroundings import get_surroundings
 
@@ -143,10 +143,13 @@ def check(
         outcome = Campaign(settings, list(list_names()), progress.show).run()
     if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
         raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
-    if as_json:
-        click.echo(json.dumps(to_json(outcome), indent=1))
-    else:
-        print_outcome(console, outcome)
+    try:
+        if as_json:
+            click.echo(json.dumps(to_json(outcome), indent=1))
+        else:
+            print_outcome(console, outcome)
+    finally:
+        write_outcome(failures, outcome)
     return outcome.get_exit_status()
 
 

@@ -23,6 +23,7 @@ from harness.backend import Backend
 from harness.errors import UsageError
 from harness.ledger import Entry, load_ledger
 from harness.others import Others, Shrunk
+from harness.pages.recorder import record
 from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
@@ -213,6 +214,13 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
     }
 
 
+def do_record(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Both sides of a program, step by step."""
+    return record(worker, backend, task)
+
+
 def do_shrink(
     worker: Worker, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -275,6 +283,7 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "explore": do_explore,
     "declare": do_declare,
     "run": do_run,
+    "record": do_record,
     "shrink": do_shrink,
     "relate": do_relate,
     "ledger": do_ledger,
