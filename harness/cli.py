@@ -54,6 +54,7 @@ from harness.replay_command import (
 )
 from harness.report import to_json, write_outcome
 from harness.run import Divergence, trace
+from harness.show_command import report, show
 from harness.surroundings import get_surroundings
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
@@ -260,6 +261,8 @@ main.add_command(replay)
 main.add_command(faults)
 main.add_command(explore)
 main.add_command(new_backend)
+main.add_command(show)
+main.add_command(report)
 
 if __name__ == "__main__":
     main()

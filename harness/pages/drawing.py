@@ -97,7 +97,7 @@ def collect(
     for name, wanted in expected.items():
         value = None if got is None else got.get(name)
         if name == PARTS and is_list(wanted):
-            for at, part in enumerate(wanted):
+            for at, part in enumerate(wanted or ()):
                 own = value[at] if is_list(value) and at < len(value) else None
                 collect(found, part, own, describe, at, title)
         elif name in (ROWS, TAGS) or (name == STORED and is_list(wanted)):

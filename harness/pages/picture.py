@@ -82,6 +82,21 @@ class Grid:
     rows_left_out: int = 0
     columns_left_out: int = 0
 
+    @property
+    def returned(self) -> tuple[Chip, ...]:
+        """The columns that did come back."""
+        return tuple(chip for chip in self.columns if chip.mark != "absent")
+
+    @property
+    def left_out(self) -> str:
+        """What is not shown, in words; empty if all is."""
+        counts = {"row": self.rows_left_out, "column": self.columns_left_out}
+        parts = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
+        if not parts:
+            return ""
+        more = f"; {self.wrong} rows differ in all" if self.wrong > 1 else ""
+        return f"left out: {' and '.join(parts)}{more}"
+
 
 @dataclass(frozen=True)
 class Part:
