@@ -58,18 +58,16 @@ def show(
 ) -> int:
     """Shows a failure: its steps in words, and the one that diverges as a picture.
 
-    The program runs again, on the registered backend that FILE names or on the one given;
-    without either there is the reference's side only. Exit status 0 if there was something
-    to show.
+    The program runs again, on the registered backend that FILE names or on the one
+    given; without either there is the reference's side only. Exit status 0 if there was
+    something to show.
     """
     if backend:
         get_target(backend)
     saved = get_single(file)
     if number is not None and number >= len(saved.program.ops):
-        count = len(saved.program.ops)
-        raise UsageError(
-            f"--step {number}: the program has {count} operations, from 0 on"
-        )
+        last = len(saved.program.ops) - 1
+        raise UsageError(f"--step {number}: the last step of {file} is {last}")
     console = Console(highlight=False)
     painter = Painter(console)
     with Pool(1, failures / RUNNING, step_time) as pool:

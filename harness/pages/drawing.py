@@ -16,7 +16,6 @@ from harness.compare import (
     STORED,
     TAGS,
     find_difference,
-    is_list,
     join,
     say,
 )
@@ -96,11 +95,12 @@ def collect(
         got = None  # it says nothing else
     for name, wanted in expected.items():
         value = None if got is None else got.get(name)
-        if name == PARTS and is_list(wanted):
-            for at, part in enumerate(wanted or ()):
-                own = value[at] if is_list(value) and at < len(value) else None
+        if name == PARTS:
+            answers = value if isinstance(value, list) else []
+            for at, part in enumerate(wanted):
+                own = answers[at] if at < len(answers) else None
                 collect(found, part, own, describe, at, title)
-        elif name in (ROWS, TAGS) or (name == STORED and is_list(wanted)):
+        elif name in (ROWS, TAGS) or (name == STORED and isinstance(wanted, list)):
             sights = make_sights(name, wanted, got, describe)
             found.sights.append((number, title, sights))
         elif name == STATES:

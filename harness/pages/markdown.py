@@ -15,6 +15,7 @@ MOST_BYTES = 256 << 10
 
 MOST_STEPS = 24
 MOST_LINES = 60
+MOST_LINE = 800
 
 
 def render_markdown(report: ReportView) -> str:
@@ -126,11 +127,14 @@ def code(text: str) -> str:
 
 def fence(lines: Iterable[str], language: str = "text") -> list[str]:
     """A block of code, each line cleaned."""
-    cleaned = [
-        line[: len(line) - len(line.lstrip(" "))] + clean(line, 800) for line in lines
-    ]
+    cleaned = [indent(line) + clean(line, MOST_LINE) for line in lines]
     ticks = "`" * max(3, 1 + max(map(longest_run, cleaned), default=0))
     return [f"{ticks}{language}", *cleaned, ticks]
+
+
+def indent(line: str) -> str:
+    """The blanks that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" "))][:8]
 
 
 def longest_run(text: str) -> int:
