@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from harness import __version__
-from harness.pages.matrix import count_missed, list_notes, make_matrices, say_pair
+from harness.pages.matrix import list_notes, make_matrices, say_pair
 from harness.pages.outcomes import PairSummary
 from harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN
 from harness.pages.view import ReportView
@@ -48,6 +48,9 @@ def render_html(report: ReportView) -> str:
         sayings=SAYINGS,
         statuses=STATUSES,
         find_failure=find_failure,
+        matrices=make_matrices(report.outcomes),
+        notes=list(list_notes(report.outcomes)),
+        say_pair=say_pair,
     )
 
 
@@ -60,12 +63,6 @@ def get_template() -> Template:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.globals |= {
-        "make_matrices": make_matrices,
-        "say_pair": say_pair,
-        "list_notes": list_notes,
-        "count_missed": count_missed,
-    }
     return environment.from_string(read_resource("page.html"))
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.pages.matrix import Matrix, list_notes, make_matrices, say_pair
-from harness.pages.outcomes import OutcomeSummary
 from harness.pages.view import FailureView, ReportView
 from harness.text import clean
 
@@ -39,13 +38,10 @@ def list_head(report: ReportView) -> Iterator[str]:
     yield f"## Lockstep: {mark}{report.headline}"
     yield ""
     yield f"{report.summary}."
-    for outcome in report.outcomes:
-        if len(report.outcomes) > 1:
-            yield from ("", f"### {code(outcome.place)}")
-        for matrix in make_matrices(outcome):
-            yield from ("", *list_matrix(matrix))
-        yield from list_bounded(list_notes(outcome))
-        yield from list_missed(outcome)
+    for matrix in make_matrices(report.outcomes):
+        yield from ("", *list_matrix(matrix))
+    yield from list_bounded(list_notes(report.outcomes))
+    yield from list_missed(report)
     yield from list_bounded(report.broken)
     yield ""
 
@@ -72,13 +68,13 @@ def list_bounded(lines: Iterable[str]) -> Iterator[str]:
         yield f"* {len(every) - MOST_LINES} more"
 
 
-def list_missed(outcome: OutcomeSummary) -> Iterator[str]:
+def list_missed(report: ReportView) -> Iterator[str]:
     """The cells that were never reached, folded away."""
-    pairs = [pair for pair in outcome.pairs if pair.missed]
+    pairs = [pair for pair in report.pairs if pair.missed]
     if not pairs:
         return
-    missed = sum(pair.missed for pair in pairs)
-    yield from ("", f"<details><summary>never reached: {missed} cells</summary>", "")
+    yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
+    yield ""
     lines = [
         f"{pair.name}: {pair.missed} of {pair.reachable}: {state} × {', '.join(names)}"
         for pair in pairs

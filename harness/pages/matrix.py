@@ -1,7 +1,8 @@
-"""The matrix of a check: backends × kinds, a table for each contract."""
+"""The matrix of one check or of several: backends × kinds, a table for each contract."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,18 +18,25 @@ class Matrix:
     rows: Sequence[tuple[str, Sequence[PairSummary | None]]]
 
 
-def make_matrices(outcome: OutcomeSummary) -> Iterator[Matrix]:
-    for contract in dict.fromkeys(pair.contract for pair in outcome.pairs):
-        own = [pair for pair in outcome.pairs if pair.contract == contract]
-        kinds = list(dict.fromkeys(pair.kind for pair in own))
-        found: dict[str, dict[str, PairSummary]] = {}
-        for pair in own:
-            found.setdefault(pair.backend, {})[pair.kind] = pair
-        rows = [
-            (backend, [pairs.get(kind) for kind in kinds])
-            for backend, pairs in found.items()
-        ]
-        yield Matrix(contract, kinds, rows)
+def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
+    """All outcomes together. A backend of which several have the same kind gets a row for
+    each of them."""
+    placed = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
+    times = Counter((pair.backend, pair.contract, pair.kind) for _, pair in placed)
+    several = {backend for (backend, *_), count in times.items() if count > 1}
+    found: dict[str, dict[str, dict[str, PairSummary]]] = {}
+    for outcome, pair in placed:
+        row = pair.backend
+        if row in several:
+            row += f" ({outcome.place})"
+        found.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
+    return [make_matrix(contract, rows) for contract, rows in found.items()]
+
+
+def make_matrix(contract: str, rows: dict[str, dict[str, PairSummary]]) -> Matrix:
+    kinds = list(dict.fromkeys(kind for pairs in rows.values() for kind in pairs))
+    cells = [(row, [pairs.get(kind) for kind in kinds]) for row, pairs in rows.items()]
+    return Matrix(contract, kinds, cells)
 
 
 def say_pair(pair: PairSummary) -> str:
@@ -43,8 +51,13 @@ def say_pair(pair: PairSummary) -> str:
     return f"✓ {pair.programs:,}"
 
 
-def list_notes(outcome: OutcomeSummary) -> Iterator[str]:
-    """What the matrix leaves open."""
+def list_notes(outcomes: Sequence[OutcomeSummary]) -> Iterator[str]:
+    """What the matrix leaves open, each line once."""
+    lines = (line for outcome in outcomes for line in list_own_notes(outcome))
+    yield from dict.fromkeys(lines)
+
+
+def list_own_notes(outcome: OutcomeSummary) -> Iterator[str]:
     for pair in outcome.pairs:
         for error in pair.errors:
             yield f"{pair.name}: ERROR: {error}"
@@ -54,7 +67,3 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[str]:
         yield f"{backend}: ERROR: {why}"
     for backend, why in outcome.unavailable.items():
         yield f"{backend}: not checked: {why}"
-
-
-def count_missed(outcome: OutcomeSummary) -> int:
-    return sum(pair.missed for pair in outcome.pairs)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.pages.gather import Material, Saved
-from harness.pages.outcomes import OutcomeSummary
+from harness.pages.outcomes import OutcomeSummary, PairSummary
 from harness.pages.picture import Limits, Step
 from harness.pages.play import Played, Stage
 from harness.story import describe_config
@@ -89,12 +89,21 @@ class ReportView:
     more: int = 0
 
     @property
+    def pairs(self) -> list[PairSummary]:
+        return [pair for outcome in self.outcomes for pair in outcome.pairs]
+
+    @property
+    def missed(self) -> int:
+        """Cells that were never reached."""
+        return sum(pair.missed for pair in self.pairs)
+
+    @property
     def headline(self) -> str:
         """The verdict in a few words."""
         found = len(self.failures) + self.more
         if found:
             return f"{found} failure" + ("" if found == 1 else "s")
-        pairs = [pair for outcome in self.outcomes for pair in outcome.pairs]
+        pairs = self.pairs
         if any(pair.verdict != "agrees" for pair in pairs):
             return "no failure, but not all agree"
         return "all agree" if any(pair.programs for pair in pairs) else "nothing checked"
@@ -102,18 +111,17 @@ class ReportView:
     @property
     def summary(self) -> str:
         """How much was run."""
-        pairs = [pair for outcome in self.outcomes for pair in outcome.pairs]
+        pairs = self.pairs
         if not pairs:
             return "no outcome of a check: programs from files"
         programs, steps = (
             sum(getattr(pair, name) for pair in pairs) for name in ("programs", "steps")
         )
         seconds = sum(outcome.seconds for outcome in self.outcomes)
-        seeds = ", ".join(str(o.seed) for o in self.outcomes[:8])
-        word = "seed" if len(self.outcomes) == 1 else "seeds"
-        text = (
-            f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s, {word} {seeds}"
-        )
+        seeds = list(dict.fromkeys(outcome.seed for outcome in self.outcomes))[:8]
+        word = "seed" if len(seeds) == 1 else "seeds"
+        text = f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s"
+        text += f", {word} {', '.join(map(str, seeds))}"
         if not all(outcome.complete for outcome in self.outcomes):
             text += "; stopped before the end"
         return text
