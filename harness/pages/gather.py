@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.document import decode, parse_json, read_text
 from harness.errors import UsageError
-from harness.failures import OUTCOME, find_files, get_replay_line, iterate_saved
+from harness.failures import get_replay_line
 from harness.pages.outcomes import OutcomeSummary, is_outcome, read_outcome
-from harness.program import Program, parse_json, parse_program, read_text
+from harness.program import Program, parse_program
+from harness.saved import is_several, iterate_saved, list_outcomes
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,9 @@ class Saved:
 
     @property
     def replay(self) -> str:
-        """The line that runs it again."""
-        if self.backend is None:
-            return get_replay_line(Path(self.path), "NAME")
-        return get_replay_line(Path(self.path), self.backend)
+        """The line that runs it again; of a file in a zip, all of that."""
+        path = Path(self.path.partition(".zip!")[0] + ".zip" * (".zip!" in self.path))
+        return get_replay_line(path, "NAME" if self.backend is None else self.backend)
 
     @property
     def key(self) -> tuple[str, str | None]:
@@ -84,26 +85,25 @@ def gather(paths: Sequence[Path]) -> Material:
 
 
 def gather_from(path: Path, material: Material) -> None:
-    if not path.is_dir():
+    if not is_several(path):
         document = read_document(path)
         if is_outcome(document):
             add_outcome(document, str(path), material)
         else:
             add_programs(path, material)
         return
-    outcomes = sorted(path.rglob(OUTCOME))
-    for file in outcomes:
+    outcomes = list_outcomes(path)
+    for file, read in outcomes:
         try:
-            add_outcome(parse_json(read_text(file), str(file)), str(file), material)
+            document = parse_json(decode(read(), str(file)), str(file))
+            add_outcome(document, str(file), material)
         except UsageError as error:
             material.broken.append(str(error))
-    if any(find_files(path)):
+    try:
         add_programs(path, material)
-    elif not outcomes:
-        raise UsageError(
-            f"{path}: no failure and no {OUTCOME} in this folder; `lockstep check` writes"
-            " both"
-        )
+    except UsageError:
+        if not outcomes:
+            raise
 
 
 def read_document(path: Path) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import jsonschema
 
+from harness.document import shorten
 from harness.errors import UsageError
-from harness.program import shorten
+from harness.run import ERRORS
 
 FORMAT = "lockstep-outcome/1"
 
@@ -125,9 +126,6 @@ class PairSummary:
         if self.errors or whats:
             return "error"
         return "cut" if self.programs < self.wanted else "agrees"
-
-
-ERRORS = ("malformed", "crash", "hang")
 
 
 @dataclass(frozen=True)
