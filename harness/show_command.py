@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command
+from harness.command import command, print_error
 from harness.errors import UsageError
 from harness.failures import RUNNING
 from harness.options import BACKEND_HELP, backends_option, failures_option, step_option
@@ -123,9 +123,13 @@ def report(
         get_target(name)
     if form == "html" and folder is None:
         raise UsageError("a page needs a folder to stand in; give one with -o DIR")
+    if not paths and not failures.exists():
+        raise UsageError(
+            f"{failures}: there is no such folder; `lockstep check` makes it"
+        )
     material = gather(list(paths) or [failures])
     for line in material.broken:
-        click.echo(f"lockstep: {line}", err=True)
+        print_error(UsageError(line))
     if form == "markdown":
         text = render_markdown(make_report(material, None))
     else:

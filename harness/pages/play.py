@@ -13,6 +13,7 @@ from harness.program import Program
 from harness.registry import list_names
 from harness.relations.reference import NAME
 from harness.run import Divergence
+from harness.surroundings import compare_surroundings, get_surroundings
 from harness.text import clean
 
 
@@ -56,9 +57,9 @@ class Stage:
             return self.play_reference(
                 saved, [f"Only the reference is shown: {why}."], limits
             )
-        event = self.record(backend, saved.program, None, limits)
+        event = self.record(backend, saved.program, None, limits, saved.signature)
         if event["event"] == "done":
-            return read_played(event, backend)
+            return read_played(event, backend, saved)
         if event["event"] in ("crash", "hang") and event["running"]:
             return self.play_crash(event, backend, limits)
         words = f"Only the reference is shown: {backend} cannot run here: {event['why']}"
@@ -88,7 +89,12 @@ class Stage:
         return Played(event["event"], steps, (), divergence, (), backend)
 
     def record(
-        self, backend: str, program: Program, until: int | None, limits: Limits
+        self,
+        backend: str,
+        program: Program,
+        until: int | None,
+        limits: Limits,
+        wanted: str | None = None,
     ) -> Event:
         return self.pool.call(
             {
@@ -96,6 +102,7 @@ class Stage:
                 "backend": backend,
                 "program": program.to_json(),
                 "until": until,
+                "wanted": wanted,
                 "limits": asdict(limits),
             }
         )
@@ -105,9 +112,12 @@ def read_steps(event: Event) -> list[Step]:
     return [read_step(step) for step in event["steps"]]
 
 
-def read_played(event: Event, backend: str) -> Played:
+def read_played(event: Event, backend: str, saved: Saved) -> Played:
     if event["divergence"] is None:
-        return Played("agrees", read_steps(event), (), backend=backend)
+        here = get_surroundings(event)
+        differs = compare_surroundings(saved.program.meta, backend, here)
+        notes = [differs] if differs else []
+        return Played("agrees", read_steps(event), notes, backend=backend)
     divergence = Divergence.from_json(event["divergence"])
     return Played(
         "diverges", read_steps(event), (), divergence, event["stories"], backend

@@ -21,7 +21,7 @@ from harness.pages.picture import (
     Step,
 )
 from harness.pages.view import FailureView
-from harness.text import clean
+from harness.text import clean, make_printable
 
 LABEL = 34
 """The widest that the words of a row may be."""
@@ -92,7 +92,7 @@ class Painter:
             self.say(story)
         if drawn is not None:
             self.draw(drawn)
-        self.print(Text(f"  {view.saved.replay}", "bold"))
+        self.print(Text(f"  {make_printable(view.saved.replay)}", "bold"))
 
     def choose(self, view: FailureView, number: int | None) -> Step | None:
         """The step that is drawn."""
@@ -205,7 +205,7 @@ class Painter:
     # --- lines --------------------------------------------------------------------------
 
     def say(self, words: str, style: str = "") -> None:
-        self.print(Text(indent(words, self.width), style))
+        self.print(Text(indent(make_printable(words), self.width), style))
 
     def print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
