@@ -51,7 +51,9 @@ def draw_step(
     collect(found, *answers, describe)
     grids: dict[int, list[Grid]] = {}
     for number, title, sights in found.sights:
-        grids.setdefault(number, []).append(draw_grid(title, sights, known, limits))
+        grids.setdefault(number, []).append(
+            draw_grid(title, sights, known.within(held[number][1]), limits)
+        )
     wrong = [number for number, some in grids.items() if any(g.wrong for g in some)]
     order = choose(range(len(held)), wrong or [0], limits.parts)
     parts = [

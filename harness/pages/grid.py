@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -34,11 +34,17 @@ GAP = Chip("⋯", "columns that are left out", mark="gap")
 class Known:
     """What is known of tokens.
 
-    places: where the reference holds them now. born: the step in which each was written.
+    places: where the reference holds them now, in the cache that is drawn. elsewhere: in
+    any. born: the step in which each was written.
     """
 
     places: Mapping[int, Place]
+    elsewhere: Mapping[int, Place]
     born: Mapping[int, int]
+
+    def within(self, places: Sequence[Place]) -> Known:
+        """The same for a cache that holds these."""
+        return replace(self, places={place.tag: place for place in places})
 
     def make_chip(self, token: Token, mark: str = "") -> Chip:
         """A column in which `token` stands."""
@@ -46,11 +52,10 @@ class Known:
             mark = "unread" if token in UNREAD else "odd"
             return Chip("·" if mark == "unread" else "!", token, mark=mark)
         position, tag = token if isinstance(token, tuple) else (None, token)
-        place = self.places.get(tag)
-        if not mark and place is None:
-            mark = "gone"
-        if not mark and place is not None and place.is_old:
-            mark = "old"
+        own = self.places.get(tag)
+        place = own or self.elsewhere.get(tag)
+        if not mark:
+            mark = "gone" if own is None else "old" if own.is_old else ""
         if position is None and place is not None:
             position = place.position
         sequences = place.sequences if place is not None else ()
@@ -74,7 +79,7 @@ class Known:
 
 
 SAYINGS = {
-    "gone": "no longer held by the reference",
+    "gone": "not held by the reference",
     "old": "before the window, need not be kept",
     "absent": "did not come back",
 }

@@ -145,7 +145,7 @@ class Recorder(Run):
             ),
             (kept.expected or {}, kept.got),
             kept.held,
-            Known(get_places(kept.held), self.born),
+            Known({}, get_places(kept.held), self.born),
             lambda row: operation.describe_row(kept.op, row),
             self.limits,
         )
@@ -160,7 +160,8 @@ def record(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
     """Both sides of a program, step by step, up to its first divergence.
 
     task: "program", "limits" (fields of `Limits`), "until": the steps in which the
-    backend takes part, null for all; "wanted": the signature that is looked for. With the backend `reference` there is only its side.
+    backend takes part, null for all; "wanted": the signature that is looked for. With the
+    backend `reference` there is only its side.
     """
     program = parse_program(task["program"], "program")
     limits = Limits(**task["limits"])

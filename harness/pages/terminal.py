@@ -196,7 +196,7 @@ class Painter:
         yield f"{squares[EXTRA]} too much"
         sayings = {
             "old": "(1@1) need not be kept",
-            "gone": "<1@1> no longer held by the reference",
+            "gone": "<1@1> not held by the reference",
             "absent": "1? did not come back",
             "odd": "! no token",
         }
