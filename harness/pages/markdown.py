@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.pages.matrix import Matrix, list_notes, make_matrices, say_pair
+from harness.pages.outcomes import PairSummary
 from harness.pages.view import FailureView, ReportView
 from harness.text import clean
 
@@ -74,14 +75,13 @@ def list_missed(report: ReportView) -> Iterator[str]:
     if not pairs:
         return
     yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
-    yield ""
-    lines = [
-        f"{pair.name}: {pair.missed} of {pair.reachable}: {state} × {', '.join(names)}"
-        for pair in pairs
-        for state, names in (pair.empty or {}).items()
-    ]
-    yield from list_bounded(lines)
+    yield from list_bounded(map(say_missed, pairs))
     yield from ("", "</details>")
+
+
+def say_missed(pair: PairSummary) -> str:
+    groups = [f"{state} × {', '.join(ops)}" for state, ops in (pair.empty or {}).items()]
+    return f"{pair.name}: {pair.missed} of {pair.reachable}: {'; '.join(groups)}"
 
 
 def list_failure(failure: FailureView) -> Iterator[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.contracts import CONTRACTS
 from harness.pages.outcomes import OutcomeSummary, PairSummary
 
 
@@ -30,13 +31,24 @@ def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
         if row in several:
             row += f" ({outcome.place})"
         found.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
-    return [make_matrix(contract, rows) for contract, rows in found.items()]
+    contracts = sort_as(CONTRACTS, found)
+    return [make_matrix(contract, found[contract]) for contract in contracts]
 
 
 def make_matrix(contract: str, rows: dict[str, dict[str, PairSummary]]) -> Matrix:
-    kinds = list(dict.fromkeys(kind for pairs in rows.values() for kind in pairs))
+    known = CONTRACTS[contract].kinds if contract in CONTRACTS else ()
+    kinds = sort_as(known, [kind for pairs in rows.values() for kind in pairs])
     cells = [(row, [pairs.get(kind) for kind in kinds]) for row, pairs in rows.items()]
     return Matrix(contract, kinds, cells)
+
+
+def sort_as(known: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Each name once, in the order of those that are known; others behind."""
+    order = [*known]
+    return sorted(
+        dict.fromkeys(names),
+        key=lambda name: order.index(name) if name in order else len(order),
+    )
 
 
 def say_pair(pair: PairSummary) -> str:

@@ -124,7 +124,7 @@ class Painter:
         self.say(f"step {step.number}: {step.words}", "underline")
         for fact in step.facts:
             if fact.differs:
-                self.say(f"{fact.name} is {fact.got}, not {fact.expected}", "bold red")
+                self.say(f"{fact.name}: {fact.got}, not {fact.expected}", "bold red")
             else:
                 self.say(f"{fact.name} {fact.expected}")
         for part in step.parts:
