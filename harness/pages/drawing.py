@@ -129,7 +129,15 @@ def make_sights(
 
 def compare_fact(name: str, wanted: Any, value: Any, answered: bool) -> Fact:
     said = shorten(wanted), shorten(value) if answered else None
-    return Fact(name.replace("_", " "), *said, answered and wanted != value)
+    return Fact(name.replace("_", " "), *said, answered and not is_same(wanted, value))
+
+
+def is_same(wanted: Any, value: Any) -> bool:
+    """Whether a backend's answer equals what is expected, whatever it is made of."""
+    try:
+        return bool(wanted == value)
+    except Exception:
+        return False
 
 
 def compare_states(wanted: Any, value: Any, answered: bool) -> Iterator[Fact]:
