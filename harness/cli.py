@@ -53,8 +53,9 @@ from harness.replay_command import (
     replay,
     say_end,
 )
-from harness.report import to_json
+from harness.report import to_json, write_outcome
 from harness.run import Divergence, trace
+from harness.show_command import report, show
 from harness.snippet_command import snippet
 from harness.surroundings import get_surroundings
 from harness.vectors_command import vectors
@@ -149,10 +150,13 @@ def check(
         outcome = Campaign(settings, list(list_names()), progress.show).run()
     if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
         raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
-    if as_json:
-        click.echo(json.dumps(to_json(outcome), indent=1))
-    else:
-        print_outcome(console, outcome)
+    try:
+        if as_json:
+            click.echo(json.dumps(to_json(outcome), indent=1))
+        else:
+            print_outcome(console, outcome)
+    finally:
+        write_outcome(failures, outcome)
     return outcome.get_exit_status()
 
 
@@ -271,6 +275,8 @@ main.add_command(faults)
 main.add_command(explore)
 main.add_command(new_backend)
 main.add_command(vectors)
+main.add_command(show)
+main.add_command(report)
 
 if __name__ == "__main__":
     main()

@@ -14,6 +14,9 @@ from typing import Any
 from harness.program import Program
 from harness.run import Divergence
 
+OUTCOME = "outcome.json"
+"""The file, beside the folders of signatures, that says what a check has come to."""
+
 RUNNING = "running"
 """The folder, among those of signatures, where the write-ahead records are."""
 
@@ -69,12 +72,16 @@ def save(
 
 
 def write(path: Path, program: Program) -> None:
+    document = program.to_json()
+    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
+    write_whole(path, "{" + ",\n".join(lines).removeprefix(" ") + "}\n")
+
+
+def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: a reader, or a second worker, never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    document = program.to_json()
-    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
-    draft.write_text("{" + ",\n".join(lines).removeprefix(" ") + "}\n")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
-from harness.failures import Failure
+from harness.errors import UsageError
+from harness.failures import OUTCOME, Failure, write_whole
 from harness.outcome import Outcome, Pair
 
 
@@ -25,11 +28,20 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Leaves the outcome beside the failures, for `lockstep report`."""
+    try:
+        write_whole(folder / OUTCOME, json.dumps(to_json(outcome), indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(f"{folder / OUTCOME}: cannot be written: {error}") from None
+
+
 def describe_pair(pair: Pair) -> dict[str, Any]:
     return {
         "backend": pair.backend,
         "contract": pair.contract,
         "kind": pair.kind,
+        "wanted": pair.wanted,
         "programs": pair.programs,
         "steps": pair.steps,
         "skipped": pair.skipped,

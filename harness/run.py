@@ -20,6 +20,9 @@ Coverage = Counter[Cell]
 MAX_ANSWERED = 1 << 22
 """In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
 
+LAYOUT = ("columns", "seen")
+"""What an answer says of the order in which tokens came back: not compared."""
+
 ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
 """What differs if the backend is not wrong about a cache, but no longer answers."""
 
@@ -98,9 +101,7 @@ class Run:
         """Until the end, or the first divergence."""
         step, operation = 0, "open"
         try:
-            self.subject = self.rules.open_subject(
-                self.backend, self.program.config, self.program.ops, self.every
-            )
+            self.subject = self.open_subject()
             for step, op in enumerate(self.program.ops):
                 operation = op["op"]
                 if self.on_step:
@@ -129,6 +130,11 @@ class Run:
             self.diverge(Difference("crash", message), step, operation)
         return self.result
 
+    def open_subject(self) -> Any:
+        return self.rules.open_subject(
+            self.backend, self.program.config, self.program.ops, self.every
+        )
+
     def is_skipped(self, op: Op) -> bool:
         operation = self.rules.operations[op["op"]]
         why = operation.illegal(op, self.model)
@@ -150,8 +156,8 @@ class Run:
             for state in self.rules.get_states(op, model):
                 self.coverage[state, operation.name] += 1
         subject.settle(op)
-        expected = operation.expect(op, model)
-        observed = operation.observe(op, subject, model)
+        expected = self.expect(op)
+        observed = self.observe(op)
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
         )
@@ -160,6 +166,12 @@ class Run:
         self.result.steps += 1
         model.tag += operation.tokens(op)
         return expected, observed, difference
+
+    def expect(self, op: Op) -> Answer:
+        return self.rules.operations[op["op"]].expect(op, self.model)
+
+    def observe(self, op: Op) -> Answer:
+        return self.rules.operations[op["op"]].observe(op, self.subject, self.model)
 
     def diverge(
         self,
@@ -181,12 +193,12 @@ class Run:
 
 
 def leave_out_columns(answer: Any) -> Any:
-    """An answer without what only the comparison needed."""
+    """An answer without what only the comparison and pictures need."""
     if isinstance(answer, list):
         return [leave_out_columns(part) for part in answer]
     if not isinstance(answer, Mapping):
         return answer
-    kept = {name: value for name, value in answer.items() if name != "columns"}
+    kept = {name: value for name, value in answer.items() if name not in LAYOUT}
     return {
         name: leave_out_columns(value) if name in ("caches", "layers") else value
         for name, value in kept.items()

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from harness.artifact import list_members
 from harness.document import MAX_BYTES, decode, read_bytes
 from harness.errors import UsageError
-from harness.failures import RUNNING
+from harness.failures import OUTCOME, RUNNING
 from harness.program import Program, parse_programs
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
@@ -37,19 +37,40 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageErro
 def list_files(path: Path) -> list[tuple[Path, Read]]:
     """The program files at a path, each with how it is read, in the order of names; one
     that was recorded as running, but holds nothing, does not count."""
-    if path.is_dir():
-        files = {
-            file: make_reader(file) for file in path.rglob("*.json*") if file.is_file()
-        }
-    elif path.name.endswith(".zip"):
-        files = {Path(f"{path}!{name}"): read for name, read in list_members(path)}
-    else:
+    if not is_several(path):
         return [(path, make_reader(path))]
+    files = dict(list_all_files(path))
     programs = sorted(file for file in files if is_program(file, files[file]))
     if not programs:
         what = "zip" if path.is_file() else "folder"
         raise UsageError(f"{path}: no program file (.json, .jsonl) in this {what}")
     return [(file, files[file]) for file in programs]
+
+
+def is_several(path: Path) -> bool:
+    """Whether there are files in it: a folder or a zip."""
+    return path.is_dir() or path.name.endswith(".zip")
+
+
+def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
+    """The files in a folder or a zip that may be of ours."""
+    if path.is_dir():
+        files = (file for file in path.rglob("*.json*") if file.is_file())
+        yield from ((file, make_reader(file)) for file in files)
+    else:
+        for name, read in list_members(path):
+            yield Path(f"{path}!{name}"), read
+
+
+def list_outcomes(path: Path) -> list[tuple[Path, Read]]:
+    """The outcomes of checks in a folder or a zip, in the order of names."""
+    return sorted((file, read) for file, read in list_all_files(path) if is_outcome(file))
+
+
+def is_outcome(file: PurePath) -> bool:
+    """Whether a file is called as a check calls its outcome. In a zip it may stand at the
+    top, behind the name of the zip."""
+    return file.name.rpartition("!")[2] == OUTCOME
 
 
 def make_reader(path: Path) -> Read:
@@ -58,7 +79,7 @@ def make_reader(path: Path) -> Read:
 
 def is_program(file: PurePath, read: Read) -> bool:
     """Whether a file among others is to be read as programs."""
-    if not file.name.endswith(SUFFIXES):
+    if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
         return file.parent.name != RUNNING or read().strip() != b"{}"

@@ -26,6 +26,7 @@ from harness.errors import UsageError
 from harness.exec.limits import Limits
 from harness.ledger import Entry, load_ledger
 from harness.others import Others, Shrunk
+from harness.pages.recorder import record
 from harness.part import Part
 from harness.program import Program, parse_program, why_too_large
 from harness.record import Record
@@ -225,6 +226,13 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
     }
 
 
+def do_record(
+    worker: Worker, backend: Backend, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Both sides of a program, step by step."""
+    return record(worker, backend, task)
+
+
 def do_shrink(
     worker: Worker, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -324,6 +332,7 @@ TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any
     "explore": do_explore,
     "declare": do_declare,
     "run": do_run,
+    "record": do_record,
     "shrink": do_shrink,
     "relate": do_relate,
     "snippet": do_snippet,

@@ -25,6 +25,23 @@ Cell = tuple[str, str]
 T = TypeVar("T")
 
 
+class Place(NamedTuple):
+    """Where the reference has a token.
+
+    sequences: whose it is; none where there is one only. is_old: a backend need not have
+    it any more.
+    """
+
+    tag: int
+    position: int
+    sequences: tuple[int, ...] = ()
+    is_old: bool = False
+
+
+Held = tuple[str, Sequence[Place]]
+"""A cache, or a part of one, in words, and what the reference holds in it."""
+
+
 class Unreachable(NamedTuple):
     """Cells that no program can reach, and why.
 
@@ -240,7 +257,8 @@ class Contract(ABC):
 
         Its `settle(op)` checks, before `op` runs, that arrays returned earlier still hold
         what they must; `finish()` does so at the end; `margin` is the largest error so
-        far of what has a tolerance, as a share of that. every: make the costly checks at
+        far of what has a tolerance, as a share of that. `tell_layout()` makes its answers
+        name the columns, and those that each row sees. every: make the costly checks at
         every step, not at some.
         """
 
@@ -255,6 +273,11 @@ class Contract(ABC):
     @abstractmethod
     def list_live(self, model: Any) -> Mapping[int, int]:
         """tag → position of all tokens that some cache holds now."""
+
+    @abstractmethod
+    def list_held(self, op: Op, model: Any) -> Sequence[Held]:
+        """What the reference holds after `op`, cache by cache: in the order of the parts
+        of an answer, or the cache first that `op` is about."""
 
     @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:

@@ -12,11 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
+from harness.contracts.base import (
+    Contract,
+    Held,
+    Op,
+    Operation,
+    Schema,
+    Source,
+    Unreachable,
+)
 from harness.contracts.domain import Domain
 from harness.contracts.layer import model, operations, simpler, states
 from harness.contracts.layer.domain import DOMAINS
-from harness.contracts.layer.model import LONG_REACH, LayerModel
+from harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
 from harness.contracts.layer.subject import LayerSubject
 
 WEIGHTS = {
@@ -152,6 +160,11 @@ class LayerContract(Contract):
     def list_live(self, model: LayerModel) -> Mapping[int, int]:
         caches = model.caches.values()
         return {token.tag: token.position for cache in caches for token in cache.tokens}
+
+    def list_held(self, op: Op, model: LayerModel) -> Sequence[Held]:
+        own = op.get("cache", "a")
+        names = [own, *(name for name in model.caches if name != own)]
+        return [(f"cache {name}", list_places(model.get(name))) for name in names]
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_layer_states(kind, declared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Schema
+from harness.contracts.base import Answer, Place, Schema
 from harness.contracts.fields import DIMENSION, DTYPE, WINDOW, integer, optional
 from reference.kv import KVCache
 from reference.rotating import RotatingCache
@@ -112,6 +112,14 @@ class LayerModel:
 def get_range(snapshot: Any) -> list[int] | None:
     """[begin, end] of a snapshot, the reference's or a backend's."""
     return None if snapshot is None else [snapshot.begin, snapshot.end]
+
+
+def list_places(cache: Cache) -> list[Place]:
+    """Where a cache has its tokens; those before the window are old."""
+    older = {token.tag for token in cache.older()}
+    return [
+        Place(token.tag, token.position, (), token.tag in older) for token in cache.tokens
+    ]
 
 
 def get_tags(tokens: Sequence[Token]) -> list[int]:

@@ -44,6 +44,7 @@ class LayerSubject:
         self.reader = Reader(backend, config, max(1, tags), layer)
         self.promises = Promises(backend.arrays)
         self.every = every
+        self.tells_layout = False
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         kind = backend.contracts.get("layer", {}).get(config["kind"])
         self.closes = kind is not None and "close" in kind.operations
@@ -57,6 +58,11 @@ class LayerSubject:
     def recurrence(self) -> Recurrence:
         """What a recurrent layer computes; others have no use for it."""
         return Recurrence(self.backend.arrays, self.reader.keys, self.config)
+
+    def tell_layout(self) -> None:
+        """From now on answers also say which columns came back, and which each row sees:
+        for pictures."""
+        self.tells_layout = True
 
     # --- caches and snapshots by name ---------------------------------------------------
 
@@ -113,19 +119,15 @@ class LayerSubject:
         if self.is_sampled(tags[0]):
             self.promises.keep(name, "update", (keys, values))
         self.last = (keys, values, mask, length)
-        return {
+        form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
+        answer: Answer = {
             "offset": cache.offset,
-            "visible": get_rows(
-                columns,
-                mask,
-                length,
-                rows_padded,
-                self.backend.causal,
-                self.reader.arrays,
-                self.additive,
-            ),
+            "visible": get_rows(columns, mask, *form),
             "columns": columns,
         }
+        if self.tells_layout:
+            answer["seen"] = get_rows([*range(len(columns))], mask, *form)
+        return answer
 
     def read_all(self, operation: str, name: str, older: Sequence[Token]) -> Answer:
         """What `state` or `view` returns, less the older tokens that may come along."""
@@ -140,7 +142,8 @@ class LayerSubject:
         self.promises.keep(name, operation, pair)
         may_come = {token.tag for token in older}
         tags = [column for column in columns if column not in may_come]
-        return {"tags": sorted(tags, key=sort_key)}
+        answer: Answer = {"tags": sorted(tags, key=sort_key)}
+        return {**answer, "columns": columns} if self.tells_layout else answer
 
     # --- checks beside the answer -------------------------------------------------------
 

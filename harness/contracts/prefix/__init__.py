@@ -14,7 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
+from harness.contracts.base import (
+    Contract,
+    Held,
+    Op,
+    Operation,
+    Schema,
+    Source,
+    Unreachable,
+)
 from harness.contracts.domain import Domain
 from harness.contracts.prefix import config as configs
 from harness.contracts.prefix import (
@@ -200,6 +208,9 @@ class PrefixContract(Contract):
 
     def list_live(self, model: Model) -> Mapping[int, int]:
         return model.list_live()
+
+    def list_held(self, op: Op, model: Model) -> Sequence[Held]:
+        return model.list_held()
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_prefix_states(kind, declared)

@@ -6,10 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Op
+from harness.contracts.base import Answer, Held, Op
 from harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
+    list_places,
     open_cache,
 )
 from harness.contracts.prefix.config import get_layer_config
@@ -232,6 +233,18 @@ class ConversationModel:
         answer = self.ask(lambda: cache.set_limit(limit))
         self.note_evictions(before)
         return answer
+
+    def list_held(self) -> Sequence[Held]:
+        """What each layer holds now."""
+        return [
+            (
+                f"layer {number} ({spec or 'none'})",
+                list_places(layer.cache) if layer else [],
+            )
+            for number, (spec, layer) in enumerate(
+                zip(self.config["layers"], self.cache.layers, strict=True)
+            )
+        ]
 
     def list_live(self) -> Mapping[int, int]:
         """tag → position of what some layer holds now."""

@@ -51,6 +51,9 @@ class SlotsSubject:
             self.unified.cache = self.cache.cache
         self.users: dict[str, int] = {}
 
+    def tell_layout(self) -> None:
+        self.unified.tell_layout()
+
     @property
     def margin(self) -> float:
         return self.unified.margin

@@ -46,6 +46,11 @@ class ConversationSubject:
         self.raising = False
         self.checkpoints: Sequence[int] = ()
 
+    def tell_layout(self) -> None:
+        for layer in self.layers:
+            if layer is not None:
+                layer.tell_layout()
+
     def make_layer(self, spec: str, number: int, tags: int) -> LayerSubject:
         config = get_layer_config(self.config, spec)
         return self.layer_type(self.backend, config, tags, self.every, number)

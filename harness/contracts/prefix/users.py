@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Op
+from harness.contracts.base import Answer, Held, Op
 from harness.contracts.prefix.config import get_unified_config
 from harness.contracts.prefix.drawing import MOST_TOLD
 from harness.contracts.unified.forward import Forward
@@ -185,6 +185,9 @@ class SlotsModel:
         self.told.append([*slot.tokens, *slot.remaining])
         stored = self.slots.close(number)
         return {"stored": stored, **self.describe_slot(slot)}
+
+    def list_held(self) -> Sequence[Held]:
+        return self.unified.list_held()
 
     def list_live(self) -> Mapping[int, int]:
         return self.unified.list_live()

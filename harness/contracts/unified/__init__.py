@@ -13,7 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.backend import Backend, Kind
-from harness.contracts.base import Contract, Op, Operation, Schema, Source, Unreachable
+from harness.contracts.base import (
+    Contract,
+    Held,
+    Op,
+    Operation,
+    Schema,
+    Source,
+    Unreachable,
+)
 from harness.contracts.domain import Domain
 from harness.contracts.unified import domain, misuse, model, operations, simpler, states
 from harness.contracts.unified.forward import list_places
@@ -169,6 +177,9 @@ class UnifiedContract(Contract):
 
     def list_live(self, model: UnifiedModel) -> Mapping[int, int]:
         return model.list_live()
+
+    def list_held(self, op: Op, model: UnifiedModel) -> Sequence[Held]:
+        return model.list_held()
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
         return states.list_unified_states(kind, declared)

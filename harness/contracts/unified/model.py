@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from harness.contracts.base import Answer, Schema
+from harness.contracts.base import Answer, Held, Place, Schema
 from harness.contracts.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
 from reference.batch import Batch
 from reference.causal import CausalCache
@@ -226,6 +226,15 @@ class UnifiedModel:
                 live |= {token.tag: token.position for token in part.tokens}
         return live
 
+    def list_held(self) -> list[Held]:
+        """What each part stores, and whose it is."""
+        return [
+            (f"cache {number} ({kind})", list_places(part))
+            for number, (kind, part) in enumerate(
+                zip(self.kinds, self.parts, strict=True)
+            )
+        ]
+
     def get_end(self, sequence: int) -> int:
         """The position after the last one that some part stores."""
         return max((part.get_end(sequence) for part in self.causal), default=0)
@@ -278,6 +287,15 @@ class UnifiedModel:
 
 
 ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
+
+
+def list_places(part: Part) -> list[Place]:
+    if isinstance(part, EncoderCache):
+        return [Place(tag, part.position) for tag in part.get() or ()]
+    return [
+        Place(token.tag, token.position, tuple(sorted(token.sequences)))
+        for token in part.tokens
+    ]
 
 
 def get_tokens(part: Part) -> Sequence[SharedToken]:

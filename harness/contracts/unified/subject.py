@@ -49,6 +49,7 @@ class UnifiedSubject:
         self.backend, self.arrays = backend, backend.arrays
         self.config = {**config, "poison": backend.poison}
         self.every = every
+        self.tells_layout = False
         self.limit = max(1, tags)
         self.places = places
         self.readers: dict[tuple[int, int], PositionReader] = {}
@@ -68,6 +69,10 @@ class UnifiedSubject:
         allowed."""
         margins = [reader.margin for reader in self.readers.values()]
         return max([self.attention.margin, *margins])
+
+    def tell_layout(self) -> None:
+        """From now on answers also say which columns each row sees: for pictures."""
+        self.tells_layout = True
 
     def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
         if (which, layer) not in self.readers:
@@ -201,6 +206,8 @@ class UnifiedSubject:
                 column[1] if isinstance(column, tuple) else column for column in columns
             ]
             answer["stored"] = sorted(tags, key=str)
+            if self.tells_layout:
+                answer["columns"] = tags
         return answer
 
     def get_places(self, which: int, model: UnifiedModel) -> Positions:
@@ -232,10 +239,13 @@ class UnifiedSubject:
         order = sorted(
             compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
         )
-        return {
+        answer: Answer = {
             "visible": [[columns[at] for at in order if row[at]] for row in sees],
             "columns": columns,
         }
+        if self.tells_layout:
+            answer["seen"] = [[*compress(range(width), row)] for row in sees]
+        return answer
 
     def count_rows(self, batch: Batch) -> int:
         padding: int = self.config["mask_padding"]

@@ -1,0 +1,174 @@
+"""What a step looks like: where the tokens are on both sides, and what each row sees.
+
+Everything here is words, numbers and marks, of bounded size, and goes to JSON and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SEEN, HIDDEN, MISSING, EXTRA = "s", "n", "m", "x"
+"""The squares of a row: seen as it should be; rightly not seen; should be seen and is
+not; is seen and should not be."""
+
+WRONG = frozenset({MISSING, EXTRA})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is drawn.
+
+    first, last: steps at the beginning of a program and at its end. rows, columns: of one
+    grid. squares: in all steps that agree, counted from the last one backwards. parts:
+    caches or layers side by side.
+    """
+
+    first: int = 4
+    last: int = 28
+    rows: int = 16
+    columns: int = 32
+    squares: int = 1200
+    parts: int = 4
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One token in its place, or what stands there instead.
+
+    label: a few letters. words: all that is known of it. mark: "" for a token that is
+    there rightly; "old" for one that need not be there any more; "gone" for one that the
+    reference does not hold; "odd" for what is no token; "unread" for what no row sees and
+    nobody has read; "absent" for a token that did not come back; "gap" for some that are
+    left out.
+    """
+
+    label: str
+    words: str
+    tag: int | None = None
+    position: int | None = None
+    sequences: tuple[int, ...] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a grid: a square for each column. squares: see SEEN; " " in a gap."""
+
+    label: str
+    squares: str
+
+    @property
+    def is_wrong(self) -> bool:
+        return bool(WRONG & {*self.squares})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Which column each row sees, on both sides at once.
+
+    columns: in the order in which the backend returned them; of a state, and where the
+    backend did not take part, in the order of tokens. Those that did not come back stand
+    behind. is_layout: they are in the backend's order. wrong: rows that differ, those
+    that are left out among them.
+    """
+
+    title: str
+    columns: tuple[Chip, ...]
+    rows: tuple[Row, ...]
+    is_layout: bool
+    wrong: int = 0
+    rows_left_out: int = 0
+    columns_left_out: int = 0
+
+    @property
+    def returned(self) -> tuple[Chip, ...]:
+        """The columns that did come back."""
+        return tuple(chip for chip in self.columns if chip.mark != "absent")
+
+    @property
+    def left_out(self) -> str:
+        """What is not shown, in words; empty if all is."""
+        counts = {"row": self.rows_left_out, "column": self.columns_left_out}
+        parts = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
+        if not parts:
+            return ""
+        more = f"; {self.wrong} rows differ in all" if self.wrong > 1 else ""
+        return f"left out: {' and '.join(parts)}{more}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cache, or a layer of one: what the reference holds in it, and what rows see."""
+
+    title: str
+    held: tuple[Chip, ...]
+    held_left_out: int
+    grids: tuple[Grid, ...]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number, or a few words, that an operation answers. got: None where the backend
+    did not answer."""
+
+    name: str
+    expected: str
+    got: str | None
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation, as both sides carried it out.
+
+    skipped: why it was not. is_drawn: whether there is a picture of it, or only words.
+    parts_left_out: caches that are not shown. answered: whether the backend did.
+    """
+
+    number: int
+    words: str
+    skipped: str | None = None
+    facts: tuple[Fact, ...] = ()
+    parts: tuple[Part, ...] = ()
+    parts_left_out: int = 0
+    is_drawn: bool = True
+    answered: bool = True
+
+    def count_squares(self) -> int:
+        """How much there is to draw."""
+        return sum(
+            len(part.held)
+            + sum(len(grid.columns) * (1 + len(grid.rows)) for grid in part.grids)
+            for part in self.parts
+        )
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything in it is marked."""
+        grids = (grid for part in self.parts for grid in part.grids)
+        return any(fact.differs for fact in self.facts) or any(g.wrong for g in grids)
+
+
+def read_step(document: Mapping[str, Any]) -> Step:
+    """A step that was made JSON."""
+    facts = tuple(Fact(**fact) for fact in document["facts"])
+    parts = tuple(read_part(part) for part in document["parts"])
+    return Step(**{**document, "facts": facts, "parts": parts})
+
+
+def read_part(document: Mapping[str, Any]) -> Part:
+    grids = tuple(read_grid(grid) for grid in document["grids"])
+    return Part(**{**document, "held": read_chips(document["held"]), "grids": grids})
+
+
+def read_grid(document: Mapping[str, Any]) -> Grid:
+    rows = tuple(Row(**row) for row in document["rows"])
+    return Grid(**{**document, "columns": read_chips(document["columns"]), "rows": rows})
+
+
+def read_chips(documents: Sequence[Mapping[str, Any]]) -> tuple[Chip, ...]:
+    return tuple(
+        Chip(**{**chip, "sequences": tuple(chip["sequences"])}) for chip in documents
+    )

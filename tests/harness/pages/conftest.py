@@ -1,0 +1,66 @@
+"""Failures to show, and programs of which both sides are recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.pages.picture import Limits, Step, read_step
+from harness.pages.recorder import record
+from harness.program import Program, parse_program
+from harness.record import Record
+from harness.registry import load
+from harness.run import Divergence
+from harness.worker import Worker
+
+MISBEHAVING = "tests.harness.misbehaving"
+FAULTS = "impl.faults.torch"
+
+Recorded = tuple[list[Step], Divergence | None]
+
+
+def make_program(contract: str, ops: Sequence[Any], **config: Any) -> Program:
+    document = {
+        "format": "lockstep/1",
+        "contract": contract,
+        "config": config,
+        "ops": list(ops),
+    }
+    return parse_program(document, "here")
+
+
+@pytest.fixture
+def play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Recorded]]:
+    """Both sides of a program, as a worker records them, in this process."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    written = Record(tmp_path / "record.json")
+
+    def play(
+        program: Program,
+        backend: str,
+        until: int | None = None,
+        limits: Limits | None = None,
+        wanted: str | None = None,
+    ) -> Recorded:
+        worker = Worker(written, lambda event: None)
+        worker.asked = backend
+        task = {
+            "program": program.to_json(),
+            "limits": asdict(limits or Limits()),
+            "until": until,
+            "wanted": wanted,
+        }
+        answer = json.loads(json.dumps(record(worker, load(backend), task)))
+        found = answer["divergence"]
+        steps = [read_step(step) for step in answer["steps"]]
+        return steps, found and Divergence.from_json(found)
+
+    yield play
+    written.close()

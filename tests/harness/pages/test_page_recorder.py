@@ -1,0 +1,220 @@
+"""Both sides of a program, step by step: as the executor sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.pages.picture import EXTRA, MISSING, Limits, Step
+from harness.program import Program
+from harness.registry import load
+from harness.run import Divergence
+from tests.harness.pages.conftest import FAULTS, MISBEHAVING, Recorded, make_program
+
+Play = Callable[..., Recorded]
+
+
+def update(length: int, **more: Any) -> dict[str, Any]:
+    return {"op": "update", "length": length, **more}
+
+
+def forward(positions: Sequence[int], sequences: Sequence[int]) -> dict[str, Any]:
+    return {"op": "forward", "positions": positions, "sequences": sequences}
+
+
+PLAIN: dict[str, Any] = {"kind": "kv", "step": 1, "conv_width": 2}
+"""A config of the backends that misbehave."""
+
+RING = make_program("layer", [update(4), update(2)], kind="rotating", window=2)
+RECORDED = {
+    "rotating_chunk_mid_ring": RING,
+    "window_off_by_one": make_program("layer", [update(3)], kind="rotating", window=1),
+    "chunk_boundary": make_program("layer", [update(5)], kind="kv", chunk=4),
+    "exception_frees_window": make_program(
+        "unified",
+        [{**forward([0, 1, 2, 3], [0, 0, 0, 0]), "except": [3]}],
+        kind="swa",
+        window=1,
+    ),
+    "put_over_one_hole": make_program(
+        "unified",
+        [forward([0, 1], [0, 1]),
+         {"op": "remove", "sequence": 0, "begin": 0, "end": None},
+         forward([1, 0], [1, 0])],
+        kind="swa", window=4, sequences=2,
+    ),
+    "exact_hit_empty": make_program(
+        "prefix",
+        [{"op": "begin", "tokens": [1]}, {"op": "feed", "count": 1}, {"op": "close"},
+         {"op": "begin", "tokens": [1]}],
+        kind="session",
+    ),
+}  # fmt: skip
+"""Programs that show a planted mistake, by its name."""
+
+
+def list_marks(step: Step) -> dict[str, list[int]]:
+    """The tags that are marked as missing, and as too much, in the first wrong row."""
+    for part in step.parts:
+        for grid in part.grids:
+            for row in grid.rows:
+                if row.is_wrong:
+                    pairs = list(zip(grid.columns, row.squares, strict=True))
+                    return {
+                        mark: [
+                            c.tag for c, one in pairs if one == mark and c.tag is not None
+                        ]
+                        for mark in (MISSING, EXTRA)
+                    }
+    return {}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    steps, divergence = play(RECORDED[name], f"{FAULTS}:{name}")
+    assert divergence is not None
+    assert [step.number for step in steps] == list(range(divergence.step + 1))
+    assert [step.is_wrong for step in steps] == [False] * divergence.step + [True]
+    if divergence.what in ("contents", "mask"):
+        marks = list_marks(steps[-1])
+        assert sorted(marks[MISSING] + marks[EXTRA]) == sorted(divergence.tokens)
+
+
+def test_the_ring_of_the_first_failure(play: Play) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    steps, _ = play(RING, f"{FAULTS}:rotating_chunk_mid_ring")
+    (part,) = steps[1].parts
+    assert [(chip.tag, chip.mark) for chip in part.held] == [
+        (0, "old"), (1, "old"), (2, "old"), (3, "old"), (4, ""), (5, ""),
+    ]  # fmt: skip
+    (grid,) = part.grids
+    assert [chip.tag for chip in grid.returned] == [4, 5]
+    assert [row.squares for row in grid.rows] == ["snm", "ssn"]
+    (offset,) = steps[1].facts
+    assert (offset.expected, offset.got, offset.differs) == ("6", "6", False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "contract", "kind"),
+    [
+        ("torch-cpu", "layer", "kv"),
+        ("torch-cpu", "layer", "rotating"),
+        ("torch-cpu", "layer", "state"),
+        ("torch-cpu", "unified", "swa"),
+        ("torch-cpu", "unified", "encoder"),
+        ("torch-cpu", "unified", "recurrent"),
+        ("torch-cpu", "unified", "wrapper"),
+        ("torch-cpu", "prefix", "session"),
+        ("torch-cpu", "prefix", "trie"),
+        ("torch-cpu", "prefix", "slots"),
+    ],
+)
+def test_a_backend_that_agrees_has_no_mark(
+    play: Play, backend: str, contract: str, kind: str
+) -> None:
+    """Of programs at random, with as much as is drawn, and both sides show the same."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    declared = load(backend).contracts[contract][kind]
+    programs: list[Program] = []
+    FRONTS["plain"](
+        4, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
+    )
+    limits = Limits(squares=1 << 30)
+    for program in programs:
+        steps, divergence = play(program, backend, limits=limits)
+        assert divergence is None
+        assert not any(step.is_wrong for step in steps)
+        alone, _ = play(program, "reference", limits=limits)
+        for ours, both in zip(alone, steps, strict=True):
+            assert (ours.words, ours.skipped) == (both.words, both.skipped)
+            assert [part.held for part in ours.parts] == [
+                part.held for part in both.parts
+            ]
+        for step in alone:
+            assert not step.is_wrong
+            assert not step.answered
+            assert all(fact.got is None for fact in step.facts)
+
+
+def test_a_backend_that_refuses_is_marked_by_that(play: Play) -> None:
+    program = make_program("layer", [update(1), {"op": "trim", "count": 1}], **PLAIN)
+    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy")
+    assert divergence is not None and divergence.what == "result"
+    (wrong,) = [fact for fact in steps[-1].facts if fact.differs]
+    assert (wrong.name, wrong.expected) == ("trimmed", "1")
+
+
+def test_a_backend_that_raises_leaves_what_is_expected(play: Play) -> None:
+    steps, divergence = play(
+        make_program("layer", [update(1)], **PLAIN), f"{MISBEHAVING}:raises"
+    )
+    assert divergence is not None and divergence.what == "error"
+    assert not steps[0].answered
+    assert steps[0].facts[0].expected == "1"
+    assert [row.squares for row in steps[0].parts[0].grids[0].rows] == ["s"]
+
+
+def test_the_reference_goes_on_alone(play: Play) -> None:
+    program = make_program("layer", [update(1), update(2), update(1)], **PLAIN)
+    steps, divergence = play(program, f"{MISBEHAVING}:correct", until=2)
+    assert divergence is None
+    assert [step.answered for step in steps] == [True, True, False]
+
+
+def test_a_skipped_operation_says_why(play: Play) -> None:
+    program = make_program(
+        "layer", [update(1), {"op": "close", "snapshot": "s"}], **PLAIN
+    )
+    steps, _ = play(program, "reference")
+    assert steps[1].skipped == "there is no snapshot s"
+    assert not steps[1].facts
+
+
+def test_long_programs_are_left_out_in_the_middle(play: Play) -> None:
+    ops = [update(1), {"op": "size"}] * 200
+    limits = Limits(first=2, last=5, squares=30)
+    program = make_program("layer", [*ops, {"op": "trim", "count": 1}], **PLAIN)
+    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", limits=limits)
+    assert divergence is not None and divergence.step == 400
+    assert [step.number for step in steps] == [0, 1, 396, 397, 398, 399, 400]
+    assert [step.is_drawn for step in steps][-1]
+    assert not steps[0].is_drawn and not steps[0].parts
+    assert len(steps[-1].parts[0].held) == 32
+    assert steps[-1].parts[0].held_left_out == 167
+
+
+def test_steps_behind_the_divergence_do_not_count(play: Play) -> None:
+    """The last steps are those before it, not those of the program."""
+    ops = [*[update(1)] * 20, {"op": "trim", "count": 1}, *[update(1)] * 50]
+    program = make_program("layer", ops, **PLAIN)
+    limits = Limits(first=1, last=3)
+    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", limits=limits)
+    assert divergence is not None and divergence.step == 20
+    assert [step.number for step in steps] == [0, 18, 19, 20]
+
+
+def test_the_failure_is_shown_that_the_file_names(play: Play) -> None:
+    """Watching every array shows another failure of this backend first."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    ops = [
+        {"op": "clone", "into": "b"},
+        update(1),
+        update(1),
+        update(1, cache="b"),
+        update(1),
+    ]
+    program = make_program("layer", ops, kind="kv")
+
+    def find(wanted: str | None) -> str:
+        _, divergence = play(program, f"{FAULTS}:clone_shares", wanted=wanted)
+        assert isinstance(divergence, Divergence)
+        return divergence.get_signature(program)
+
+    assert find(None) == "layer-kv-update-alias"
+    assert find("layer-kv-update-contents") == "layer-kv-update-contents"
+    assert find("no such signature") == "layer-kv-update-alias"
