@@ -54,6 +54,8 @@ class Campaign:
                 self.run_in(pool)
         except KeyboardInterrupt:
             self.outcome.is_cut = self.outcome.is_interrupted = True
+            for pair in self.outcome.pairs:
+                pair.stop()
         self.outcome.seconds = time.monotonic() - self.outcome.started
         return self.outcome
 
@@ -135,6 +137,7 @@ class Campaign:
         kind = event["event"]
         if kind == "progress":
             pair.running[task["shard"]] = event
+            pair.reached.update(map(tuple, event.get("reached", ())))
             return
         if kind == "found":
             self.keep(pair, task, event)

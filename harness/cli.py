@@ -16,9 +16,6 @@ from harness import __version__
 from harness.campaign import Campaign, get_crash
 from harness.command import command
 from harness.console import (
-    Progress,
-    draw_progress,
-    get_status,
     print_failure,
     print_outcome,
 )
@@ -45,6 +42,7 @@ from harness.options import (
 from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
 from harness.program import load_programs, parse_program
+from harness.progress import Progress, draw_progress, get_status
 from harness.registry import get_target, list_names
 from harness.replay_command import (
     call,

@@ -1,15 +1,12 @@
-"""What the terminal shows: progress, the matrix, failures."""
+"""What the terminal shows: the matrix, failures."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
-from typing import Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +16,9 @@ from harness.outcome import Outcome, Pair
 from harness.story import tell
 from harness.text import make_printable
 
-QUIET_SECONDS = 15.0
-"""How often progress is printed where nothing can be redrawn."""
+DETAILS = ("programs", "steps", "mean", "cells", "margin", "known")
+WIDE = 76
+"""Columns of a terminal that has room for all of them."""
 
 
 def shorten_number(number: int) -> str:
@@ -65,23 +63,30 @@ def make_matrix(outcome: Outcome, contract: str) -> Table:
     return table
 
 
-def make_details(outcome: Outcome) -> Table:
-    """One row for each pair: how much was run, and how far it reached."""
+def make_details(outcome: Outcome, width: int = WIDE) -> Table:
+    """One row for each pair: how much was run, and how far it reached. width: of the
+    terminal; on a narrow one only the two columns that matter most."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("what was run", overflow="fold")
-    for name in ("programs", "steps", "mean", "cells", "margin", "known"):
+    names = DETAILS if width >= WIDE else ("programs", "cells")
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for pair in outcome.pairs:
-        table.add_row(
-            pair.name,
-            str(pair.programs),
-            shorten_number(pair.steps),
-            f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
-            f"{pair.count_reached()}/{len(pair.cells)}",
-            f"{pair.margin:.2f}" if pair.margin else "–",
-            str(pair.known) if pair.known else "–",
-        )
+        details = list_details(pair)
+        table.add_row(pair.name, *(details[name] for name in names))
     return table
+
+
+def list_details(pair: Pair) -> dict[str, str]:
+    """What is said of a pair, by the name of its column."""
+    return {
+        "programs": str(pair.programs),
+        "steps": shorten_number(pair.steps),
+        "mean": f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
+        "cells": f"{pair.count_reached()}/{len(pair.cells)}",
+        "margin": f"{pair.margin:.2f}" if pair.margin else "–",
+        "known": str(pair.known) if pair.known else "–",
+    }
 
 
 def list_notes(outcome: Outcome) -> Iterator[Text]:
@@ -173,7 +178,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for failure in outcome.failures:
         print_failure(console, failure)
     if outcome.pairs:
-        console.print(make_details(outcome))
+        console.print(make_details(outcome, console.width))
         console.print(make_matrices(outcome))
     for note in list_notes(outcome):
         console.print(note)
@@ -200,68 +205,6 @@ def get_summary(outcome: Outcome) -> Text:
         verdict += " (stopped before the end)"
     style = "green" if outcome.get_exit_status() == 0 else "bold red"
     return Text(f"{verdict}: {text}", style)
-
-
-T = TypeVar("T")
-
-
-class Progress(Generic[T]):
-    """Shows running work: redrawn on a terminal, else a line now and then.
-
-    draw: what a terminal shows; say: the line.
-    """
-
-    def __init__(
-        self,
-        console: Console,
-        draw: Callable[[T], RenderableType],
-        say: Callable[[T], Text],
-    ) -> None:
-        self.console, self.draw, self.say = console, draw, say
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.printed = time.monotonic()
-        self.drawn = 0.0
-
-    def __enter__(self) -> Progress[T]:
-        if self.console.is_terminal:
-            self.live.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.console.is_terminal:
-            self.live.__exit__(None, None, None)
-
-    def show(self, work: T) -> None:
-        now = time.monotonic()
-        if self.console.is_terminal:
-            if now - self.drawn > 0.2:
-                self.drawn = now
-                self.live.update(self.draw(work), refresh=True)
-        elif now - self.printed > QUIET_SECONDS:
-            self.printed = now
-            self.console.print(self.say(work))
-
-
-def draw_progress(outcome: Outcome) -> RenderableType:
-    """A running check, on a terminal."""
-    return Group(make_matrices(outcome), get_status(outcome))
-
-
-def get_status(outcome: Outcome) -> Text:
-    """How far a running check is, how fast, and how long it will still take."""
-    seconds = time.monotonic() - outcome.started
-    programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
-    steps = sum(pair.get_progress()[1] for pair in outcome.pairs)
-    wanted = sum(pair.wanted for pair in outcome.pairs)
-    if not programs:
-        return Text(f"{seconds:.0f} s: importing backends", "dim")
-    left = seconds * (wanted - programs) / programs
-    return Text(
-        f"{seconds:.0f} s: {programs:,} of {wanted:,} programs,"
-        f" {steps / seconds:,.0f} steps/s, {len(outcome.failures)} failures,"
-        f" about {left:.0f} s left",
-        "dim",
-    )
 
 
 def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:

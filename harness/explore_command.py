@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 
 from harness.command import command
-from harness.console import Progress
 from harness.contracts.domain import SIZES
 from harness.errors import UsageError
 from harness.explore_console import describe, get_status, print_exploration
@@ -26,6 +25,7 @@ from harness.options import (
     strict_option,
 )
 from harness.outcome import Settings
+from harness.progress import Progress
 from harness.registry import get_target, list_names
 from harness.relations.reference import NAME
 

@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 
 from harness.command import command
-from harness.console import Progress
 from harness.faults import Hunt
 from harness.faults_console import get_status, print_searches
 from harness.options import (
@@ -21,6 +20,7 @@ from harness.options import (
     step_option,
 )
 from harness.outcome import Settings
+from harness.progress import Progress
 from harness.registry import get_target, list_names
 
 FAULTS_EXAMPLES = """\b

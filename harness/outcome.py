@@ -43,6 +43,7 @@ class Pair:
     surroundings: what its backend runs under, for `meta` of failures.
     covered, avoided: where every program over a domain is run, see `harness.part.Part`.
     undeclared: of given programs, why → those that the backend cannot be asked to run.
+    seconds: of one core. reached: cells, by shards that are not done, too.
     """
 
     backend: str
@@ -55,7 +56,9 @@ class Pair:
     steps: int = 0
     skipped: int = 0
     margin: float = 0.0
+    seconds: float = 0.0
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    reached: set[tuple[str, str]] = field(default_factory=set)
     signatures: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, str] = field(default_factory=dict)
@@ -97,8 +100,22 @@ class Pair:
         return CONTRACTS[self.contract].list_cells(self.kind, self.declared)
 
     def count_reached(self) -> int:
-        """How many of the cells were reached."""
-        return sum(cell in self.coverage for cell in self.cells)
+        """How many of the cells were reached, by unfinished shards too."""
+        return sum(map(self.has_reached, self.cells))
+
+    def has_reached(self, cell: Cell) -> bool:
+        return cell in self.coverage or cell in self.reached
+
+    def get_seconds(self) -> float:
+        """Of one core, those of unfinished shards included."""
+        running: float = sum(shard["seconds"] for shard in self.running.values())
+        return self.seconds + running
+
+    def stop(self) -> None:
+        """What unfinished shards have done is all that they do."""
+        for counts in self.running.values():
+            self.add({**counts, "coverage": []})
+        self.running.clear()
 
     def list_undeclared(self) -> list[str]:
         """The operations of the contract that the backend does not declare."""
@@ -110,7 +127,7 @@ class Pair:
         or all of them."""
         empty: dict[str, list[str]] = {}
         for state, operation in self.cells:
-            if (state, operation) not in self.coverage:
+            if not self.has_reached((state, operation)):
                 empty.setdefault(state, []).append(operation)
         return empty
 
@@ -119,6 +136,7 @@ class Pair:
         self.programs += counts["programs"]
         self.steps += counts["steps"]
         self.skipped += counts["skipped"]
+        self.seconds += counts.get("seconds", 0.0)
         self.covered += counts.get("covered", 0)
         self.avoided += counts.get("avoided", 0)
         self.undeclared.update(counts.get("undeclared", {}))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.backend import Backend
+from harness.contracts.base import Cell
 from harness.fronts import FRONTS
 from harness.fronts.draw import Drawer
 from harness.ledger import load_ledger
@@ -41,6 +42,7 @@ class Shard:
     def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
         self.worker, self.backend, self.task = worker, backend, task
         self.coverage: Coverage = Counter()
+        self.told: set[Cell] = set()
         self.signatures: Counter[str] = Counter()
         self.known = set(task["known"])
         self.avoid = load_ledger(backend.ledger, backend.name)
@@ -62,7 +64,6 @@ class Shard:
         return self.get_counts() | {
             "coverage": [[*cell, times] for cell, times in sorted(self.coverage.items())],
             "digest": self.digest.hexdigest(),
-            "seconds": self.get_seconds(),
         }
 
     def make_drawer(self) -> Drawer:
@@ -97,7 +98,10 @@ class Shard:
         self.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.reported = time.monotonic()
-            self.worker.emit({"event": "progress", **self.get_counts()})
+            fresh = [cell for cell in self.coverage if cell not in self.told]
+            self.told.update(fresh)
+            progress = {"event": "progress", "reached": fresh, **self.get_counts()}
+            self.worker.emit(progress)
 
     def run(self, program: Program) -> Result:
         """Runs a program; shrinks and reports what is new in it. Raises Unavailable when
@@ -162,6 +166,7 @@ class Shard:
         return {
             "programs": self.programs,
             "steps": self.steps,
+            "seconds": self.get_seconds(),
             "skipped": self.skipped,
             "margin": self.margin,
             "signatures": dict(self.signatures),

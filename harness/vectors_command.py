@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 
 from harness.command import command
-from harness.console import Progress
 from harness.errors import UsageError
 from harness.options import (
     backends_option,
@@ -21,6 +20,7 @@ from harness.options import (
     step_option,
 )
 from harness.outcome import Settings
+from harness.progress import Progress
 from harness.registry import get_target
 from harness.vectors.export import export
 from harness.vectors.selection import SIZES

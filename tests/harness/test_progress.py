@@ -1,0 +1,196 @@
+"""What a check shows while it runs, on any terminal, and how soon Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from harness import progress
+from harness.backend import Kind
+from harness.console import print_outcome
+from harness.contracts import CONTRACTS
+from harness.outcome import Outcome, Pair, Settings
+from harness.progress import Progress, draw_progress, get_status
+
+ROOT = Path(__file__).parents[2]
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+Begin = Callable[..., subprocess.Popen[str]]
+
+
+def make_outcome(seconds: float | None = None) -> Outcome:
+    """A check after about ten seconds: one pair is half done, another not begun."""
+    kind = Kind(frozenset(CONTRACTS["layer"].list_operations("kv")))
+    running, waiting = (
+        Pair(name, "layer", "kv", kind, wanted=200) for name in ("torch-cpu", "mlx-cpu")
+    )
+    counts = {"programs": 100, "steps": 2000, "seconds": 8.0, "skipped": 0}
+    running.running[0] = {**counts, "margin": 0.0, "signatures": {}}
+    running.reached.update(running.cells[:50])
+    settings = Settings(seconds=seconds)
+    started = time.monotonic() - 10
+    return Outcome(settings, pairs=[running, waiting], started=started)
+
+
+def show(what: Any, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def test_the_status_says_how_far_how_fast_and_how_long() -> None:
+    words = get_status(make_outcome()).plain
+    assert re.match(r"1\d s: 100 of 400 programs, (1\d\d|200) steps/s, ", words)
+    cells = 2 * len(make_outcome().pairs[0].cells)
+    assert re.search(rf"50 of {cells} cells, 0 failures, about 3\d s left$", words)
+
+
+def test_no_longer_is_left_than_the_time_that_was_given() -> None:
+    words = get_status(make_outcome(seconds=15)).plain
+    assert re.search(r"about [45] s left$", words)
+    words = get_status(make_outcome(seconds=5)).plain
+    assert re.search(r"about 0 s left$", words)
+
+
+def test_a_pair_that_runs_has_a_row() -> None:
+    text = show(draw_progress(make_outcome()), 80)
+    assert re.search(r"torch-cpu × kv +100/200 +250 +50/", text)
+    assert "mlx-cpu × kv" not in text
+    assert text.index("steps/s") < text.index("torch-cpu × kv")
+    assert text.startswith("1")  # the status comes first: the end may be cut off
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    """And names and numbers can be read."""
+    outcome = make_outcome()
+    for text in (show(draw_progress(outcome), width), print_all(outcome, width)):
+        assert max(map(len, text.splitlines())) <= width
+        assert "torch-cpu" in text
+        assert f"50/{len(outcome.pairs[0].cells)}" in text
+
+
+def print_all(outcome: Outcome, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    with console.capture() as captured:
+        print_outcome(console, outcome)
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    "options", [{"force_terminal": False}, {"force_terminal": True, "_environ": "dumb"}]
+)
+def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pipe, and on a terminal that is dumb: without control sequences."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    if options.pop("_environ", None):
+        options["_environ"] = {"TERM": "dumb"}
+    file = io.StringIO()
+    console = Console(file=file, width=80, **options)
+    with Progress(console, lambda _: Text("drawn"), lambda n: Text(f"line {n}")) as shown:
+        for number in range(4):
+            shown.show(number)
+            time.sleep(0.03)
+    assert "\x1b" not in file.getvalue()
+    assert "drawn" not in file.getvalue()
+    assert file.getvalue() == "line 2\n"
+
+
+def read_until(master: int, words: bytes, seconds: float = 60) -> bytes:
+    """What comes out of a pseudo-terminal until there are these words, or the end."""
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while words not in seen and time.monotonic() < deadline:
+        ready, _, _ = select.select([master], [], [], 0.1)
+        if ready:
+            try:
+                seen += os.read(master, 65536)
+            except OSError:
+                break
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_control", "has_colour"),
+    [
+        ({"TERM": "xterm-256color"}, True, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, False, False),
+    ],
+)
+def test_a_real_terminal(
+    tmp_path: Path, environment: dict[str, str], has_control: bool, has_colour: bool
+) -> None:
+    master, slave = os.openpty()
+    backend = ("--backend", "tests.harness.misbehaving:correct")
+    command = ("check", *backend, "--programs", "40", "--failures", str(tmp_path))
+    kept = {name: value for name, value in os.environ.items() if "COLOR" not in name}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", *command],
+        cwd=ROOT,
+        env={**kept, "COLUMNS": "80", **environment},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    seen = read_until(master, b"no such words")
+    os.close(master)
+    assert process.wait(10) == 0
+    text = seen.decode()
+    assert "all agree" in CONTROL.sub("", text)
+    assert ("\x1b[2K" in text) == has_control
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", text)) == has_colour
+
+
+@pytest.mark.parametrize("when", ["while it starts", "while it runs"])
+def test_ctrl_c_ends_a_check_within_a_second(
+    begin: Begin, tmp_path: Path, when: str
+) -> None:
+    """Of a framework that takes seconds to import; what was done is shown."""
+    pytest.importorskip("torch")
+    running = tmp_path / "f" / "running"
+    arguments = ("check", "--backend", "torch-cpu", "--kind", "kv", "--jobs", 2)
+    process = begin(*arguments, "--programs", 100_000, "--failures", tmp_path / "f")
+
+    def is_there() -> bool:
+        """A worker, which may be importing; or a program that runs."""
+        records = list(running.glob("*.json")) if running.exists() else []
+        if when == "while it starts":
+            return running.exists()
+        return any(b'"ops"' in record.read_bytes() for record in records)
+
+    deadline = time.monotonic() + 60
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    if when == "while it runs":
+        time.sleep(1.0)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 1
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    assert "(stopped before the end)" in " ".join(out.split())
+    assert not CONTROL.search(out + err)
+    if when == "while it runs":
+        assert re.search(r"torch-cpu × kv +[1-9]\d* +[1-9]", out)
+        assert re.search(r"torch-cpu +… [1-9]", out)
+    assert not (tmp_path / "f").exists()
