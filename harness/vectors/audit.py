@@ -15,9 +15,10 @@ from harness.document import MAX_BYTES, parse_json, shorten
 from harness.errors import UsageError
 from harness.program import Program, parse_program
 from harness.run import trace
+from harness.vectors.lines import write_json
 from harness.vectors.manifest import MAX_FILE, read_bounded
 from harness.vectors.schema import make_schema
-from harness.vectors.selection import walk, write_json
+from harness.vectors.selection import walk
 
 MOST_REPORTED = 10
 """Of one file."""

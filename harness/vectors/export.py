@@ -16,10 +16,10 @@ from harness.failures import RUNNING
 from harness.pool import Event, Pool, Task
 from harness.relations.reference import NAME
 from harness.vectors.folder import list_replaced, write_set
+from harness.vectors.lines import write_lines, write_pretty
 from harness.vectors.manifest import make_manifest
 from harness.vectors.manual import make_manual
 from harness.vectors.schema import make_schema
-from harness.vectors.selection import write_lines, write_pretty
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 

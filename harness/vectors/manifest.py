@@ -16,7 +16,8 @@ from harness.contracts import CONTRACTS
 from harness.document import parse_json, read_bytes, shorten
 from harness.errors import UsageError
 from harness.program import FORMAT, show
-from harness.vectors.selection import SEED, TRACE_FORMAT
+from harness.vectors.lines import TRACE_FORMAT
+from harness.vectors.selection import SEED
 
 SET_FORMAT = "lockstep-vectors/1"
 MANIFEST = "manifest.json"

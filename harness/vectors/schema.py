@@ -11,7 +11,7 @@ from harness.contracts.base import Contract, Schema
 from harness.contracts.fields import DERIVED, JOINT
 from harness.program import FORMAT, MAX_OPERATIONS
 from harness.vectors.answers import SKIPPED, get_answers
-from harness.vectors.selection import TRACE_FORMAT
+from harness.vectors.lines import TRACE_FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

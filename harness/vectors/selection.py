@@ -6,7 +6,6 @@ a fixed seed, and nothing depends on workers, on the order of a set or on the ma
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,17 @@ from harness.contracts import CONTRACTS
 from harness.contracts.base import Cell
 from harness.fronts.draw import Drawer
 from harness.fronts.plain import generate
-from harness.program import FORMAT, Program
-from harness.run import trace
+from harness.program import Program
 from harness.vectors.levels import DTYPES, SETTINGS, Level, list_levels
-
-TRACE_FORMAT = "lockstep-trace/1"
+from harness.vectors.lines import make_line, make_typed
 
 SEED = 0
 
 ANY = ""
 """In the place of a state or an operation: whichever."""
+
+SKIPPED = ("skipped", ANY)
+"""In the place of a cell: an operation was illegal."""
 
 ERROR = "error "
 """Before the name of an error, in the place of a state: an operation was refused."""
@@ -99,8 +99,10 @@ class Selection:
 
         def consume(program: Program) -> None:
             on_draw(program)
+            program = make_typed(program)
             reached = frozenset(list_reached(program))
-            if reached & goals or any(map(is_error, reached)):
+            is_useful = reached & goals or any(map(is_error, reached))
+            if is_useful and SKIPPED not in reached:
                 name = f"{self.contract}-{self.kind}-{self.drawn:05d}"
                 line = make_line(program, {"name": name, "level": level.name})
                 candidates.append(Candidate(program, reached, line))
@@ -202,6 +204,8 @@ def walk(program: Program) -> Iterator[Cell]:
             error = operation.expect(op, model).get("error")
             if error is not None:
                 yield ERROR + error, op["op"]
+        else:
+            yield SKIPPED
         model.tag += operation.tokens(op)
 
 
@@ -221,33 +225,3 @@ def list_setting_names(
         for value in others:
             if config is None or (config[field_name] == value != default):
                 yield f"{field_name} {value}"
-
-
-def make_line(program: Program, meta: Mapping[str, Any]) -> str:
-    """A trace on one line, the same bytes everywhere: keys in the order of names, no
-    blanks, every field written, and no number with a fraction."""
-    document = {
-        "format": TRACE_FORMAT,
-        "program": {
-            "format": FORMAT,
-            "contract": program.contract,
-            "config": program.config,
-            "ops": list(program.ops),
-            "meta": meta,
-        },
-        "expected": trace(program),
-    }
-    return write_json(document)
-
-
-def write_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def write_lines(lines: Sequence[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def write_pretty(value: Any) -> bytes:
-    """For people, too: one field a line."""
-    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
