@@ -23,7 +23,7 @@ def render_markdown(report: ReportView) -> str:
     head = "\n".join(list_head(report))
     text, left = head, 0
     for failure in report.failures:
-        block = "\n" + "\n".join(list_failure(failure))
+        block = "\n" + "\n".join(list_failure(failure)) + "\n"
         if len((text + block).encode()) > MOST_BYTES:
             left += 1
         else:

@@ -29,8 +29,8 @@ class Limits:
     last: int = 28
     rows: int = 16
     columns: int = 32
-    squares: int = 1200
-    parts: int = 4
+    squares: int = 600
+    parts: int = 3
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,8 @@ class Painter:
         """All of it. number: of the step that is drawn; None for the one that diverges,
         or the last."""
         program = view.saved.program
-        head = Text(
-            f"{self.signs.cross if view.message else ''} {view.name} ", "bold red"
-        )
-        head.append(view.signature, "not bold default")
+        head = Text(f"{self.signs.cross} {clean(view.name)} ", "bold red")
+        head.append(clean(view.signature), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
         for note in view.notes:
