@@ -97,7 +97,7 @@ def list_failure(failure: FailureView) -> Iterator[str]:
         ]
     )
     yield ""
-    yield from fence([failure.saved.replay], "sh")
+    yield from fence([failure.replay], "sh")
 
 
 def list_steps(failure: FailureView) -> Iterator[str]:

@@ -90,7 +90,7 @@ class Painter:
             self.say(story)
         if drawn is not None:
             self.draw(drawn)
-        self.print(Text(f"  {make_printable(view.saved.replay)}", "bold"))
+        self.print(Text(f"  {make_printable(view.replay)}", "bold"))
 
     def choose(self, view: FailureView, number: int | None) -> Step | None:
         """The step that is drawn."""
@@ -120,6 +120,8 @@ class Painter:
     def draw(self, step: Step) -> None:
         self.print(Text(""))
         self.say(f"step {step.number}: {step.words}", "underline")
+        if step.facts and not step.answered:
+            self.say("the reference answers:")
         for fact in step.facts:
             if fact.differs:
                 self.say(f"{fact.name}: {fact.got}, not {fact.expected}", "bold red")

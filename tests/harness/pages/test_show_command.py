@@ -183,7 +183,7 @@ def test_a_backend_that_ends_its_process(run_workers: Run, tmp_path: Path) -> No
     assert ended.exit_code == 0, ended.output
     assert "crash: the process was ended by SIG" in words
     assert "→ step 2: update with 1 token" in words
-    assert "the reference answers" not in words
+    assert "the reference answers: offset 3" in words
     assert run_workers("report", "p.json", "-o", "page", "--backend", DIES).exit_code == 0
     page = check((tmp_path / "page" / "report.html").read_text())
     (article,) = page.root.find("article", "crash")
