@@ -162,24 +162,32 @@ class Painter:
         return {"old": f"({text})", "gone": f"<{text}>"}.get(chip.mark, text)
 
     def draw_grid(self, grid: Grid) -> None:
-        width = max(3, *(len(self.label(chip)) for chip in grid.columns), 0)
+        """The squares under the tags of their columns, in as many blocks as it takes."""
+        width = max(3, *(len(self.label(chip, grid)) for chip in grid.columns), 0)
         label = min(LABEL, max((len(row.label) for row in grid.rows), default=0))
-        head = " " * (label + 4)
-        heads = "".join(f" {self.label(chip):>{width}}" for chip in grid.columns)
-        self.print(Text(f"{head}{heads}".rstrip(), "dim"))
+        fitting = max(1, (self.width - label - 4) // (width + 1))
+        for begin in range(0, len(grid.columns), fitting):
+            self.draw_block(grid, slice(begin, begin + fitting), width, label)
+
+    def draw_block(self, grid: Grid, some: slice, width: int, label: int) -> None:
+        labels = [self.label(chip, grid) for chip in grid.columns[some]]
+        heads = "".join(f" {one:>{width}}" for one in labels)
+        self.print(Text(" " * (label + 4) + heads, "dim"))
         for row in grid.rows:
             mark = self.signs.cross if row.is_wrong else " "
             line = Text(f"  {mark} {clean(row.label, label):<{label}}")
             if row.is_wrong:
                 line.stylize("bold")
-            for square in row.squares:
+            for square in row.squares[some]:
                 line.append(" " * width)
                 line.append(self.signs.squares[square], STYLES.get(square, ""))
             self.print(line)
 
-    def label(self, chip: Chip) -> str:
+    def label(self, chip: Chip, grid: Grid) -> str:
         labels = {"gap": self.signs.gap, "odd": "!", "unread": self.signs.squares[HIDDEN]}
         label = labels.get(chip.mark, chip.label)
+        if chip.tag in grid.twice and chip.position is not None:
+            label += f"@{chip.position}"
         return f"{label}?" if chip.mark == "absent" else label
 
     def draw_legend(self, step: Step) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness.pages import terminal
-from harness.pages.picture import EXTRA, MISSING
+from harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
 from harness.pages.play import Stage
 from harness.pages.terminal import Painter, get_limits
 from harness.pages.view import make_failure
@@ -119,6 +119,20 @@ def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
     text = show(save(make_program("layer", [update(300)], kind="kv")), stage())
     assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "left out: 276 rows and 289 columns" in text
+
+
+def test_wide_columns_come_in_blocks() -> None:
+    """Tags of four digits that stand twice."""
+    chips = [Chip(str(1000 + n // 2), "", 1000 + n // 2, 2000 + n) for n in range(30)]
+    rows = (Row("row 0", "s" * 29 + "m"), Row("row 1", "n" * 30))
+    grid = Grid("", tuple(chips), rows, True, wrong=1)
+    with (console := Console(width=80, highlight=False)).capture() as capture:
+        Painter(console).draw_grid(grid)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    heads, firsts = (" ".join(lines[n::3]).split() for n in (0, 1))
+    assert heads == [f"{1000 + n // 2}@{2000 + n}" for n in range(30)]
+    assert [sign for sign in firsts if sign in "■−"] == ["■"] * 29 + ["−"]
 
 
 def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
