@@ -34,7 +34,7 @@ Examples:
   lockstep report -o page                          what `failures` holds, as a page
   lockstep report runs/*/failures -o page          several checks on one page
   lockstep report --backend mycache:make -o page   a backend of your own
-  lockstep report --format markdown                a summary, to the terminal
+  lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
 """
 
 FORMATS = ("html", "markdown")

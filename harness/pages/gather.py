@@ -9,7 +9,6 @@ from typing import Any
 
 from harness.document import decode, parse_json, read_text
 from harness.errors import UsageError
-from harness.failures import get_replay_line
 from harness.pages.outcomes import OutcomeSummary, is_outcome, read_outcome
 from harness.program import Program, parse_program
 from harness.saved import is_several, iterate_saved, list_outcomes
@@ -33,12 +32,6 @@ class Saved:
     snippet: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     likely: str | None = None
-
-    @property
-    def replay(self) -> str:
-        """The line that runs it again; of a file in a zip, all of that."""
-        path = Path(self.path.partition(".zip!")[0] + ".zip" * (".zip!" in self.path))
-        return get_replay_line(path, "NAME" if self.backend is None else self.backend)
 
     @property
     def key(self) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -15,6 +16,7 @@ from harness.pages.matrix import list_notes, make_matrices, say_pair
 from harness.pages.outcomes import PairSummary
 from harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN
 from harness.pages.view import ReportView
+from harness.text import make_printable
 
 GENERATOR = f"Lockstep {__version__}"
 
@@ -58,12 +60,21 @@ def render_html(report: ReportView) -> str:
 def get_template() -> Template:
     environment = Environment(
         autoescape=True,
+        finalize=make_readable,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
     return environment.from_string(read_resource("page.html"))
+
+
+def make_readable(value: Any) -> Any:
+    """Text with a dot for each letter that does not print: some of them turn the
+    direction of what follows."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(make_printable, value.split("\n")))
 
 
 def read_resource(name: str) -> str:

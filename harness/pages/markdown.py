@@ -23,7 +23,7 @@ def render_markdown(report: ReportView) -> str:
     head = "\n".join(list_head(report))
     text, left = head, 0
     for failure in report.failures:
-        block = "\n" + "\n".join(list_failure(failure))
+        block = "\n" + "\n".join(list_failure(failure)) + "\n"
         if len((text + block).encode()) > MOST_BYTES:
             left += 1
         else:
@@ -97,7 +97,7 @@ def list_failure(failure: FailureView) -> Iterator[str]:
         ]
     )
     yield ""
-    yield from fence([failure.saved.replay], "sh")
+    yield from fence([failure.replay], "sh")
 
 
 def list_steps(failure: FailureView) -> Iterator[str]:

@@ -5,6 +5,7 @@ Everything here is words, numbers and marks, of bounded size, and goes to JSON a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +30,8 @@ class Limits:
     last: int = 28
     rows: int = 16
     columns: int = 32
-    squares: int = 1200
-    parts: int = 4
+    squares: int = 600
+    parts: int = 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class Grid:
     wrong: int = 0
     rows_left_out: int = 0
     columns_left_out: int = 0
+
+    @property
+    def twice(self) -> frozenset[int]:
+        """The tags that stand in several columns: their positions tell them apart."""
+        times = Counter(chip.tag for chip in self.columns if chip.tag is not None)
+        return frozenset(tag for tag, count in times.items() if count > 1)
 
     @property
     def returned(self) -> tuple[Chip, ...]:

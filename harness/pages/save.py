@@ -26,6 +26,7 @@ def save_page(folder: Path, name: str, text: str) -> Path:
                 f"{path}: is there already and is no report of ours; choose another"
                 " folder with -o"
             )
+        draft.unlink(missing_ok=True)  # of one that was killed
         try:
             with draft.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)

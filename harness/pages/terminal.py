@@ -75,10 +75,8 @@ class Painter:
         """All of it. number: of the step that is drawn; None for the one that diverges,
         or the last."""
         program = view.saved.program
-        head = Text(
-            f"{self.signs.cross if view.message else ''} {view.name} ", "bold red"
-        )
-        head.append(view.signature, "not bold default")
+        head = Text(f"{self.signs.cross} {clean(view.name)} ", "bold red")
+        head.append(clean(view.signature), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
         for note in view.notes:
@@ -92,7 +90,7 @@ class Painter:
             self.say(story)
         if drawn is not None:
             self.draw(drawn)
-        self.print(Text(f"  {make_printable(view.saved.replay)}", "bold"))
+        self.print(Text(f"  {make_printable(view.replay)}", "bold"))
 
     def choose(self, view: FailureView, number: int | None) -> Step | None:
         """The step that is drawn."""
@@ -122,6 +120,8 @@ class Painter:
     def draw(self, step: Step) -> None:
         self.print(Text(""))
         self.say(f"step {step.number}: {step.words}", "underline")
+        if step.facts and not step.answered:
+            self.say("the reference answers:")
         for fact in step.facts:
             if fact.differs:
                 self.say(f"{fact.name}: {fact.got}, not {fact.expected}", "bold red")
@@ -162,24 +162,32 @@ class Painter:
         return {"old": f"({text})", "gone": f"<{text}>"}.get(chip.mark, text)
 
     def draw_grid(self, grid: Grid) -> None:
-        width = max(3, *(len(self.label(chip)) for chip in grid.columns), 0)
+        """The squares under the tags of their columns, in as many blocks as it takes."""
+        width = max(3, *(len(self.label(chip, grid)) for chip in grid.columns), 0)
         label = min(LABEL, max((len(row.label) for row in grid.rows), default=0))
-        head = " " * (label + 4)
-        heads = "".join(f" {self.label(chip):>{width}}" for chip in grid.columns)
-        self.print(Text(f"{head}{heads}".rstrip(), "dim"))
+        fitting = max(1, (self.width - label - 4) // (width + 1))
+        for begin in range(0, len(grid.columns), fitting):
+            self.draw_block(grid, slice(begin, begin + fitting), width, label)
+
+    def draw_block(self, grid: Grid, some: slice, width: int, label: int) -> None:
+        labels = [self.label(chip, grid) for chip in grid.columns[some]]
+        heads = "".join(f" {one:>{width}}" for one in labels)
+        self.print(Text(" " * (label + 4) + heads, "dim"))
         for row in grid.rows:
             mark = self.signs.cross if row.is_wrong else " "
             line = Text(f"  {mark} {clean(row.label, label):<{label}}")
             if row.is_wrong:
                 line.stylize("bold")
-            for square in row.squares:
+            for square in row.squares[some]:
                 line.append(" " * width)
                 line.append(self.signs.squares[square], STYLES.get(square, ""))
             self.print(line)
 
-    def label(self, chip: Chip) -> str:
+    def label(self, chip: Chip, grid: Grid) -> str:
         labels = {"gap": self.signs.gap, "odd": "!", "unread": self.signs.squares[HIDDEN]}
         label = labels.get(chip.mark, chip.label)
+        if chip.tag in grid.twice and chip.position is not None:
+            label += f"@{chip.position}"
         return f"{label}?" if chip.mark == "absent" else label
 
     def draw_legend(self, step: Step) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from harness.failures import get_replay_line
 from harness.pages.gather import Material, Saved
 from harness.pages.outcomes import OutcomeSummary, PairSummary
 from harness.pages.picture import Limits, Step
@@ -49,6 +51,13 @@ class FailureView:
     def name(self) -> str:
         """The backend that the failure is about."""
         return self.saved.backend or self.backend or "no backend"
+
+    @property
+    def replay(self) -> str:
+        """The line that runs it again; of a file in a zip, all of that."""
+        zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
+        path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
+        return get_replay_line(path, self.backend or self.saved.backend or "NAME")
 
     @property
     def operation(self) -> str:

@@ -85,7 +85,7 @@ def test_a_killed_worker_leaves_its_program(
     assert status == 2
     assert "the process was ended by SIGKILL" in words
     assert "layer-kv-update-crash" in words
-    (path,) = (tmp_path / "f").rglob("*.json")
+    (path,) = (tmp_path / "f").rglob("layer-*/*.json")
     (program,) = load_programs(path)
     assert is_third_token_first_in(program, len(program.ops) - 1)
     assert program.meta["step"] == len(program.ops) - 1
@@ -138,7 +138,10 @@ def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
     assert "✗ diverges" in words
     assert "stopped before the end" in words
     assert found
-    (kept,) = [path for path in (tmp_path / "f").rglob("*") if path.is_file()]
+    outcome, kept = sorted(path for path in (tmp_path / "f").rglob("*") if path.is_file())
+    if outcome.parent != tmp_path / "f":
+        outcome, kept = kept, outcome
+    assert json.loads(outcome.read_text())["complete"] is False
     assert f"lockstep replay {kept}" in words
 
 
@@ -151,7 +154,8 @@ def test_ctrl_c_with_nothing_found(check: Begin, tmp_path: Path) -> None:
     assert status == 130
     assert "stopped before the end" in words
     assert "… " in words
-    assert not (tmp_path / "f").exists()
+    (outcome,) = (tmp_path / "f").iterdir()
+    assert json.loads(outcome.read_text())["complete"] is False
 
 
 def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
@@ -167,7 +171,7 @@ def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
     status, words = end(process)
     assert status in (2, 130)
     assert "layer-kv-update-hang" in words
-    (path,) = (tmp_path / "f").rglob("*.json")
+    (path,) = (tmp_path / "f").rglob("layer-*/*.json")
     assert load_programs(path)[0].meta["signature"] == "layer-kv-update-hang"
 
 

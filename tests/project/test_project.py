@@ -30,6 +30,15 @@ def test_the_readme_has_two_commands_that_do_everything() -> None:
     assert commands == ["lockstep check", "pytest -n auto"]
 
 
+def test_pictures_of_documents_are_there_and_small() -> None:
+    found = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert found == ["harness/pages/failure.png"]
+    for name in found:
+        content = (ROOT / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) < 100_000
+
+
 def test_every_registered_backend_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for entry in entry_points(group="lockstep.backends"):

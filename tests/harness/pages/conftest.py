@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from harness.pages.picture import Limits, Step, read_step
+from harness.pages.play import Stage
 from harness.pages.recorder import record
+from harness.pool import Pool
 from harness.program import Program, parse_program
 from harness.record import Record
 from harness.registry import load
@@ -32,6 +34,30 @@ def make_program(contract: str, ops: Sequence[Any], **config: Any) -> Program:
         "ops": list(ops),
     }
     return parse_program(document, "here")
+
+
+class Here:
+    """A pool without processes."""
+
+    def __init__(self, record: Record) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.worker = Worker(record, self.events.append)
+
+    def call(self, task: dict[str, Any]) -> dict[str, Any]:
+        self.worker.do(json.loads(json.dumps(task)))
+        event: dict[str, Any] = json.loads(json.dumps(self.events[-1]))
+        return event
+
+
+@pytest.fixture
+def stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Stage]]:
+    """Where programs are played again: in this process, on the backends given."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    written = Record(tmp_path / "stage.json")
+    yield lambda *given: Stage(cast(Pool, Here(written)), given)
+    written.close()
 
 
 @pytest.fixture

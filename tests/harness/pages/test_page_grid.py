@@ -131,6 +131,7 @@ def test_a_token_at_another_position_is_another_one() -> None:
     sights = see([[(1, 7)]], [(2, 7)], [[0]])
     picture = draw_grid("", sights, KNOWN, WIDE)
     assert [chip.position for chip in picture.columns] == [2, 1]
+    assert picture.twice == {7}
     assert picture.rows[0].squares == "xm"
 
 

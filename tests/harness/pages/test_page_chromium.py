@@ -1,0 +1,273 @@
+"""The page in a real browser: it opens at once, asks nobody, and can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.pages.gather import Material
+from harness.pages.html import render_html
+from harness.pages.outcomes import read_outcome
+from harness.pages.play import Stage
+from harness.pages.view import FailureView, ReportView, make_report
+from tests.harness.pages.chromium import COMMAND, Browser, open_browser
+from tests.harness.pages.conftest import MISBEHAVING, make_program
+from tests.harness.pages.test_page_html import make_large, make_outcome, save
+from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+
+pytestmark = pytest.mark.skipif(COMMAND is None, reason="chromium is not installed")
+
+WRONG = f"{MISBEHAVING}:answers_in_numpy"
+
+Start = Callable[..., Stage]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(stage: Start, tmp_path: Path) -> Path:
+    """Three failures on a page, and a matrix."""
+    ops = [update(3), update(1), {"op": "trim", "count": 2}]
+    program = make_program("layer", ops, **PLAIN)
+    saved = [save(program, WRONG)]
+    saved += [save(one, "elsewhere:make", message="it said so", step=len(one.ops) - 1)
+              for one in list(RECORDED.values())[:2]]  # fmt: skip
+    outcome = read_outcome(make_outcome(), "outcome.json")
+    return write(tmp_path, make_report(Material([outcome], saved), stage(WRONG)))
+
+
+def write(folder: Path, report: ReportView) -> Path:
+    path = folder / "report.html"
+    path.write_text(render_html(report), encoding="utf-8")
+    return path
+
+
+def list_complaints(browser: Browser) -> list[Any]:
+    return browser.find(
+        "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"
+    )
+
+
+def list_requests(browser: Browser) -> list[str]:
+    requests = browser.find("Network.requestWillBeSent")
+    return [event["params"]["request"]["url"] for event in requests]
+
+
+def list_open(browser: Browser, failure: int) -> list[int]:
+    """The numbers of the steps that are open."""
+    found: list[int] = browser.evaluate(
+        f"[...document.querySelectorAll('#f{failure} .step')]"
+        ".flatMap((step, number) => step.open ? [number] : [])"
+    )
+    return found
+
+
+def test_it_asks_nobody_and_does_not_complain(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    for key in ("?", "Escape", "j", "ArrowLeft", "t", "t", "c"):
+        browser.press(key)
+    browser.click("#f1 .chip")
+    assert list_complaints(browser) == []
+    assert [url for url in list_requests(browser) if not url.startswith("data:")] == [
+        page.as_uri()
+    ]
+
+
+def test_what_a_browser_would_refuse_is_seen(browser: Browser, tmp_path: Path) -> None:
+    """The two checks above can fail."""
+    path = tmp_path / "bad.html"
+    path.write_text("<img src='http://127.0.0.1:9/x.png'><script>missing()</script>")
+    browser.open(path)
+    assert list_complaints(browser)
+    assert "http://127.0.0.1:9/x.png" in list_requests(browser)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_twenty_large_failures_open_at_once(
+    browser: Browser, stage: Start, tmp_path: Path, theme: str
+) -> None:
+    saved = [save(make_large(0), step=9_950)]
+    (view,) = make_report(Material(saved=saved), stage()).failures
+    views = [FailureView(**{**vars(view), "number": number}) for number in range(1, 21)]
+    path = write(tmp_path, ReportView([], views, []))
+    assert path.stat().st_size <= 2_000_000
+    tries = 0
+    while browser.open(path, theme=theme) > 1:  # this machine may have other work
+        tries += 1
+        assert tries < 5
+    assert list_complaints(browser) == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window(
+    browser: Browser, page: Path, width: int
+) -> None:
+    browser.open(page, width)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_arrows_go_through_the_steps(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert list_open(browser, 1) == [2]
+    for key, step in (
+        ("ArrowLeft", 1),
+        ("ArrowLeft", 0),
+        ("ArrowLeft", 0),
+        ("ArrowRight", 1),
+    ):
+        browser.press(key)
+        assert list_open(browser, 1) == [step]
+    assert list_open(browser, 2) == [1]
+
+
+def test_letters_go_through_the_failures(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    seen = []
+    for key in "jjjjkk":
+        browser.press(key)
+        seen.append(browser.evaluate("document.activeElement.id"))
+    assert seen == ["f1", "f2", "f3", "f3", "f2", "f1"]
+    browser.press("j")
+    browser.press("ArrowLeft")
+    assert list_open(browser, 2) == [0]
+
+
+def test_help_opens_and_closes(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press("?")
+    assert browser.evaluate("document.getElementById('help').open")
+    browser.click("#help button")
+    assert not browser.evaluate("document.getElementById('help').open")
+
+
+def test_the_mouse_opens_a_step_and_closes_the_other(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page)
+    browser.click("#f1s0 summary")
+    assert list_open(browser, 1) == [0]
+
+
+def test_whose_token_is_where(browser: Browser, page: Path) -> None:
+    """By the mouse, and by the keyboard: it is said, and lit on both sides."""
+    browser.open(page)
+    browser.click("#f1s1 summary")
+    browser.click("#f1s1 .chip[data-t='3']")
+    said = "document.querySelector('#f1s1 .info').textContent"
+    assert browser.evaluate(said) == "token 3, position 3, written in step 1"
+    lit = "document.querySelectorAll('#f1s1 .chip.lit').length"
+    assert browser.evaluate(lit) == 2
+    browser.evaluate("document.querySelector('#f1s1 .chip').focus()")
+    assert browser.evaluate(said) == "token 0, position 0, written in step 0"
+    browser.click("#f1s1 td")
+    assert browser.evaluate(said) == "row 0 sees token 0, position 0, written in step 0"
+
+
+def test_a_line_is_copied(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate(
+        "navigator.clipboard.writeText = async (text) => { window.copied = text; }"
+    )
+    browser.click("#f1 .code button")
+    assert browser.evaluate("window.copied") == (
+        f"lockstep replay failures/x/f.json --backend {WRONG}"
+    )
+    assert (
+        browser.evaluate("document.querySelector('#f1 .code button').textContent")
+        == "copied"
+    )
+
+
+COLOUR = "getComputedStyle(document.body).backgroundColor"
+
+
+def test_light_and_dark(browser: Browser, page: Path) -> None:
+    """As the system has it, until the button says otherwise."""
+    browser.open(page, theme="light")
+    browser.evaluate("localStorage.clear()")
+    browser.open(page, theme="light")
+    light = browser.evaluate(COLOUR)
+    browser.open(page, theme="dark")
+    dark = browser.evaluate(COLOUR)
+    assert light != dark
+    browser.click("#theme")
+    assert browser.evaluate(COLOUR) == light
+    browser.press("t")
+    assert browser.evaluate(COLOUR) == dark
+
+
+def test_without_scripts_all_is_there(browser: Browser, page: Path) -> None:
+    browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(page)
+        browser.click("#f1s0 summary")
+        assert list_open(browser, 1) == [0]
+        assert browser.evaluate("document.querySelector('.buttons').hidden")
+        assert not browser.evaluate("document.querySelectorAll('.code button').length")
+        text = browser.evaluate("document.querySelector('#f1').innerText")
+        assert "lockstep replay" in text and "the backend returned" in text
+    finally:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_it_prints(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    printed = browser.ask("Page.printToPDF")["data"]
+    assert len(printed) > 10_000
+
+
+def test_contrast_is_enough(browser: Browser, page: Path) -> None:
+    """4.5 for text, in both themes, on what it stands on."""
+    for theme in ("light", "dark"):
+        browser.open(page, theme=theme)
+        browser.evaluate("localStorage.clear()")
+        browser.open(page, theme=theme)
+        browser.evaluate(
+            "document.querySelectorAll('details').forEach(d => d.open = true)"
+        )
+        low = browser.evaluate(CONTRAST)
+        assert low == [], theme
+        browser.evaluate("document.querySelector('h1').style.color = '#8888'")
+        assert len(browser.evaluate(CONTRAST)) == 1  # it would be seen
+
+
+CONTRAST = """
+(() => {
+  const options = {willReadFrequently: true};
+  const canvas = document.createElement('canvas').getContext('2d', options);
+  const read = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce(
+    (sum, weight, n) => sum + weight * linear(c[n] / 255), 0);
+  const isText = (node) => node.nodeType === 3 && node.data.trim();
+  const low = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some(isText);
+    const beside = element.matches('td.s, i.s, .skip, style, script');
+    if (!own || beside || !element.checkVisibility()) continue;
+    let under = element, back = [0, 0, 0, 0];
+    while (under && back[3] === 0) {
+      back = read(getComputedStyle(under).backgroundColor);
+      under = under.parentElement;
+    }
+    const front = read(getComputedStyle(element).color);
+    const [high, dim] = [light(front), light(back)].sort((x, y) => y - x);
+    const ratio = (high + 0.05) / (dim + 0.05);
+    if (ratio < 4.5) low.push(`${element.tagName}.${element.className}: ${ratio}`);
+  }
+  return [...new Set(low)];
+})()
+"""

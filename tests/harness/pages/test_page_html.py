@@ -1,0 +1,371 @@
+"""The page: whole, with all that is marked, without anything from outside."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.pages import html
+from harness.pages.gather import Material, Saved, add_outcome, gather, read_saved
+from harness.pages.html import render_html
+from harness.pages.outcomes import read_outcome
+from harness.pages.picture import WRONG, Grid, Limits
+from harness.pages.play import Stage
+from harness.pages.view import MOST_PLAYED, FailureView, ReportView, make_report
+from harness.program import Program, parse_program
+from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
+from tests.harness.pages.markup import check
+from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+
+Start = Callable[..., Stage]
+
+HOSTILE = (
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}"
+    "\x1b[31m\u202e&amp;"
+)
+
+
+def make_outcome(**more: Any) -> dict[str, Any]:
+    """An outcome as a check writes it."""
+    pair = {
+        "backend": "torch-cpu",
+        "contract": "layer",
+        "kind": "kv",
+        "wanted": 100,
+        "programs": 100,
+        "steps": 900,
+        "margin": 0.25,
+        "known_divergences": 1,
+        "outdated": [],
+        "errors": [],
+        "cells": {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}},
+        "failures": [],
+    }
+    return {
+        "format": "lockstep-outcome/1",
+        "seed": 7,
+        "seconds": 12.5,
+        "complete": True,
+        "versions": {"torch": "2.13.0"},
+        "unavailable": {"mlx-gpu": "there is no GPU"},
+        "dead": {},
+        "pairs": [{**pair, **more}],
+    }
+
+
+def save(program: Program, backend: str | None = None, **more: Any) -> Saved:
+    return Saved(program, "failures/x/f.json", backend, **more)
+
+
+def list_grids(views: Sequence[FailureView]) -> Iterator[Grid]:
+    for view in views:
+        for step in view.steps:
+            for part in step.parts:
+                yield from part.grids
+
+
+@pytest.fixture
+def report(stage: Start) -> ReportView:
+    """All recorded mistakes, and an outcome."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    saved = [save(program, f"{FAULTS}:{name}") for name, program in RECORDED.items()]
+    given = [f"{FAULTS}:{name}" for name in RECORDED]
+    outcome = read_outcome(make_outcome(), "outcome.json")
+    return make_report(Material([outcome], saved), stage(*given))
+
+
+def test_every_square_that_differs_is_marked_on_the_page(report: ReportView) -> None:
+    page = check(render_html(report))
+    squares = Counter(
+        "".join(r.squares for g in list_grids(report.failures) for r in g.rows)
+    )
+    shown = Counter(c for cell in page.root.find("td") for c in cell.classes)
+    assert squares["m"] and squares["x"]
+    for code in "snmx":
+        assert shown[code] == squares[code]
+    for cell in page.root.find("td", "m"):
+        assert cell.text == "−" and "should see" in str(cell.attributes["title"])
+    for cell in page.root.find("td", "x"):
+        assert cell.text == "+" and "must not see" in str(cell.attributes["title"])
+    rows = page.root.find("tr", "wrong")
+    assert len(rows) == sum(
+        r.is_wrong for g in list_grids(report.failures) for r in g.rows
+    )
+
+
+@pytest.mark.parametrize("code", sorted(WRONG))
+def test_a_square_that_is_not_marked_is_missed(
+    report: ReportView, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(html.CLASSES, code, "s")
+    with pytest.raises(AssertionError):
+        test_every_square_that_differs_is_marked_on_the_page(report)
+
+
+def test_what_a_failure_shows(report: ReportView) -> None:
+    page = check(render_html(report))
+    first = page.root.find("article")[0]
+    (head,) = first.find("h3")
+    assert " ".join(head.text.split()) == (
+        "contents row 0 sees token 4, but should see tokens 3, 4 (3 is missing)"
+    )
+    steps = first.find("details", "step")
+    assert [("open" in s.attributes, "here" in s.classes) for s in steps] == [
+        (False, False),
+        (True, True),
+    ]
+    assert [s.find("summary")[0].find("span", "words")[0].text for s in steps] == [
+        "update with 4 tokens",
+        "update with 2 tokens",
+    ]
+    held, returned = (strip.find("li") for strip in steps[1].find("div", "strip"))
+    assert [chip.attributes["data-t"] for chip in held] == list("012345")
+    assert [chip.attributes["data-t"] for chip in returned] == ["4", "5"]
+    assert all(chip.attributes["tabindex"] == "0" for chip in held)
+    assert "token 3 was written in step 0 at position 3" in first.text
+    replay, program = (code.text for code in first.find("code"))
+    assert replay == (
+        "lockstep replay failures/x/f.json --backend"
+        " impl.faults.torch:rotating_chunk_mid_ring"
+    )
+    assert (
+        parse_program(json.loads(program), "page").digest()
+        == RECORDED["rotating_chunk_mid_ring"].digest()
+    )
+
+
+def test_the_matrix(report: ReportView) -> None:
+    page = check(render_html(report))
+    (matrix,) = page.root.find("table", "matrix")
+    assert matrix.find("td", "agrees")[0].text == "✓ 100"
+    (numbers,) = page.root.find("table", "numbers")
+    assert [cell.text for cell in numbers.find("td")] == [
+        "100",
+        "900",
+        "38/40",
+        "0.25",
+        "1",
+    ]
+    assert "never reached: 2 cells" in page.root.text
+    assert "wrappedtrim, free" in page.root.text
+    assert "mlx-gpu: not checked: there is no GPU" in page.root.text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"outdated": ["old entry"]}, "✗ diverges"),
+        ({"errors": ["it died"]}, "! ERROR"),
+        ({"programs": 60}, "… 60 of 100"),
+    ],
+)
+def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
+    outcome = read_outcome(make_outcome(**more), "o")
+    view = make_report(Material([outcome]), None)
+    (cell,) = check(render_html(view)).root.find("table", "matrix")[0].find("td")
+    assert cell.text == words
+    assert view.headline == "no failure, but not all agree"
+
+
+def test_a_failure_in_the_matrix_leads_to_it() -> None:
+    failure = {
+        "signature": "layer-kv-update-contents",
+        "path": "failures/x/f.json",
+        "divergence": {
+            "what": "contents",
+            "step": 0,
+            "operation": "update",
+            "message": "?",
+        },
+        "program": make_program("layer", [update(1)], kind="kv").to_json(),
+    }
+    folder_view = gather_document(make_outcome(failures=[failure]))
+    page = check(render_html(make_report(folder_view, None)))
+    (cell,) = page.root.find("table", "matrix")[0].find("td")
+    (link,) = cell.find("a")
+    assert (cell.text, link.attributes["href"]) == ("✗ diverges", "#f1")
+
+
+def gather_document(document: dict[str, Any]) -> Material:
+    material = Material()
+    add_outcome(document, "outcome.json", material)
+    return material
+
+
+def test_nothing_from_a_file_is_markup(stage: Start) -> None:
+    program = make_program("layer", [update(1)], **PLAIN)
+    document = make_outcome(backend=HOSTILE, contract=HOSTILE, kind=HOSTILE)
+    document["pairs"][0] |= {
+        "outdated": [HOSTILE],
+        "errors": [HOSTILE],
+        "cells": {"reachable": 3, "empty": {HOSTILE: [HOSTILE]}},
+        "failures": [
+            {
+                "signature": HOSTILE,
+                "path": HOSTILE,
+                "why_likely": HOSTILE,
+                "divergence": {
+                    "what": HOSTILE,
+                    "step": 0,
+                    "operation": HOSTILE,
+                    "message": HOSTILE,
+                },
+                "program": program.to_json(),
+            }
+        ],
+    }
+    document |= {"unavailable": {HOSTILE: HOSTILE}, "dead": {HOSTILE: HOSTILE}}
+    document["versions"] = {HOSTILE: HOSTILE}
+    material = gather_document(document)
+    meta = {
+        "signature": HOSTILE,
+        "backend": HOSTILE + "2",
+        "what": HOSTILE,
+        "snippet": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
+        "step": 0,
+    }
+    material.add(read_saved(Program("layer", program.config, program.ops, meta), HOSTILE))
+    material.broken.append(HOSTILE)
+    text = render_html(make_report(material, stage()))
+    page = check(text)
+    (script,) = page.root.find("script")
+    assert "alert" not in str(script.children)
+    assert not page.root.find("img")
+    assert "49" not in page.root.text
+    assert not {*"\x1b\u202e"} & {*text}
+    assert page.root.text.count("<script>alert(1)</script>") > 15
+
+
+def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
+    program = make_program("layer", [update(1), update(2)], kind="kv")
+    saved = save(
+        program, "elsewhere:make", what="contents", step=1, message="row 0 sees nothing",
+        snippet="print('a < b')",
+    )  # fmt: skip
+    page = check(render_html(make_report(Material(saved=[saved]), stage())))
+    (article,) = page.root.find("article", "recorded")
+    assert "elsewhere:make is no registered backend; --backend gives one" in article.text
+    assert "row 0 sees nothing" in article.text
+    assert "print('a < b')" in [code.text for code in article.find("code")]
+    assert len(article.find("details", "step")) == 2
+    assert not article.find("td", "m") and not article.find("td", "x")
+
+
+def test_a_failure_that_is_fixed_says_so(stage: Start) -> None:
+    program = make_program("layer", [update(1)], **PLAIN)
+    saved = save(program, f"{MISBEHAVING}:correct", what="mask", step=0, message="wrong")
+    page = check(render_html(make_report(Material(saved=[saved]), stage(saved.backend))))
+    (article,) = page.root.find("article", "agrees")
+    assert "agrees now" in article.text
+    assert "Its file says: wrong" in article.text
+
+
+def make_large(number: int) -> Program:
+    """As many operations and tokens as a program may have, each another one."""
+    ops: list[Any] = [{"op": "size"}] * (9_400 - number)
+    ops += [{**update(1), "cache": name} for name in "abcdefgh" for _ in range(64)]
+    ops += [update(300), *[update(1)] * 40, {"op": "state"}]
+    return make_program("layer", ops, kind="kv", heads=1)
+
+
+def test_large_programs_do_not_blow_the_page_up(stage: Start) -> None:
+    """Twenty that are as large as they may be: drawn once, and shown twenty times."""
+    (view,) = make_report(
+        Material(saved=[save(make_large(0), step=9_950)]), stage()
+    ).failures
+    grids = list(list_grids([view]))
+    assert grids and max(len(grid.rows) for grid in grids) <= Limits().rows
+    assert len(view.steps) == Limits().first + Limits().last
+    views = [FailureView(**{**vars(view), "number": number}) for number in range(1, 21)]
+    text = render_html(ReportView([], views, []))
+    assert len(text.encode()) < 2_000_000
+    page = check(text)
+    assert "are left out" in page.root.text
+    assert "too long for a page" in page.root.text
+
+
+def test_twenty_failures_fit(report: ReportView) -> None:
+    views = [
+        FailureView(
+            **{**vars(report.failures[n % len(report.failures)]), "number": n + 1}
+        )
+        for n in range(20)
+    ]
+    text = render_html(ReportView(report.outcomes, views, []))
+    check(text)
+    assert len(text.encode()) < 400_000
+
+
+def test_only_the_first_failures_are_played(stage: Start) -> None:
+    """The others are there, with what their files say."""
+    saved = [
+        save(make_program("layer", [update(1 + n)], kind="kv"), message=f"number {n}")
+        for n in range(MOST_PLAYED + 3)
+    ]
+    view = make_report(Material(saved=saved), stage())
+    assert [bool(failure.steps) for failure in view.failures] == (
+        [True] * MOST_PLAYED + [False] * 3
+    )
+    assert f"number {MOST_PLAYED + 2}" in check(render_html(view)).root.text
+
+
+def test_the_same_report_is_the_same_page(report: ReportView, stage: Start) -> None:
+    given = [f"{FAULTS}:{name}" for name in RECORDED]
+    again = make_report(
+        Material(list(report.outcomes), [view.saved for view in report.failures]),
+        stage(*given),
+    )
+    assert render_html(report) == render_html(again)
+
+
+def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None:
+    page = check(render_html(report))
+    (policy,) = [
+        str(e.attributes["content"])
+        for e in page.root.find("meta")
+        if "http-equiv" in e.attributes
+    ]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for name in ("style", "script"):
+        (element,) = page.root.find(name)
+        assert html.hash_text(str(element.children[0])) in policy
+    assert "unsafe" not in policy
+
+
+def test_a_folder_is_gathered(tmp_path: Path) -> None:
+    """What outcome and file both say is there once, and the file is where it is."""
+    program = make_program("layer", [update(1)], kind="kv")
+    failure = {
+        "signature": "layer-kv-update-contents",
+        "path": "elsewhere/f.json",
+        "why_likely": "likely one bug with another",
+        "divergence": {
+            "what": "contents",
+            "step": 0,
+            "operation": "update",
+            "message": "m",
+        },
+        "program": program.to_json(),
+    }
+    (tmp_path / "sig").mkdir()
+    (tmp_path / "outcome.json").write_text(json.dumps(make_outcome(failures=[failure])))
+    meta = {
+        "backend": "torch-cpu",
+        "what": "m",
+        "step": 0,
+        "signature": failure["signature"],
+    }
+    document = {**program.to_json(), "meta": meta}
+    (tmp_path / "sig" / "f.json").write_text(json.dumps(document))
+    material = gather([tmp_path])
+    (saved,) = material.saved
+    assert saved.path == str(tmp_path / "sig" / "f.json")
+    assert saved.likely == "likely one bug with another"
+    assert (saved.what, saved.message, saved.step) == ("contents", "m", 0)
+    assert len(material.outcomes) == 1

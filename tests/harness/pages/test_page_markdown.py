@@ -1,0 +1,135 @@
+"""The summary in Markdown: short, and nothing in it is markup but ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from harness.pages import markdown
+from harness.pages.gather import Material
+from harness.pages.markdown import MOST_BYTES, code, fence, render_markdown
+from harness.pages.outcomes import read_outcome
+from harness.pages.view import make_report
+from harness.program import Program
+from tests.harness.pages.conftest import make_program
+from tests.harness.pages.test_page_html import HOSTILE, make_outcome, save
+from tests.harness.pages.test_page_recorder import RING, update
+
+
+def render(*saved: Any, **outcome: Any) -> str:
+    outcomes = [read_outcome(make_outcome(**outcome), "outcome.json")]
+    return render_markdown(make_report(Material(outcomes, list(saved)), None))
+
+
+def test_the_whole_summary() -> None:
+    text = render(
+        save(
+            RING,
+            "mine:make",
+            signature="layer-rotating-update-contents",
+            what="contents",
+            step=1,
+            message="row 0 sees token 4, but should see tokens 3, 4 (3 is missing)",
+        )
+    )
+    assert (
+        text
+        == """\
+## Lockstep: ✗ 1 failure
+
+100 programs, 900 steps in 12 s, seed 7.
+
+| `layer` | `kv` |
+| --- | ---: |
+| `torch-cpu` | ✓ 100 |
+
+* `mlx-gpu: not checked: there is no GPU`
+
+<details><summary>never reached: 2 cells</summary>
+
+* `torch-cpu × kv: 2 of 40: wrapped × trim, free`
+
+</details>
+
+### 1. `mine:make` `layer-rotating-update-contents`
+
+```text
+rotating cache, window 2
+  step 0: update with 4 tokens
+→ step 1: update with 2 tokens
+contents: row 0 sees token 4, but should see tokens 3, 4 (3 is missing)
+```
+
+```sh
+lockstep replay failures/x/f.json --backend mine:make
+```
+"""
+    )
+
+
+def strip_code(text: str) -> str:
+    """What is left where code is taken out, blocks and spans, as they are delimited."""
+    text = re.sub(r"^(`{3,})[a-z]*\n.*?^\1$", "", text, flags=re.M | re.S)
+    return re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+
+
+def test_nothing_from_a_file_is_markup() -> None:
+    hostile = f"``` ` {HOSTILE}\n# head | cell\n```\n</details> *bold* ``````"
+    program = make_program("layer", [update(1)], kind="kv")
+    said = dict.fromkeys(("signature", "what", "message", "likely"), hostile)
+    named = dict.fromkeys(("backend", "kind", "contract"), hostile)
+    cells = {"reachable": 9, "empty": {hostile: [hostile]}}
+    text = render(
+        save(program, hostile, step=0, **said), **named, errors=[hostile], cells=cells
+    )
+    left = strip_code(text)
+    for word in ("script", "head", "bold", "img", "alert"):
+        assert word in text
+        assert word not in left
+    assert left.count("</details>") == 1
+    for line in text.split("\n"):
+        if line.startswith("|"):
+            assert line.count("|") == 3
+
+
+@pytest.mark.parametrize("text", ["", "`", "a`", "``a```b", "|", " ", "\x1b[1m"])
+def test_a_span_is_one_span(text: str) -> None:
+    span = code(text)
+    assert strip_code(span) == ""
+    assert "|" not in span and "\n" not in span and "\x1b" not in span
+
+
+def test_a_block_is_closed_by_its_own_fence_only() -> None:
+    block = fence(["```", "a", "````"])
+    assert block[0] == "`````text" and block[-1] == "`````"
+    assert not any(line.startswith("`````") for line in block[1:-1])
+
+
+def test_it_is_bounded() -> None:
+    saved = [
+        save(
+            make_program("layer", [update(1)] * n, kind="kv"),
+            "b" * 290,
+            message="m" * 900,
+        )
+        for n in range(1, 390)
+    ]
+    text = render(*saved)
+    assert MOST_BYTES - 5000 < len(text.encode()) <= MOST_BYTES + 100
+    (left,) = re.findall(r"^(\d+) more failures are left out\.$", text, re.M)
+    assert text.count("\n### ") + int(left) == len(saved)
+
+
+def test_long_programs_lose_their_beginning() -> None:
+    program = Program(RING.contract, RING.config, list(RING.ops) * 40)
+    text = render(save(program, step=79))
+    assert "  steps 0 to 55 are left out\n  step 56" in text
+    assert "→ step 79" in text
+
+
+def test_many_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "MOST_LINES", 3)
+    text = render(errors=[f"error {n}" for n in range(9)])
+    assert "* 7 more" in text  # a backend is unavailable, too

@@ -1,0 +1,163 @@
+"""A failure in the terminal: readable without colours, on 80 columns, in ASCII."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.pages import terminal
+from harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
+from harness.pages.play import Stage
+from harness.pages.terminal import Painter, get_limits
+from harness.pages.view import make_failure
+from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
+from tests.harness.pages.test_page_html import HOSTILE, save
+from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+
+Start = Callable[..., Stage]
+
+
+def show(
+    saved: Any, stage: Stage, number: int | None = None, encoding: str = "utf-8",
+    width: int = 80, **options: Any,
+) -> str:  # fmt: skip
+    """What is printed."""
+    content = BytesIO()
+    file = TextIOWrapper(content, encoding, errors="strict", newline="\n")
+    console = Console(file=file, width=width, highlight=False, **options)
+    view = make_failure(1, saved, stage, get_limits(width))
+    Painter(console).show(view, number)
+    file.flush()
+    return content.getvalue().decode(encoding)
+
+
+def show_fault(name: str, stage: Start, **options: Any) -> str:
+    pytest.importorskip("torch", reason="torch is not installed")
+    backend = f"{FAULTS}:{name}"
+    return show(save(RECORDED[name], backend), stage(backend), **options)
+
+
+def test_all_that_is_shown(stage: Start) -> None:
+    text = show_fault("rotating_chunk_mid_ring", stage)
+    assert (
+        text
+        == """\
+✗ impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update-contents
+  rotating cache, window 2
+    step 0: update with 4 tokens
+  → step 1: update with 2 tokens
+  contents: row 0 sees token 4, but should see tokens 3, 4 (3 is missing)
+  token 3 was written in step 0 at position 3
+
+  step 1: update with 2 tokens
+  offset 6
+  the reference holds: (0@0) (1@1) (2@2) (3@3) 4@4 5@5
+  the backend returned: 4@4 5@5
+            4   5  3?
+  ✗ row 0   ■   ·   −
+    row 1   ■   ■   ·
+  ■ seen; · not seen; − missing; + too much; (1@1) need not be kept; 1? did not
+      come back
+  lockstep replay failures/x/f.json --backend
+"""[:-1]
+        + " impl.faults.torch:rotating_chunk_mid_ring\n"
+    )
+
+
+def test_in_ascii(stage: Start) -> None:
+    text = show_fault("rotating_chunk_mid_ring", stage, encoding="ascii")
+    assert text.isascii()
+    assert "  x row 0   #   .   -\n    row 1   #   #   .\n" in text
+    assert "\n  > step 1: update with 2 tokens\n" in text
+
+
+def test_another_step(stage: Start) -> None:
+    text = show_fault("rotating_chunk_mid_ring", stage, number=0)
+    assert "  step 0: update with 4 tokens\n  offset 4\n" in text
+    assert "    row 3   ·   ·   ■   ■\n" in text
+    assert "✗ row" not in text
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_is_wider_than_the_terminal(stage: Start, name: str, width: int) -> None:
+    *lines, replay = show_fault(name, stage, width=width).splitlines()
+    assert replay.startswith("  lockstep replay ")  # stays one line, to be copied
+    head = lines.pop(0)
+    assert head.startswith("✗ ")
+    assert max(map(len, lines)) <= width
+
+
+def test_what_is_marked_is_no_matter_of_colour(stage: Start) -> None:
+    """With colours and without, the letters are the same; without, there is no code."""
+    plain = show_fault("window_off_by_one", stage)
+    bright = show_fault(
+        "window_off_by_one", stage, force_terminal=True, color_system="truecolor"
+    )
+    assert "\x1b" not in plain
+    assert "\x1b[" in bright
+    assert re.sub(r"\x1b\[[0-9;]*m", "", bright) == plain
+
+
+@pytest.mark.parametrize("mark", [MISSING, EXTRA])
+def test_a_mark_that_is_forgotten_is_missed(
+    stage: Start, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {MISSING: "rotating_chunk_mid_ring", EXTRA: "window_off_by_one"}[mark]
+    right = show_fault(name, stage)
+    assert f" {terminal.SIGNS.squares[mark]}" in right.split("seen;")[0]
+    monkeypatch.setitem(terminal.SIGNS.squares, mark, "·")
+    assert show_fault(name, stage) != right
+
+
+def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
+    text = show(save(make_program("layer", [update(300)], kind="kv")), stage())
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+    assert "left out: 276 rows and 289 columns" in text
+
+
+def test_wide_columns_come_in_blocks() -> None:
+    """Tags of four digits that stand twice."""
+    chips = [Chip(str(1000 + n // 2), "", 1000 + n // 2, 2000 + n) for n in range(30)]
+    rows = (Row("row 0", "s" * 29 + "m"), Row("row 1", "n" * 30))
+    grid = Grid("", tuple(chips), rows, True, wrong=1)
+    with (console := Console(width=80, highlight=False)).capture() as capture:
+        Painter(console).draw_grid(grid)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    heads, firsts = (" ".join(lines[n::3]).split() for n in (0, 1))
+    assert heads == [f"{1000 + n // 2}@{2000 + n}" for n in range(30)]
+    assert [sign for sign in firsts if sign in "■−"] == ["■"] * 29 + ["−"]
+
+
+def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
+    program = make_program("layer", [update(1)], kind="kv")
+    hostile = HOSTILE + "[bold]\x07\r\n"
+    saved = save(
+        program, hostile, signature=hostile, what=hostile, message=hostile, step=0
+    )
+    text = show(saved, stage(), force_terminal=True, color_system=None)
+    assert "\x1b" not in text and "\x07" not in text and "\r" not in text
+    assert "[bold]" in text
+    assert "Only the reference is shown" in text
+
+
+def test_a_backend_that_agrees_now(stage: Start) -> None:
+    backend = f"{MISBEHAVING}:correct"
+    program = make_program("layer", [update(1)], **PLAIN)
+    saved = save(program, backend, what="mask", message="wrong in some way", step=0)
+    text = show(saved, stage(backend))
+    assert f"{backend} agrees now in every step" in " ".join(text.split())
+    assert "mask: wrong in some way" in text
+
+
+def test_steps_that_are_left_out_are_said(stage: Start) -> None:
+    program = make_program("layer", [update(1)] * 90, kind="kv")
+    text = show(save(program), stage())
+    assert "steps 8 to 57 are left out" in text
+    assert "step 89: update with 1 token" in text
