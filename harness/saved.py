@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from os.path import isdir
 from pathlib import Path, PurePath
 
 from harness.artifact import list_members
@@ -24,9 +25,7 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageErro
     for path in paths:
         for file, read in list_files(path):
             try:
-                programs = list(parse_programs(decode(read(), str(file)), str(file)))
-                if not programs:
-                    raise UsageError(f"{file}: holds no program")
+                programs = parse_programs(decode(read(), str(file)), str(file))
             except UsageError as error:
                 yield file, error
                 continue
@@ -49,12 +48,12 @@ def list_files(path: Path) -> list[tuple[Path, Read]]:
 
 def is_several(path: Path) -> bool:
     """Whether there are files in it: a folder or a zip."""
-    return path.is_dir() or path.name.endswith(".zip")
+    return isdir(path) or path.name.endswith(".zip")
 
 
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
     """The files in a folder or a zip that may be of ours."""
-    if path.is_dir():
+    if isdir(path):
         files = (file for file in path.rglob("*.json*") if file.is_file())
         yield from ((file, make_reader(file)) for file in files)
     else:
