@@ -342,7 +342,7 @@ ZIPS: Mapping[str, tuple[Make, str]] = {
     "cut off": (as_zip(P, then=lambda zip: zip[:-30]), "File is not a zip file"),
     "without its beginning": (
         as_zip(P, then=lambda zip: zip[60:]),
-        "cannot be read as a zip",
+        "cannot be read",
     ),
     "the end of a zip alone": (
         as_zip(P, then=lambda zip: zip[-22:]),
@@ -535,6 +535,57 @@ FOLDERS: Mapping[str, tuple[Make, str]] = {
 }
 
 
+# --- drivers ----------------------------------------------------------------------------
+
+
+def as_driver(script: str | bytes, mode: int = 0o755) -> Make:
+    """A file that is started as a driver."""
+
+    def make(folder: Path) -> Path:
+        path = as_file(script, "driver")(folder)
+        path.chmod(mode)
+        return path
+
+    return make
+
+
+def answering(line: str) -> Make:
+    """A driver that says one line whatever it is asked."""
+    return as_driver(f"#!/bin/sh\nread request\ncat <<'EOF'\n{line}\nEOF\n")
+
+
+HELLO = '{"id": 1, "protocol": 1, "name": "it", "contracts": {"layer": {"kv": %s}}}'
+
+DRIVERS: Mapping[str, tuple[Make, str]] = {
+    "no program": (as_driver("", 0o644), "cannot be executed; chmod +x"),
+    "a folder": (make_folder, "p.json is a folder"),
+    "empty": (as_driver(""), "no snippet"),
+    "rubbish": (as_driver(b"\x7fELF" + bytes(100)), "no snippet"),
+    "an interpreter that is not there": (as_driver("#!/nothing/sh\n"), "no snippet"),
+    "ends at once": (as_driver("#!/bin/sh\nexit 3\n"), "exit status 3"),
+    "dies": (as_driver("#!/bin/sh\nkill -SEGV $$\n"), "SIGSEGV"),
+    "says nothing": (answering(""), "no snippet"),
+    "no JSON": (answering("hello"), "no snippet"),
+    "escape sequences": (answering(ESCAPES), "no snippet"),
+    "words that do harm": (
+        as_driver(f"#!/bin/sh\nprintf '%s\\n' '{ESCAPES}' >&2\nexit 1\n"),
+        "no snippet",
+    ),
+    "NaN": (answering('{"id": NaN}'), "no snippet"),
+    "deep": (answering("[" * DEEP), "no snippet"),
+    "another question's answer": (answering('{"id": 7, "protocol": 1}'), "no snippet"),
+    "a kind without operations": (answering(HELLO % "{}"), "no snippet"),
+    "operations that are none": (
+        answering(HELLO % f'{{"operations": ["{ESCAPES[1:5]}"]}}'),
+        "no snippet",
+    ),
+    "a line without end": (
+        as_driver("#!/bin/sh\nread request\nexec cat /dev/zero\n"),
+        "bytes",
+    ),
+}
+
+
 def list_cases() -> list[Any]:
     """The command, what it is given, and words of the line that it must print."""
     families = {
@@ -578,6 +629,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("name", DRIVERS)
+def test_a_hostile_driver_gives_one_line(here: Path, name: str) -> None:
+    make, words = DRIVERS[name]
+    path = make(here / "files")
+    program = as_file(TEXT, "good.json")(here)
+    before = list_files(here)
+    arguments = ["snippet", str(program), "--backend", f"exec:{path}"]
+    began = time.monotonic()
+    ended = CliRunner().invoke(main, arguments)
+    assert time.monotonic() - began < SECONDS
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    check_line(ended.stderr, words)
+    assert list_files(here) == before
+
+
 @pytest.mark.parametrize(("command", "make", "words"), list_cases())
 def test_a_hostile_file_gives_one_line(
     here: Path, command: tuple[str, ...], make: Make, words: str
@@ -594,8 +660,8 @@ def test_a_hostile_file_gives_one_line(
 
 
 def test_there_are_enough_of_them() -> None:
-    cases = [*PROGRAMS, *ZIPS, *FILES, *FOLDERS]
-    assert len(cases) > 150
+    cases = [*PROGRAMS, *ZIPS, *FILES, *FOLDERS, *DRIVERS]
+    assert len(cases) > 170
 
 
 # --- processes --------------------------------------------------------------------------
