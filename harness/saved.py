@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from os.path import isdir
+from os.path import isdir  # of a name that is too long, too
 from pathlib import Path, PurePath
 
 from harness.artifact import list_members
@@ -72,6 +72,11 @@ def is_outcome(file: PurePath) -> bool:
     return file.name.rpartition("!")[2] == OUTCOME
 
 
+def get_folder(file: PurePath) -> str:
+    """The folder that a file is in, without the name of a zip before it."""
+    return file.parent.name.rpartition("!")[2]
+
+
 def make_reader(path: Path) -> Read:
     return lambda: read_bytes(path, MAX_BYTES)
 
@@ -81,6 +86,6 @@ def is_program(file: PurePath, read: Read) -> bool:
     if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
-        return file.parent.name != RUNNING or read().strip() != b"{}"
+        return get_folder(file) != RUNNING or read().strip() != b"{}"
     except UsageError:  # it will be raised again where the file is read
         return True

@@ -61,6 +61,7 @@ def test_programs_in_a_zip_are_found_in_order(tmp_path: Path) -> None:
         ("report.html", "<p>"),
         ("empty/", ""),
         ("failures/running/1-1.json", "{}" + " " * 100),
+        ("running/1-1.json", "{}" + " " * 100),
     )
     before = sorted(tmp_path.rglob("*"))
     assert list_names(path) == [
