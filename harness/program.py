@@ -86,13 +86,20 @@ def drop_defaults(
 def load_programs(path: Path) -> list[Program]:
     """The programs in a file: one, or one a line if it ends in .jsonl or .jsonl.gz.
 
-    Raises UsageError with the place of what is wrong.
+    Raises UsageError with the place of what is wrong, and if there is none.
     """
-    return list(parse_programs(read_text(path), str(path)))
+    return parse_programs(read_text(path), str(path))
 
 
-def parse_programs(text: str, where: str) -> Iterator[Program]:
+def parse_programs(text: str, where: str) -> list[Program]:
     """The programs in the text of a file with this name."""
+    programs = list(iterate_programs(text, where))
+    if not programs:
+        raise UsageError(f"{where}: holds no program")
+    return programs
+
+
+def iterate_programs(text: str, where: str) -> Iterator[Program]:
     if not where.endswith((".jsonl", ".jsonl.gz")):
         yield parse_program(parse_json(text, where), where)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from os.path import isdir  # of a name that is too long, too
 from pathlib import Path, PurePath
 
 from harness.artifact import list_members
@@ -24,9 +25,7 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageErro
     for path in paths:
         for file, read in list_files(path):
             try:
-                programs = list(parse_programs(decode(read(), str(file)), str(file)))
-                if not programs:
-                    raise UsageError(f"{file}: holds no program")
+                programs = parse_programs(decode(read(), str(file)), str(file))
             except UsageError as error:
                 yield file, error
                 continue
@@ -49,12 +48,12 @@ def list_files(path: Path) -> list[tuple[Path, Read]]:
 
 def is_several(path: Path) -> bool:
     """Whether there are files in it: a folder or a zip."""
-    return path.is_dir() or path.name.endswith(".zip")
+    return isdir(path) or path.name.endswith(".zip")
 
 
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
     """The files in a folder or a zip that may be of ours."""
-    if path.is_dir():
+    if isdir(path):
         files = (file for file in path.rglob("*.json*") if file.is_file())
         yield from ((file, make_reader(file)) for file in files)
     else:
@@ -73,6 +72,11 @@ def is_outcome(file: PurePath) -> bool:
     return file.name.rpartition("!")[2] == OUTCOME
 
 
+def get_folder(file: PurePath) -> str:
+    """The folder that a file is in, without the name of a zip before it."""
+    return file.parent.name.rpartition("!")[2]
+
+
 def make_reader(path: Path) -> Read:
     return lambda: read_bytes(path, MAX_BYTES)
 
@@ -82,6 +86,6 @@ def is_program(file: PurePath, read: Read) -> bool:
     if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
-        return file.parent.name != RUNNING or read().strip() != b"{}"
+        return get_folder(file) != RUNNING or read().strip() != b"{}"
     except UsageError:  # it will be raised again where the file is read
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,13 +12,14 @@ from harness.command import command, print_error
 from harness.errors import UsageError
 from harness.failures import RUNNING
 from harness.options import BACKEND_HELP, backends_option, failures_option, step_option
+from harness.pages.annotations import render_annotations
 from harness.pages.gather import Saved, gather
 from harness.pages.html import render_html
 from harness.pages.markdown import render_markdown
 from harness.pages.play import Stage
 from harness.pages.save import save_page
 from harness.pages.terminal import Painter, get_limits
-from harness.pages.view import make_failure, make_report
+from harness.pages.view import ReportView, make_failure, make_report
 from harness.pool import Pool
 from harness.registry import get_target
 
@@ -35,9 +36,14 @@ Examples:
   lockstep report runs/*/failures -o page          several checks on one page
   lockstep report --backend mycache:make -o page   a backend of your own
   lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
+  lockstep report --format github                  errors on the page of a run
 """
 
-FORMATS = ("html", "markdown")
+TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
+    "markdown": (render_markdown, "report.md"),
+    "github": (render_annotations, "annotations.txt"),
+}
+"""Formats of text, for which nothing runs again, with the file that `--output` writes."""
 
 
 @click.command(epilog=SHOW_EXAMPLES, short_help="Shows a failure, step by step.")
@@ -94,10 +100,14 @@ def get_single(file: Path) -> Saved:
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where report.html or report.md is written.",
+    help="Where report.html, report.md or annotations.txt is written.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="html", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["html", *TEXTS]),
+    default="html",
+    show_default=True,
 )
 @backends_option
 @step_option
@@ -130,14 +140,15 @@ def report(
     material = gather(list(paths) or [failures])
     for line in material.broken:
         print_error(UsageError(line))
-    if form == "markdown":
-        text = render_markdown(make_report(material, None))
+    if form in TEXTS:
+        render, name = TEXTS[form]
+        text = render(make_report(material, None))
     else:
         with Pool(1, failures / RUNNING, step_time) as pool:
             text = render_html(make_report(material, Stage(pool, backends)))
+        name = "report.html"
     if folder is None:
         click.echo(text, nl=False)
     else:
-        name = "report.md" if form == "markdown" else "report.html"
         click.echo(str(save_page(folder, name, text)))
     return 2 if material.broken else 0

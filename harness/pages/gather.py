@@ -29,7 +29,6 @@ class Saved:
     what: str | None = None
     step: int | None = None
     message: str | None = None
-    snippet: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     likely: str | None = None
 
@@ -152,7 +151,6 @@ def read_saved(program: Program, path: str) -> Saved:
         signature.rpartition("-")[2] if signature else None,
         check_step(meta.get("step"), program),
         get_text(meta, "what"),
-        get_text(meta, "snippet"),
         dict(list_texts(versions)) if isinstance(versions, Mapping) else {},
     )
 

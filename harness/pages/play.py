@@ -19,7 +19,8 @@ from harness.text import clean
 
 @dataclass(frozen=True)
 class Played:
-    """What was seen. status: see `FailureView`. backend: the one that took part."""
+    """What was seen. status: see `FailureView`. backend: the one that took part. snippet:
+    see `harness.snippet`; it is written anew, never taken from a file."""
 
     status: str
     steps: Sequence[Step]
@@ -27,6 +28,7 @@ class Played:
     divergence: Divergence | None = None
     stories: Sequence[str] = ()
     backend: str | None = None
+    snippet: str | None = None
 
 
 class Stage:
@@ -59,11 +61,27 @@ class Stage:
             )
         event = self.record(backend, saved.program, None, limits, saved.signature)
         if event["event"] == "done":
-            return read_played(event, backend, saved)
+            played = read_played(event, backend, saved)
+            return replace(played, snippet=self.write_snippet(saved.program, played))
         if event["event"] in ("crash", "hang") and event["running"]:
             return self.play_crash(event, backend, limits)
         words = f"Only the reference is shown: {backend} cannot run here: {event['why']}"
         return self.play_reference(saved, [clean(words)], limits)
+
+    def write_snippet(self, program: Program, played: Played) -> str | None:
+        """The failure that was seen as a script; None if there is none."""
+        divergence = played.divergence
+        if divergence is None or played.backend is None:
+            return None
+        meta = {
+            "signature": divergence.get_signature(program),
+            "step": divergence.step,
+        }
+        seen = replace(program, meta=meta).to_json()
+        event = self.pool.call(
+            {"do": "snippet", "backend": played.backend, "program": seen}
+        )
+        return str(event["snippet"]) if event["event"] == "done" else None
 
     def play_reference(
         self, saved: Saved, notes: Sequence[str], limits: Limits

@@ -162,7 +162,6 @@ def make_failure(
         saved.what or "no divergence",
         clean(saved.message or "its file does not say how it failed", MOST_SENTENCE),
         saved.step,
-        snippet=saved.snippet,
     )
     if stage is None:
         return recorded
@@ -177,6 +176,7 @@ def add_played(view: FailureView, played: Played) -> FailureView:
         notes=played.notes,
         steps=played.steps,
         backend=played.backend,
+        snippet=played.snippet,
     )
     divergence = played.divergence
     if divergence is None:

@@ -11,18 +11,21 @@ from pathlib import Path
 from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile, ZipInfo
 
 import pytest
+from click.testing import CliRunner
 
 from harness import artifact
+from harness.cli import main
 from harness.document import MAX_BYTES
 from harness.errors import UsageError
 from harness.program import Program
 from harness.saved import iterate_saved
 
+ROOT = Path(__file__).parents[2]
 TEXT = json.dumps(
     {
         "format": "lockstep/1",
         "contract": "layer",
-        "config": {"kind": "kv"},
+        "config": {"kind": "kv", "step": 1, "conv_width": 2},
         "ops": [{"op": "update", "length": 2}],
     }
 )
@@ -61,6 +64,7 @@ def test_programs_in_a_zip_are_found_in_order(tmp_path: Path) -> None:
         ("report.html", "<p>"),
         ("empty/", ""),
         ("failures/running/1-1.json", "{}" + " " * 100),
+        ("running/1-1.json", "{}" + " " * 100),
     )
     before = sorted(tmp_path.rglob("*"))
     assert list_names(path) == [
@@ -174,3 +178,26 @@ def test_what_the_directory_of_a_zip_claims(
     path.write_bytes(buffer.getvalue())
     # Some Pythons find overlaps themselves, when a member is read.
     assert words in get_refusal(path)
+
+
+def test_replay_names_each_file_of_a_zip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pack(Path("a.zip"), ("x/one.json", TEXT), ("x/two.json", TEXT), ("x/z.json", "{"))
+    correct, wrong = (f"tests.harness.misbehaving:{n}" for n in ("correct", "raises"))
+    good, bad = (
+        CliRunner().invoke(main, ["replay", "a.zip", "--backend", name])
+        for name in (correct, wrong)
+    )
+    assert (good.exit_code, bad.exit_code) == (2, 1)
+    words = "agrees in its one step"
+    assert good.stdout.splitlines() == [
+        f"FIXED {correct} a.zip!x/one.json: {words}",
+        f"FIXED {correct} a.zip!x/two.json: {words}",
+    ]
+    assert good.stderr.startswith("lockstep: a.zip!x/z.json: is not JSON")
+    assert bad.stdout.count("FAILED") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]

@@ -3,6 +3,7 @@ to what the harness comes to."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -290,3 +291,18 @@ def test_the_command_says_why_there_is_none(tmp_path: Path) -> None:
     words = "lockstep: p.json: no snippet: misbehaving does not declare how its"
     assert ended.stderr.startswith(words)
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_the_page_has_the_snippet_that_is_written_now(
+    mlx_lm: Backend, tmp_path: Path
+) -> None:
+    """And none that a file brings along: people run what they are shown."""
+    ops = [{"op": "update", "length": 3}]
+    meta = {"backend": "mlx-lm", "snippet": "import os; os.system('evil')"}
+    program = make(*ops, kind="rotating", window=2, keep=1, meta=meta)
+    (tmp_path / "p.json").write_text(json.dumps(program.to_json()))
+    ended = lockstep(tmp_path, "report", "p.json", "--output", "page")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    page = html.unescape((tmp_path / "page" / "report.html").read_text())
+    assert write_snippet(program, mlx_lm) in page
+    assert "evil" not in page

@@ -1,0 +1,221 @@
+"""Program files that were made to harm, or came to harm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from harness.document import MAX_BYTES
+from tests.harness.hostile.makers import (
+    DEEP,
+    ESCAPES,
+    GOOD,
+    TEXT,
+    Cases,
+    as_file,
+    change,
+    with_config,
+    with_length,
+    with_op,
+)
+
+PROGRAMS: Cases = {
+    "empty": (as_file(""), "is not JSON"),
+    "blank": (as_file(" \n\t"), "is not JSON"),
+    "byte order mark": (as_file("\ufeff" + TEXT), "is not JSON"),
+    "UTF-16": (as_file(TEXT.encode("utf-16")), "is not UTF-8 text"),
+    "Latin-1": (as_file('{"ä": 1}'.encode("latin-1")), "is not UTF-8 text"),
+    "overlong UTF-8": (as_file(b'{"\xc0\xaf": 1}'), "is not UTF-8 text"),
+    "zeros": (as_file(b"\0" * 1000), "is not JSON"),
+    "a raw zero in a string": (as_file('{"format": "\0"}'), "is not JSON"),
+    "cut off": (as_file(TEXT[:-5]), "the file may be cut off"),
+    "two documents": (as_file(TEXT + TEXT), "is not JSON: Extra data"),
+    "a trailing comma": (as_file('{"format": "lockstep/1",}'), "is not JSON"),
+    "a comment": (as_file("// no\n" + TEXT), "is not JSON"),
+    "Python": (as_file(str(dict(GOOD))), "is not JSON"),
+    "a pickle": (as_file(b"cos\nsystem\n(S'true'\ntR."), "is not JSON"),
+    "NaN": (with_length("NaN"), "NaN is not a number of JSON"),
+    "Infinity": (with_length("Infinity"), "Infinity is not a number of JSON"),
+    "-Infinity": (with_length("-Infinity"), "-Infinity is not a number of JSON"),
+    "beyond all floats": (with_length("1e999"), "1e999 is not a number of JSON"),
+    "many digits": (with_length("9" * 100_000), "a number has too many digits"),
+    "many digits behind the point": (
+        with_length("0." + "1" * 1_000_000),
+        "is not of type 'integer'",
+    ),
+    "a huge exponent below": (with_length("1e-999999999"), "less than the minimum"),
+    "beyond 64 bits": (with_length(str(1 << 70)), "is greater than the maximum"),
+    "a huge float": (with_length("1e30"), "is greater than the maximum"),
+    "no tokens": (with_length("0"), "is less than the minimum"),
+    "less than none": (with_length("-1"), "is less than the minimum"),
+    "half a token": (with_length("1.5"), "is not of type 'integer'"),
+    "true tokens": (with_length("true"), "is not of type 'integer'"),
+    "a number in quotes": (with_length('"3"'), "is not of type 'integer'"),
+    "null tokens": (with_length("null"), "is not of type 'integer'"),
+    "hexadecimal": (with_length("0x10"), "is not JSON"),
+    "a leading zero": (with_length("007"), "is not JSON"),
+    "digits of another script": (with_length("٣"), "is not JSON"),
+    "deep lists": (as_file(lambda: "[" * DEEP), "is nested too deeply"),
+    "deep objects": (as_file(lambda: '{"a":' * DEEP), "is nested too deeply"),
+    "deep in an operation": (
+        with_length("[" * DEEP + "]" * DEEP),
+        "is nested too deeply",
+    ),
+    "a name twice": (as_file('{"ops": [], ' + TEXT[1:]), 'an object has "ops" twice'),
+    "a name twice in an operation": (
+        as_file(TEXT.replace('"length"', '"length": 1, "length"')),
+        'an object has "length" twice',
+    ),
+    "a name twice, once escaped": (
+        as_file('{"\\u006fps": [], ' + TEXT[1:]),
+        'an object has "ops" twice',
+    ),
+    "very many names, one twice": (
+        as_file(lambda: "{" + "".join(f'"{n}":1,' for n in range(200_000)) + '"0":1}'),
+        'an object has "0" twice',
+    ),
+    "a list": (as_file("[]"), "a program is an object, this is a list"),
+    "a number": (as_file("3"), "a program is an object"),
+    "a string": (as_file('"program"'), "a program is an object"),
+    "null": (as_file("null"), "a program is an object"),
+    "no format": (as_file("{}"), "format"),
+    "another format": (change(format="lockstep/2"), "lockstep/2"),
+    "a format that is a list": (change(format=[["lockstep/1"]]), "format"),
+    "an unknown contract": (change(contract="layers"), "did you mean layer?"),
+    "a contract of Python": (change(contract="__class__"), "unknown"),
+    "a contract that is an object": (change(contract={"a": 1}), "unknown"),
+    "no config": (change(config=None), '"config" must be an object'),
+    "a config that is a list": (change(config=[]), '"config" must be an object'),
+    "an unknown kind": (with_config(kind="kvv"), "kind"),
+    "a kind that is a lone surrogate": (
+        as_file(TEXT.replace('"kv"', '"\\ud800"')),
+        "kind",
+    ),
+    "a field that is a lone surrogate": (
+        as_file(TEXT.replace('"kind"', '"\\udfff": 1, "kind"')),
+        "unknown field",
+    ),
+    "a field with escape sequences": (with_config(**{ESCAPES: 1}), "unknown field"),
+    "a field that turns text around": (with_config(**{"\u202egnp": 1}), "unknown field"),
+    "a field of a megabyte": (with_config(**{"x" * (1 << 20): 1}), "unknown field"),
+    "a kind with escape sequences": (with_config(kind=ESCAPES), "is not one of"),
+    "a dtype with line breaks": (with_config(dtype="a\nb\r\u2028c"), "is not one of"),
+    "another dtype": (with_config(dtype="float8"), "is not one of"),
+    "too many heads": (with_config(heads=65), "is greater than the maximum"),
+    "a negative dimension": (with_config(key_dim=-4), "is less than the minimum"),
+    "a window without end": (
+        with_config(kind="rotating", window=10**12),
+        "is greater than the maximum",
+    ),
+    "a window in a kv cache": (with_config(window=4), "belong to rotating caches"),
+    "a keep beyond the window": (
+        with_config(kind="rotating", window=2, keep=2),
+        "leaves nothing to rotate",
+    ),
+    "operations that are an object": (change(ops={}), '"ops" must be a list'),
+    "no operations": (change(ops=None), '"ops" must be a list'),
+    "too many operations": (
+        change(ops=[{"op": "size"}] * 10_001),
+        "10001 operations; a program may have 10000",
+    ),
+    "an operation that is a list": (change(ops=[[]]), "an operation is an object"),
+    "an operation without a name": (change(ops=[{}]), "missing; one of"),
+    "an operation whose name is a list": (change(ops=[{"op": []}]), "unknown []"),
+    "an operation of Python": (change(ops=[{"op": "__init__"}]), "unknown"),
+    "an operation with escape sequences": (change(ops=[{"op": ESCAPES}]), "unknown"),
+    "an operation with a field too many": (with_op(more=1), "unknown field"),
+    "a cache that is a path": (with_op(cache="../../etc/passwd"), "does not match"),
+    "a cache with a line break": (with_op(cache="a\nb"), "does not match"),
+    "a cache with a zero": (with_op(cache="a\0"), "does not match"),
+    "a cache with a long name": (with_op(cache="a" * 33), "does not match"),
+    "too many tokens": (change(ops=[{"op": "update", "length": 1024}] * 5), "at most"),
+    "too many numbers": (
+        change(
+            config={"kind": "kv", "heads": 64, "key_dim": 1024, "value_dim": 1024},
+            ops=[{"op": "update", "length": 1024}],
+        ),
+        "K and V would hold",
+    ),
+    "a trace in a trace": (
+        as_file(json.dumps({"program": {"program": {"program": GOOD}}})),
+        "format",
+    ),
+    "a position without end": (
+        change(
+            contract="unified",
+            config={"kind": "causal"},
+            ops=[{"op": "forward", "positions": [10**9], "sequences": [0]}],
+        ),
+        "is greater than the maximum",
+    ),
+    "very many positions": (
+        change(
+            contract="unified",
+            config={"kind": "causal"},
+            ops=[{"op": "forward", "positions": [0] * 100_000, "sequences": [0]}],
+        ),
+        "has 100000 items",
+    ),
+    "a layer with escape sequences": (
+        change(contract="prefix", config={"kind": "trie", "layers": [ESCAPES]}, ops=[]),
+        "layers",
+    ),
+    "a layer with a window without end": (
+        change(
+            contract="prefix",
+            config={"kind": "trie", "layers": ["rotating:" + "9" * 30]},
+            ops=[],
+        ),
+        "layers",
+    ),
+    "one byte too many": (as_file(lambda: " " * (MAX_BYTES + 1)), "is too large"),
+    "very many empty lists": (
+        as_file(lambda: "[" + "[]," * 2_700_000 + "[]]"),
+        "is an object",
+    ),
+    "a bomb": (
+        as_file(lambda: gzip.compress(b" " * (64 << 20)), "p.json.gz"),
+        "is too large",
+    ),
+    "a bomb of lines": (
+        as_file(lambda: gzip.compress(b"\n" * (64 << 20)), "p.jsonl.gz"),
+        "is too large",
+    ),
+    "a bomb in a bomb": (
+        as_file(lambda: gzip.compress(gzip.compress(b" " * (64 << 20))), "p.json.gz"),
+        "is not UTF-8 text",
+    ),
+    "very many gzips in one": (
+        as_file(lambda: gzip.compress(b"") * 100_000, "p.json.gz"),
+        "is not JSON",
+    ),
+    "a gzip that is none": (as_file(TEXT, "p.json.gz"), "Not a gzipped file"),
+    "a gzip that is cut off": (
+        as_file(gzip.compress(TEXT.encode())[:-9], "p.json.gz"),
+        "cannot be read",
+    ),
+    "a gzip with rubbish behind": (
+        as_file(gzip.compress(TEXT.encode()) + b"rubbish", "p.json.gz"),
+        "cannot be read",
+    ),
+    "a gzip with a wrong sum": (
+        as_file(gzip.compress(TEXT.encode())[:-8] + bytes(8), "p.json.gz"),
+        "CRC check failed",
+    ),
+    "millions of empty lines": (
+        as_file(lambda: "\n" * 4_000_000, "p.jsonl"),
+        "holds no program",
+    ),
+    "a line that is none": (
+        as_file(f"{TEXT}\n{{\n", "p.jsonl"),
+        "p.jsonl:2: is not JSON",
+    ),
+    "lines that end in another way": (
+        as_file(f"{TEXT}\r{TEXT}\r", "p.jsonl"),
+        "p.jsonl:1: is not JSON: Extra data",
+    ),
+    "a document over lines": (
+        as_file(json.dumps(GOOD, indent=1), "p.jsonl"),
+        "p.jsonl:1: is not JSON",
+    ),
+}

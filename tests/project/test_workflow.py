@@ -1,0 +1,131 @@
+"""The workflow to copy: it is YAML, names what exists, and its steps do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click
+import pytest
+
+from harness.cli import main
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed; transformers has it")
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOW = ROOT / "ci" / "github" / "lockstep.yml"
+VALUES = {"BACKEND": "mycache:make", "PROFILE": "quick"}
+"""What the variables of a step stand for here."""
+
+
+@pytest.fixture(scope="module")
+def job() -> dict[str, Any]:
+    document = yaml.safe_load(WORKFLOW.read_text())
+    (job,) = document["jobs"].values()
+    return dict(job)
+
+
+def list_commands(job: dict[str, Any], program: str) -> list[list[str]]:
+    """The arguments of each call of a program in the steps."""
+    lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+    found = []
+    for line in lines:
+        words = shlex.split(line.partition(">>")[0])
+        if words and words[0] == program:
+            found.append(
+                [re.sub(r"\$(\w+)", lambda m: VALUES[m[1]], w) for w in words[1:]]
+            )
+    return found
+
+
+def fill_in(word: str) -> str:
+    return re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], word)
+
+
+def get_step(job: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(step for step in job["steps"] if step.get("name") == name)
+
+
+def test_every_command_exists_with_its_options(job: dict[str, Any]) -> None:
+    commands = list_commands(job, "lockstep")
+    assert [arguments[0] for arguments in commands] == ["check", *["report"] * 3]
+    for name, *arguments in commands:
+        command = main.commands[name]
+        with click.Context(main, info_name="lockstep") as context:
+            command.make_context(name, list(arguments), parent=context)
+
+
+def test_a_wrong_option_would_be_found() -> None:
+    with pytest.raises(click.UsageError), click.Context(main) as context:
+        main.commands["check"].make_context("check", ["--profil", "ci"], parent=context)
+
+
+def test_actions_are_pinned_to_majors(job: dict[str, Any]) -> None:
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert len(used) == 3
+    for action in used:
+        assert re.fullmatch(r"actions/[a-z-]+@v\d+", action)
+
+
+def test_nothing_of_a_run_is_pasted_into_a_shell(job: dict[str, Any]) -> None:
+    """A branch may be called like a command: values come as variables alone."""
+    for step in job["steps"]:
+        assert "${{" not in step.get("run", "")
+
+
+def test_failures_are_kept_when_the_check_fails(job: dict[str, Any]) -> None:
+    """And what may be red is not hidden by what is red before it."""
+    later = job["steps"][1 + job["steps"].index(get_step(job, "Check")) :]
+    assert [step["name"] for step in later] == ["Tests", "Report", "Keep"]
+    assert all("!cancelled()" in step["if"] for step in later)
+    kept = get_step(job, "Keep")["with"]["path"].split()
+    assert kept == ["failures", "report", "junit.xml"]
+    assert not any("continue-on-error" in step for step in job["steps"])
+
+
+def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None:
+    """A backend with a mistake, in a repository of its own."""
+    source = (ROOT / "tests" / "harness" / "misbehaving.py").read_text()
+    (tmp_path / "mycache.py").write_text(f"{source}\nmake = shows_nan\n")
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "ci" / "github" / "test_lockstep.py", tmp_path / "tests")
+    (tmp_path / "bin").mkdir()
+    for name, module in {"lockstep": "harness.cli", "pytest": "pytest"}.items():
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        script.chmod(0o755)
+    summary = tmp_path / "summary.md"
+    environment = {
+        **os.environ,
+        **VALUES,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", get_step(job, name)["run"]],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+    assert run("Check").returncode == 1
+    assert (tmp_path / "failures" / "outcome.json").is_file()
+    assert run("Tests").returncode == 1
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+    assert suite is not None and int(suite.get("failures", 0)) > 0
+    report = run("Report")
+    assert (report.returncode, report.stderr) == (0, "")
+    assert report.stdout.startswith("::error title=mycache%3Amake")
+    assert "## Lockstep: ✗" in summary.read_text()
+    assert "<html" in (tmp_path / "report" / "report.html").read_text()[:500]
