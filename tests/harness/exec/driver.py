@@ -2,9 +2,9 @@
 
     python tests/harness/exec/driver.py WAY [FILE]
 
-It has the kv cache of the layer contract, with update, size and trim, and speaks the protocol of drivers
-with nothing but the standard library, so that it is up at once. It behaves well until an
-update brings a third token; FILE is where it writes its process id.
+It has the kv cache of the layer contract, with update, size and trim, and speaks the
+protocol of drivers with nothing but the standard library, so that it is up at once. It
+behaves well until an update brings a third token; FILE is where it writes its process id.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Driver:
         return {"trimmed": trimmed, "offset": left}
 
 
-# --- ways, each given the answer that it should have written -------------------------------
+# --- ways, each given the answer that it should have written ----------------------------
 
 
 def stays_silent(answer: Answer) -> None:

@@ -22,7 +22,7 @@ from harness.run import Divergence, run
 
 HERE = Path(__file__).parent
 LIMITS = Limits(message_seconds=0.4, start_seconds=5.0, line_bytes=1 << 20)
-MOST_SECONDS = 4.0
+MOST_SECONDS = 10.0
 MOST_BYTES = 40 << 20
 
 Make = Callable[..., Program]
@@ -115,14 +115,10 @@ def test_strict_messages_have_nothing_to_spare(make: Make) -> None:
 
 
 def test_after_it_has_hung_once_it_gets_less_time(make: Make) -> None:
-    limits = Limits(message_seconds=2.0)
-    backend = load(name_driver("silent"), limits)
-    begun = time.monotonic()
-    found = [run(make({"op": "update", "length": 3}), backend) for _ in range(2)]
-    assert [result.divergence.what for result in found if result.divergence] == [
-        "hang"
-    ] * 2
-    assert 3.0 <= time.monotonic() - begun < 3.9
+    backend = load(name_driver("silent"), Limits(message_seconds=1.5))
+    for seconds in ("1.5 s", "1 s"):
+        divergence = run(make({"op": "update", "length": 3}), backend).divergence
+        assert divergence is not None and f"within {seconds}" in divergence.message
 
 
 def test_a_driver_that_died_is_started_again(make: Make, tmp_path: Path) -> None:
