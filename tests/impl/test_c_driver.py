@@ -4,9 +4,12 @@ mistakes that are planted in it are found."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,25 @@ def test_it_agrees_under_sanitizers_by_strict_messages(
     asked = "".join(f"{line}\n" for line in read_transcript()[0])
     done = subprocess.run([program], input=asked, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_of_its_readme(tmp_path: Path) -> None:
+    (tmp_path / "impl").symlink_to(ROOT / "impl")
+    text = (ROOT / "impl" / "c" / "README.md").read_text()
+    found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert found
+    make, compile, check = found[1].splitlines()
+    for command in (make, compile):
+        subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    fewer = check.replace("--programs 1000", "--programs 10")
+    assert fewer != check
+    words = [sys.executable, "-m", "harness.cli", *shlex.split(fewer)[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all agree: 20 programs" in done.stdout
 
 
 # --- the transcript of the protocol -----------------------------------------------------
