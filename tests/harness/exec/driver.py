@@ -242,6 +242,8 @@ HELLOS: Mapping[str, Callable[[Answer], None]] = {
     ),
     "hello-unknown-field": change(contract={}),
     "hello-kind-is-a-list": change(contracts={"layer": {"kv": ["update"]}}),
+    "hello-colours": change(contracts={"layer": {"\x1b[31mkv": KV}}),
+    "hello-names": change(contracts={"layer": {"kv": {"operations": ["up\ndate"]}}}),
     "hello-dtype": change(dtypes=["float64"]),
     "hello-many-dtypes": change(dtypes="float32"),
     "hello-lies": change(

@@ -139,8 +139,10 @@ UNAVAILABLE = [
     ("hello-unknown-contract", 'declares "layers", which is no contract'),
     ("hello-unknown-kind", 'declares "kvs", which is no kind of layer; did you mean kv'),
     ("hello-unknown-operation", 'declares "trimm", which is no operation of layer'),
-    ("hello-unknown-field", "hello has contract; did you mean contracts"),
+    ("hello-unknown-field", 'hello has "contract"; did you mean contracts'),
     ("hello-kind-is-a-list", 'kv is ["update"], not an object'),
+    ("hello-colours", 'layer has "\\u001b[31mkv", which is no name'),
+    ("hello-names", 'operations has "up\\ndate", which is no name'),
     ("hello-dtype", 'declares "float64", which is no dtype'),
     ("hello-many-dtypes", 'dtypes is "float32", not a list'),
 ]
@@ -151,6 +153,7 @@ def test_a_declaration_that_is_wrong(way: str, words: str) -> None:
     with bounded(), pytest.raises(Unavailable) as caught:
         load(name_driver(way), Limits(start_seconds=1.0))
     assert words in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_a_kind_that_is_declared_and_not_there(make: Make) -> None:
