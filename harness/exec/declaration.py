@@ -66,7 +66,9 @@ def make_backend(hello: Answer, open_cache: Open) -> Backend:
 def check_names(answer: Answer, known: tuple[str, ...], what: str) -> None:
     for name in answer:
         if name not in known:
-            raise Malformed(f"{what} has {name}{suggest(name, dict.fromkeys(known))}")
+            raise Malformed(
+                f"{what} has {say(name)}{suggest(name, dict.fromkeys(known))}"
+            )
 
 
 def find_contracts(hello: Answer) -> Mapping[str, Mapping[str, Kind]]:
@@ -92,13 +94,22 @@ def find_object(answer: Answer, name: str) -> Answer:
     value = find(answer, name)
     if not isinstance(value, Mapping):
         raise Malformed(f"{name} is {say(value)}, not an object")
+    for field in value:
+        if not is_name(field):
+            raise Malformed(f"{name} has {say(field)}, which is no name")
     return value
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of anything, and be shown."""
+    return 0 < len(text) <= 64 and text.isascii() and text.isprintable()
 
 
 def find_texts(answer: Answer, name: str) -> tuple[str, ...]:
     values = find_list(answer, name)
-    if not all(isinstance(value, str) for value in values):
-        raise Malformed(f"{name} is {say(values)}, not a list of names")
+    for value in values:
+        if not isinstance(value, str) or not is_name(value):
+            raise Malformed(f"{name} has {say(value)}, which is no name")
     return tuple(values)
 
 

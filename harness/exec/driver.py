@@ -20,6 +20,9 @@ from harness.text import clean
 
 PROTOCOL = 1
 
+MOST_WORDS = 700
+"""Letters that are said about one thing that a driver did."""
+
 AFTER_HANG = 1.0
 """Seconds for an answer once a driver has hung: it will again while its program is made
 shorter."""
@@ -139,6 +142,8 @@ class Driver:
                 raise Malformed(f"its message is {say(message)}, not text")
         except Malformed as malformed:
             self.answer_is_wrong(operation, malformed, number)
+        if error == "not-written":
+            message = f"'{operation}' of the driver"
         raise ERRORS[error](clean(message))
 
     # --- misbehaviour -------------------------------------------------------------------
@@ -161,9 +166,9 @@ class Driver:
             self.seconds = min(self.seconds, max(AFTER_HANG, 20 * self.slowest))
         if what == "malformed":
             words += "; harness/exec/README.md says what each answer looks like"
-        raise Broken(
-            what, f"the driver {words}" + (f"; its last words: {said}" if said else "")
-        )
+        if said:
+            words += f"; its last words: {said}"
+        raise Broken(what, clean(f"the driver {words}", MOST_WORDS))
 
     def end(self) -> None:
         """Ends the process, if there is one."""

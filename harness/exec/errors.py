@@ -36,6 +36,7 @@ REFUSALS: Mapping[str, type[Exception]] = {
 ERRORS: Mapping[str, type[Exception]] = {
     **REFUSALS,
     "usage": ValueError,
+    "not-written": NotImplementedError,
     "missing": NotImplementedError,
     "failed": Failed,
 }

@@ -10,12 +10,13 @@ class Limits:
     """How long a driver may take, how much it may say, and how closely that is looked at.
 
     message_seconds: for the answer to a message; start_seconds: for that to the first.
-    line_bytes: of an answer. strict: both sides' messages are held against the schemas.
+    line_bytes: of an answer; parsed, it takes some twenty times as much. strict: both
+    sides' messages are held against the schemas.
     """
 
     message_seconds: float = 10.0
     start_seconds: float = 60.0
-    line_bytes: int = 1 << 25
+    line_bytes: int = 1 << 24
     strict: bool = False
 
 

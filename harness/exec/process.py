@@ -16,8 +16,8 @@ CHUNK = 1 << 16
 LAST_WORDS = 4096
 """Bytes of its standard error that are kept."""
 
-SHOWN = 800
-"""Letters of them that are shown."""
+SHOWN = 300
+"""Bytes of them that are shown."""
 
 GRACE = 0.5
 """Seconds for a driver that has closed its output to end, too."""
@@ -156,7 +156,7 @@ class Process:
         for _ in range(64):  # a driver that writes on and on is not heard to the end
             if not self.hear():
                 break
-        return clean(self.words.decode(errors="replace"), SHOWN)
+        return clean(self.words[-SHOWN:].decode(errors="replace"), SHOWN)
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""

@@ -269,6 +269,7 @@ static void copy_rows(struct rows *to, int begin, const struct rows *from, int f
                       int count, struct form form) {
     size_t key = (size_t)(form.heads * form.key_dim);
     size_t value = (size_t)(form.heads * form.value_dim);
+    if (!count) return;
     reserve_rows(to, form, begin + count);
     memcpy(to->keys + (size_t)begin * key, from->keys + (size_t)first * key,
            (size_t)count * key * sizeof(float));
@@ -1049,7 +1050,7 @@ static void run_operation(const char *name, const struct value *message) {
             OPERATIONS[place].run(cache, message);
             return;
         }
-    refuse("failed", "this cache has no operation %s", name);
+    refuse("not-written", "this cache has no operation %s", name);
 }
 
 static void run_message(char *line) {

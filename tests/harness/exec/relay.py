@@ -1,6 +1,6 @@
 """A driver that relays: what a backend in Python answers, by the protocol of drivers.
 
-    python -m tests.harness.relay package.module:factory
+    python -m tests.harness.exec.relay package.module:factory
 
 So every kind that some backend declares can be checked through the protocol, which shows
 that nothing of it is lost there.

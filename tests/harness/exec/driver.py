@@ -1,0 +1,274 @@
+"""A driver that misbehaves, in one way that its first argument names.
+
+    python tests/harness/exec/driver.py WAY [FILE]
+
+It has the kv cache of the layer contract, with update, size and trim, and speaks the
+protocol of drivers with nothing but the standard library, so that it is up at once. It
+behaves well until an update brings a third token; FILE is where it writes its process id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Message = Mapping[str, Any]
+Answer = dict[str, Any]
+
+KV = {
+    "operations": ["update", "size", "trim"],
+    "config": {
+        "heads": [1],
+        "key_dim": [4],
+        "value_dim": [4],
+        "step": [1],
+        "conv_width": [2],
+    },
+}
+HELLO: Answer = {
+    "protocol": 1,
+    "name": "misbehaving",
+    "version": "7",
+    "contracts": {"layer": {"kv": KV}},
+}
+
+
+def write(text: str | bytes) -> None:
+    content = text.encode() if isinstance(text, str) else text
+    try:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+class Driver:
+    """The one that behaves well."""
+
+    def __init__(self) -> None:
+        self.caches: list[dict[str, list[Any]]] = []
+
+    def answer(self, message: Message) -> Answer:
+        operation: Callable[[Message], Answer] = getattr(self, message["op"])
+        return {"id": message["id"], **operation(message)}
+
+    def hello(self, message: Message) -> Answer:
+        return dict(HELLO)
+
+    def open(self, message: Message) -> Answer:
+        self.caches.append({"keys": [], "values": []})
+        return {"cache": len(self.caches) - 1}
+
+    def drop(self, message: Message) -> Answer:
+        return {}
+
+    def update(self, message: Message) -> Answer:
+        held = self.caches[message["cache"]]
+        begin = len(held["keys"])
+        answer: Answer = {}
+        for name, tokens in held.items():
+            data = message[name]["data"]
+            tokens += [data[at : at + 4] for at in range(0, len(data), 4)]
+            flat = [number for token in tokens for number in token]
+            answer[name] = {"shape": [1, 1, len(tokens), 4], "data": flat}
+        width, length = len(held["keys"]), len(held["keys"]) - begin
+        rows = range(message["rows"])
+        seen = [
+            int(row < length and at <= begin + row) for row in rows for at in range(width)
+        ]
+        mask = {"shape": [message["rows"], width], "data": seen}
+        return {"offset": width, **answer, "mask": mask}
+
+    def size(self, message: Message) -> Answer:
+        return {"size": len(self.caches[message["cache"]]["keys"])}
+
+    def trim(self, message: Message) -> Answer:
+        held = self.caches[message["cache"]]
+        trimmed = min(message["count"], len(held["keys"]))
+        left = len(held["keys"]) - trimmed
+        for tokens in held.values():
+            del tokens[left:]
+        return {"trimmed": trimmed, "offset": left}
+
+
+# --- ways, each given the answer that it should have written ----------------------------
+
+
+def stays_silent(answer: Answer) -> None:
+    time.sleep(3600)
+
+
+def writes_half_a_line(answer: Answer) -> None:
+    write(json.dumps(answer)[:20])
+    time.sleep(3600)
+
+
+def dies_in_a_line(answer: Answer) -> None:
+    write(json.dumps(answer)[:20])
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def writes_100_megabytes(answer: Answer) -> None:
+    piece = b"x" * (1 << 20)
+    for _ in range(100):
+        write(piece)
+    write(b"\n")
+
+
+def writes_without_end(answer: Answer) -> None:
+    lines = b'{"id": 1}\n' * 1000
+    while True:
+        write(lines)
+
+
+def complains_without_end(answer: Answer) -> None:
+    while True:
+        os.write(2, b"oh no, oh no\n" * 1000)
+
+
+def exits_with_0(answer: Answer) -> None:
+    os._exit(0)
+
+
+def exits_with_1(answer: Answer) -> None:
+    sys.stderr.write("assertion failed: ring.size > 0\x1b[31m\n")
+    sys.exit(1)
+
+
+def segfaults(answer: Answer) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def closes_its_output(answer: Answer) -> None:
+    os.close(1)
+    time.sleep(3600)
+
+
+def change(**fields: Any) -> Callable[[Answer], None]:
+    return lambda answer: write(json.dumps({**answer, **fields}) + "\n")
+
+
+def leave_out(name: str) -> Callable[[Answer], None]:
+    def act(answer: Answer) -> None:
+        del answer[name]
+        write(json.dumps(answer) + "\n")
+
+    return act
+
+
+def change_keys(**fields: Any) -> Callable[[Answer], None]:
+    return lambda answer: change(keys={**answer["keys"], **fields})(answer)
+
+
+def writes_a_nan(answer: Answer) -> None:
+    data = answer["keys"]["data"]
+    change_keys(data=[float("nan"), *data[1:]])(answer)
+
+
+def writes_the_wrong_type(answer: Answer) -> None:
+    data = answer["keys"]["data"]
+    change_keys(data=["many", *data[1:]])(answer)
+
+
+def is_one_number_short(answer: Answer) -> None:
+    change_keys(data=answer["keys"]["data"][1:])(answer)
+
+
+def answers_in_the_wrong_order(answer: Answer) -> None:
+    change(id=answer["id"] - 1)(answer)
+
+
+def answers_twice(answer: Answer) -> None:
+    write((json.dumps(answer) + "\n") * 2)
+
+
+def is_slow(answer: Answer) -> None:
+    time.sleep(0.2)
+    change()(answer)
+
+
+def has_too_much_to_say(answer: Answer) -> None:
+    change(mood="fine")(answer)
+
+
+UPDATES: Mapping[str, Callable[[Answer], None]] = {
+    "silent": stays_silent,
+    "half-a-line": writes_half_a_line,
+    "dead-in-a-line": dies_in_a_line,
+    "100-megabytes": writes_100_megabytes,
+    "endless": writes_without_end,
+    "complaining": complains_without_end,
+    "exit-0": exits_with_0,
+    "exit-1": exits_with_1,
+    "segfault": segfaults,
+    "closed": closes_its_output,
+    "not-utf-8": lambda answer: write(b'{"id": "\xff\xfe"}\n'),
+    "not-json": lambda answer: write("update: ok\n"),
+    "not-an-object": lambda answer: write("[1, 2]\n"),
+    "deep": lambda answer: write("[" * 100_000 + "\n"),
+    "nan": writes_a_nan,
+    "wrong-type": writes_the_wrong_type,
+    "one-short": is_one_number_short,
+    "wrong-shape": change_keys(shape=[1, -1]),
+    "wrong-offset": change(offset="3"),
+    "no-mask": leave_out("mask"),
+    "mask-in-words": change(mask="triangular"),
+    "wrong-order": answers_in_the_wrong_order,
+    "twice": answers_twice,
+    "unknown-error": change(error="oops", message="?"),
+    "fails": change(error="failed", message="no such tensor"),
+    "unwritten": change(error="not-written", message="later"),
+    "slow": is_slow,
+    "talkative": has_too_much_to_say,
+}
+"""What it does instead of answering the update that brings the third token."""
+
+HELLOS: Mapping[str, Callable[[Answer], None]] = {
+    "hello-silent": stays_silent,
+    "hello-exit": exits_with_1,
+    "hello-old": change(protocol=0),
+    "hello-error": change(error="failed", message="no device"),
+    "hello-unknown-contract": change(contracts={"layers": {"kv": KV}}),
+    "hello-unknown-kind": change(
+        contracts={"layer": {"kvs": {"operations": ["update"]}}}
+    ),
+    "hello-unknown-operation": change(
+        contracts={"layer": {"kv": {"operations": ["update", "trimm"]}}}
+    ),
+    "hello-unknown-field": change(contract={}),
+    "hello-kind-is-a-list": change(contracts={"layer": {"kv": ["update"]}}),
+    "hello-colours": change(contracts={"layer": {"\x1b[31mkv": KV}}),
+    "hello-names": change(contracts={"layer": {"kv": {"operations": ["up\ndate"]}}}),
+    "hello-dtype": change(dtypes=["float64"]),
+    "hello-many-dtypes": change(dtypes="float32"),
+    "hello-lies": change(
+        contracts={"layer": {"kv": {**KV, "operations": ["update", "clone"]}}}
+    ),
+}
+"""What it does instead of saying what it has."""
+
+
+def main() -> None:
+    way = sys.argv[1]
+    if len(sys.argv) > 2:
+        with open(sys.argv[2], "a") as file:
+            file.write(f"{os.getpid()}\n")
+    driver = Driver()
+    for line in sys.stdin:
+        message = json.loads(line)
+        answer = driver.answer(message)
+        if message["op"] == "hello" and way in HELLOS:
+            HELLOS[way](answer)
+        elif message["op"] == "update" and answer["offset"] > 2 and way in UPDATES:
+            UPDATES[way](answer)
+        else:
+            write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

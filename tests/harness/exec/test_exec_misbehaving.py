@@ -1,0 +1,285 @@
+"""Drivers that misbehave: each is reported in words, in time, and fills no memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UsageError
+from harness.exec.limits import Limits
+from harness.program import Program, load_programs
+from harness.registry import Unavailable, hash_code, load
+from harness.run import Divergence, run
+
+HERE = Path(__file__).parent
+LIMITS = Limits(message_seconds=0.4, start_seconds=5.0, line_bytes=1 << 20)
+MOST_SECONDS = 10.0
+MOST_BYTES = 40 << 20
+
+Make = Callable[..., Program]
+
+
+def name_driver(way: str, *more: str) -> str:
+    """-S -E: without site-packages, an interpreter is up in a tenth of the time."""
+    return " ".join([f"exec:{sys.executable} -S -E {HERE / 'driver.py'}", way, *more])
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """What runs in it is over soon, and takes little memory."""
+    begun, before = time.monotonic(), get_most_memory()
+    yield
+    assert time.monotonic() - begun < MOST_SECONDS
+    assert get_most_memory() - before < MOST_BYTES
+
+
+def get_most_memory() -> int:
+    """The largest that this process has been, in bytes."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size << 10
+
+
+def run_third_token(way: str, make: Make, limits: Limits = LIMITS) -> Divergence | None:
+    """A program at whose second step the driver misbehaves, if it does."""
+    backend = load(name_driver(way), limits)
+    sizes = {"heads": 1, "key_dim": 4, "value_dim": 4, "step": 1, "conv_width": 2}
+    ops = {"op": "update", "length": 2}, {"op": "update", "length": 1}
+    return run(make(*ops, **sizes), backend).divergence
+
+
+BLAMED = [
+    # way, what differs, words
+    ("silent", "hang", "the driver did not answer 'update' (message 6) within 0.4 s"),
+    ("half-a-line", "hang", 'it has written half a line: {"id": 6, '),
+    ("complaining", "hang", "its last words: "),
+    ("dead-in-a-line", "crash", "was ended by SIGSEGV at 'update' (message 6), after"),
+    ("segfault", "crash", "the driver was ended by SIGSEGV at 'update' (message 6)"),
+    ("exit-0", "crash", "the driver ended with exit status 0 at 'update'"),
+    ("exit-1", "crash", "exit status 1 at 'update' (message 6); its last words: assert"),
+    ("closed", "crash", "the driver closed its output at 'update' (message 6)"),
+    ("100-megabytes", "malformed", "'update' (message 6) with more than 1,048,576 bytes"),
+    ("endless", "malformed", "wrote more than one line as its answer to 'update'"),
+    ("twice", "malformed", "wrote more than one line as its answer to 'update'"),
+    ("not-utf-8", "malformed", "byte 8 of the line is not UTF-8"),
+    ("not-json", "malformed", "the line is no JSON (Expecting value"),
+    ("not-an-object", "malformed", "the line is [1, 2], not an object"),
+    ("deep", "malformed", "the line is no JSON"),
+    ("nan", "malformed", "it holds NaN, which JSON has not: null stands for NaN"),
+    ("wrong-type", "malformed", 'keys, place 0, is "many", not a number'),
+    ("one-short", "malformed", "keys has 11 numbers, but its shape [1, 1, 3, 4] is for"),
+    ("wrong-shape", "malformed", "keys has shape [1, -1], not a list of sizes"),
+    ("wrong-offset", "malformed", 'offset is "3", not a whole number'),
+    ("no-mask", "malformed", "the answer has no mask"),
+    ("mask-in-words", "malformed", 'mask is "triangular"; in words it can only be'),
+    ("wrong-order", "malformed", "its id is 5, not 6"),
+    ("unknown-error", "malformed", 'its error is "oops", not one of cache-full'),
+    ("fails", "error", "raised Failed: no such tensor"),
+    ("unwritten", "missing", "'update' of the driver is not written yet"),
+]
+
+
+@pytest.mark.parametrize(("way", "what", "words"), BLAMED)
+def test_misbehaviour_is_said_in_words(
+    make: Make, way: str, what: str, words: str
+) -> None:
+    with bounded():
+        divergence = run_third_token(way, make)
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == (what, 1)
+    assert words in divergence.message
+    assert divergence.message.isprintable()
+    assert len(divergence.message) < 700
+
+
+def test_the_driver_that_behaves_agrees(make: Make) -> None:
+    assert run_third_token("well", make) is None
+    assert run_third_token("slow", make) is None
+    assert run_third_token("well", make, Limits(strict=True)) is None
+
+
+def test_strict_messages_have_nothing_to_spare(make: Make) -> None:
+    """A field that nobody knows is only told by the schemas."""
+    assert run_third_token("talkative", make) is None
+    divergence = run_third_token("talkative", make, Limits(strict=True))
+    assert divergence is not None and divergence.what == "malformed"
+    assert "by its schema" in divergence.message and "mood" in divergence.message
+
+
+def test_after_it_has_hung_once_it_gets_less_time(make: Make) -> None:
+    backend = load(name_driver("silent"), Limits(message_seconds=1.5))
+    for seconds in ("1.5 s", "1 s"):
+        divergence = run(make({"op": "update", "length": 3}), backend).divergence
+        assert divergence is not None and f"within {seconds}" in divergence.message
+
+
+def test_a_driver_that_died_is_started_again(make: Make, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    backend = load(name_driver("segfault", str(pids)), LIMITS)
+    good, bad = ({"op": "update", "length": length} for length in (2, 3))
+    for _ in range(2):
+        assert run(make(good), backend).divergence is None
+        assert run(make(bad), backend).divergence is not None
+    assert len(set(pids.read_text().split())) == 2
+
+
+UNAVAILABLE = [
+    ("hello-silent", "the driver did not answer 'hello' (message 1) within 1 s"),
+    ("hello-exit", "exit status 1 at 'hello' (message 1); its last words: assertion"),
+    ("hello-old", "it speaks protocol 0, and the harness speaks 1"),
+    ("hello-error", "it refused to say what it has: no device"),
+    ("hello-unknown-contract", 'declares "layers", which is no contract'),
+    ("hello-unknown-kind", 'declares "kvs", which is no kind of layer; did you mean kv'),
+    ("hello-unknown-operation", 'declares "trimm", which is no operation of layer'),
+    ("hello-unknown-field", 'hello has "contract"; did you mean contracts'),
+    ("hello-kind-is-a-list", 'kv is ["update"], not an object'),
+    ("hello-colours", 'layer has "\\u001b[31mkv", which is no name'),
+    ("hello-names", 'operations has "up\\ndate", which is no name'),
+    ("hello-dtype", 'declares "float64", which is no dtype'),
+    ("hello-many-dtypes", 'dtypes is "float32", not a list'),
+]
+
+
+@pytest.mark.parametrize(("way", "words"), UNAVAILABLE)
+def test_a_declaration_that_is_wrong(way: str, words: str) -> None:
+    with bounded(), pytest.raises(Unavailable) as caught:
+        load(name_driver(way), Limits(start_seconds=1.0))
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_a_kind_that_is_declared_and_not_there(make: Make) -> None:
+    """The driver dies of the first operation that it does not know."""
+    backend = load(name_driver("hello-lies"), LIMITS)
+    sizes = {"heads": 1, "key_dim": 4, "value_dim": 4, "step": 1, "conv_width": 2}
+    divergence = run(make({"op": "clone", "into": "b"}, **sizes), backend).divergence
+    assert divergence is not None and divergence.what == "crash"
+    assert "at 'clone'" in divergence.message
+    assert "has no attribute 'clone'" in divergence.message
+
+
+COMMANDS = [
+    ("exec:", "names no program; give one as exec:./my-driver"),
+    ("exec:'./x", "no closing quotation"),
+    ("exec:./there-is-none", "./there-is-none is not there, nor is it a program on PATH"),
+    ("exec:tests", "tests is a folder, nor is it a program on PATH"),
+    ("exec:README.md --x", "README.md cannot be executed; chmod +x README.md, or name"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), COMMANDS)
+def test_a_command_that_is_none(name: str, words: str) -> None:
+    with pytest.raises(UsageError, match="--backend exec:") as caught:
+        load(name)
+    assert words in str(caught.value)
+
+
+def test_what_cannot_be_started(tmp_path: Path) -> None:
+    """It may be executed, but it is no program."""
+    path = tmp_path / "driver"
+    path.write_bytes(b"\x7fELF and nothing else")
+    path.chmod(0o755)
+    with pytest.raises(Unavailable, match="cannot be started: Exec format error"):
+        load(f"exec:{path}")
+
+
+def test_the_code_of_a_driver_is_what_its_command_names(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text("1")
+    name = f"exec:{sys.executable} {script}"
+    before = hash_code(name)
+    assert hash_code(name) == before
+    script.write_text("2")
+    assert hash_code(name) != before
+
+
+# --- the whole way ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "what"),
+    [("segfault", "crash"), ("silent", "hang")],
+)
+def test_the_program_to_blame_is_kept_and_replays(
+    lockstep: Any, tmp_path: Path, way: str, what: str
+) -> None:
+    backend = name_driver(way)
+    size = ("--programs", 12, "--jobs", 1, "--step-time", 1)
+    checked = lockstep("check", "--backend", backend, *size, "--failures", tmp_path / "f")
+    assert checked.status == 2
+    assert "Traceback" not in checked.out + checked.err
+    assert f"layer-kv-update-{what}" in checked.out
+    assert "ERROR" in checked.out and "✓" not in checked.out
+    (path,) = tmp_path.rglob("*.json")
+    (program,) = load_programs(path)
+    assert program.to_json()["ops"] == [{"op": "update", "length": 3}]
+    again = lockstep("replay", path, "--backend", backend, "--step-time", 1)
+    assert (again.status, again.out[:5]) == (2, "ERROR")
+    fixed = lockstep("replay", path, "--backend", name_driver("well"))
+    assert (fixed.status, fixed.out[:5]) == (0, "FIXED")
+
+
+def test_a_file_that_names_a_driver_does_not_start_it(
+    lockstep: Any, tmp_path: Path, make: Make
+) -> None:
+    """A failure is data: only --backend starts a program."""
+    pids, file = tmp_path / "pids", tmp_path / "failure.json"
+    program = make({"op": "update", "length": 3}).to_json()
+    backend = name_driver("well", str(pids))
+    file.write_text(json.dumps({**program, "meta": {"backend": backend}}))
+    for command in ("replay", "shrink"):
+        ended = lockstep(command, file, "--failures", tmp_path / "f")
+        assert ended.status == 2
+        assert "names no registered backend; give one with --backend" in ended.words
+    assert not pids.exists()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("signal_number", [2, 9], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize("whom", ["lockstep", "worker"])
+def test_the_driver_ends_with_its_worker(
+    begin: Any, tmp_path: Path, whom: str, signal_number: int
+) -> None:
+    """Even one that hangs, and does not see its input end."""
+    pids = tmp_path / "pids"
+    options = ("--programs", 20, "--jobs", 1, "--step-time", 60)
+    backend = name_driver("silent", str(pids))
+    process = begin("check", "--backend", backend, *options, "--failures", tmp_path / "f")
+    try:
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        driver = int(pids.read_text().split()[0])
+        time.sleep(1.0)
+        victim = process.pid if whom == "lockstep" else get_parent(driver)
+        assert is_running(driver)
+        os.kill(victim, signal_number)
+        wait_until(lambda: not is_running(driver))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,226 @@
+"""The driver in C: it compiles without a warning, agrees, keeps to its transcript, and
+mistakes that are planted in it are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.exec import schema
+from harness.exec.limits import Limits
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.program import Program, load_programs
+from harness.registry import load
+from harness.run import run
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "impl" / "c" / "lockstep.c"
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O2")
+SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="neither gcc nor cc is on PATH")
+
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Compiles the driver; with one thing in it replaced, if so asked."""
+
+    def build(*flags: str, old: str = "", new: str = "") -> Path:
+        folder = tmp_path_factory.mktemp("c")
+        text = SOURCE.read_text()
+        assert not old or text.count(old) == 1, (
+            f"{old!r} is there {text.count(old)} times"
+        )
+        source, program = folder / "driver.c", folder / "driver"
+        source.write_text(text.replace(old, new) if old else text)
+        command = [str(COMPILER), *FLAGS, *flags, str(source), "-o", str(program), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return program
+
+    return build
+
+
+def draw(backend: Any, count: int, seed: int) -> list[Program]:
+    programs: list[Program] = []
+    for contract, kinds in backend.contracts.items():
+        for kind, declared in kinds.items():
+            drawer = Drawer(contract, kind, declared, backend.dtypes, [])
+            FRONTS["plain"](count, seed, drawer.draw, programs.append)
+    return programs
+
+
+def check_all(program: Path, count: int, limits: Limits, seed: int = 3) -> None:
+    backend = load(f"exec:{program}", limits)
+    for each in draw(backend, count, seed):
+        divergence = run(each, backend).divergence
+        assert divergence is None, (each.to_json(), divergence)
+
+
+def test_it_agrees(build: Build) -> None:
+    check_all(build(), 100, Limits())
+
+
+def test_it_agrees_under_sanitizers_by_strict_messages(
+    build: Build, tmp_path: Path
+) -> None:
+    """And lets go of all its memory when its input ends."""
+    probe = tmp_path / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    command = [str(COMPILER), *SANITIZE, str(probe), "-o", str(tmp_path / "probe")]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip(f"{COMPILER} has no -fsanitize=address,undefined here")
+    program = build(*SANITIZE)
+    check_all(program, 20, Limits(strict=True))
+    asked = "".join(f"{line}\n" for line in read_transcript()[0])
+    done = subprocess.run([program], input=asked, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_of_its_readme(tmp_path: Path) -> None:
+    (tmp_path / "impl").symlink_to(ROOT / "impl")
+    text = (ROOT / "impl" / "c" / "README.md").read_text()
+    found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert found
+    make, compile, check = found[1].splitlines()
+    for command in (make, compile):
+        subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    fewer = check.replace("--programs 1000", "--programs 10")
+    assert fewer != check
+    words = [sys.executable, "-m", "harness.cli", *shlex.split(fewer)[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all agree: 20 programs" in done.stdout
+
+
+# --- the transcript of the protocol -----------------------------------------------------
+
+
+def read_transcript() -> tuple[list[str], list[str]]:
+    """The lines that go in, and those that come out."""
+    text = (ROOT / "harness" / "exec" / "README.md").read_text()
+    found = re.search(r"```text\n(→ .*?)```", text, re.DOTALL)
+    assert found
+    lines = found[1].splitlines()
+    assert all(line.startswith("→ ") for line in lines[::2])
+    assert all(line.startswith("← ") for line in lines[1::2])
+    return [line[2:] for line in lines[::2]], [line[2:] for line in lines[1::2]]
+
+
+def test_the_transcript_of_the_protocol_is_what_happens(build: Build) -> None:
+    """Line by line: each answer is there before the next message is written."""
+    requests, answers = read_transcript()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([build()], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin and process.stdout
+        for request, answer in zip(requests, answers, strict=True):
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline()) == json.loads(answer)
+        process.stdin.close()
+        assert (process.stdout.read(), process.wait()) == ("", 0)
+
+
+def test_the_transcript_keeps_to_the_schemas_and_has_every_message_of_its_kinds() -> None:
+    contract, seen = "layer", set()
+    for request, answer in zip(*map(parse_lines, read_transcript()), strict=True):
+        operation = request["op"]
+        if operation == "open":
+            contract = "layer" if request["config"]["kind"] == "kv" else "unified"
+        is_own = operation in ("hello", "open", "drop")
+        place = "session" if is_own else contract
+        schema.check_request(place, operation, request)
+        schema.check_answer(place, operation, answer)
+        seen.add((place, operation))
+    hello = parse_lines(read_transcript()[1])[0]
+    for name, kinds in hello["contracts"].items():
+        for declared in kinds.values():
+            assert {(name, operation) for operation in declared["operations"]} <= seen
+
+
+def parse_lines(lines: Sequence[str]) -> list[Any]:
+    return [json.loads(line) for line in lines]
+
+
+# --- planted mistakes -------------------------------------------------------------------
+
+PLANTED = [
+    # kind, what is there, what stands in its place, a signature, operations at most
+    (
+        "kv",
+        "row < length && column <= first + row ? seen",
+        "row < length && column < first + row ? seen",
+        "layer-kv-update-mask",
+        1,
+    ),
+    (
+        "kv",
+        "copy_rows(&snapshot->rows, 0, rows, row, end - begin, form);",
+        "snapshot->rows = *rows; (void)row;",
+        "layer-kv-",
+        4,
+    ),
+    (
+        "causal",
+        "double angle = (double)distance * pow",
+        "double angle = (double)-distance * pow",
+        "unified-causal-forward-contents",
+        3,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "signature", "most"),
+    PLANTED,
+    ids=["mask", "shallow-snapshot", "turned-back"],
+)
+def test_a_planted_mistake_is_found_shrunk_and_replayed(
+    build: Build,
+    tmp_path: Path,
+    kind: str,
+    old: str,
+    new: str,
+    signature: str,
+    most: int,
+) -> None:
+    wrong, right = build(old=old, new=new), build()
+    failures = tmp_path / "failures"
+
+    def lockstep(*arguments: str) -> tuple[int, str]:
+        ended = CliRunner().invoke(main, [*arguments, "--failures", str(failures)])
+        assert "Traceback" not in ended.output
+        return ended.exit_code, ended.output
+
+    size = ("--programs", "40", "--jobs", "1")
+    status, output = lockstep(
+        "check", "--backend", f"exec:{wrong}", "--kind", kind, *size
+    )
+    assert status in (1, 2), output
+    paths = [path for path in failures.rglob("*.json") if signature in str(path)]
+    assert paths, output
+    (program,) = load_programs(paths[0])
+    assert len(program.ops) <= most
+    replayed, output = lockstep("replay", str(paths[0]), "--backend", f"exec:{wrong}")
+    assert replayed in (1, 2) and output.startswith(("FAILED", "ERROR"))
+    replayed, output = lockstep("replay", str(paths[0]), "--backend", f"exec:{right}")
+    assert replayed == 0 and output.startswith("FIXED")
