@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,15 @@ from harness.contracts.unified.reader import PositionReader
 from harness.payload import F32
 from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance
-from reference.attention import compute_attention
+from reference.attention import Vector, compute_attention
 from reference.causal import CausalCache
 from reference.rope import rotate
 
 Positions = Mapping[int, int]
 """tag → position"""
+
+Stored = tuple[Sequence[Vector], Sequence[Vector]]
+"""The keys and the values of one token, of each head one."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ class Attention:
         tags: Sequence[int],
     ) -> None:
         """Raises Broken("attention"). tags: of the rows, whose queries are theirs too."""
-        queries = view.reader.queries.get_vectors(list(tags))
+        queries = view.reader.queries.get_vectors(tags)
         got = self.attend(view, queries)
-        for row in {0, len(tags) - 1}:
-            seen = [token.tag for token in part.visible(row)]
-            wanted = self.compute(view, queries[0, :, row], seen)
+        rows = sorted({0, len(tags) - 1})
+        visible = [[token.tag for token in part.visible(row)] for row in rows]
+        stored = self.get_stored(view, {tag for seen in visible for tag in seen})
+        for row, seen in zip(rows, visible, strict=True):
+            wanted = self.compute(queries[0, :, row], [stored[tag] for tag in seen])
             error = float(np.abs(got[0, :, row] - wanted).max())
             self.judge(error, self.get_tolerance(seen, turns), row)
 
@@ -83,17 +88,28 @@ class Attention:
             values = values.swapaxes(2, 3)
         return np.where(where, keys, 0), np.where(where, values, 0)
 
-    def compute(self, view: View, queries: F32, seen: Sequence[int]) -> F32:
-        """[heads, value_dim] of one row that sees the tags `seen`, by the reference."""
-        keys = view.reader.keys.get_vectors(list(seen))[0].tolist()
-        if (base := view.reader.base) is not None:
-            places = [view.positions[tag] for tag in seen]
+    def get_stored(self, view: View, tags: Collection[int]) -> Mapping[int, Stored]:
+        """What the reference says of each of these tokens."""
+        listed = sorted(tags)
+        tables, base = view.reader, view.reader.base
+        keys = tables.keys.get_vectors(listed)[0].swapaxes(0, 1).tolist()
+        values = tables.values.get_vectors(listed)[0].swapaxes(0, 1).tolist()
+        if base is not None:
             keys = [
-                [rotate(key, place, base) for key, place in zip(own, places, strict=True)]
-                for own in keys
+                [rotate(key, view.positions[tag], base) for key in own]
+                for tag, own in zip(listed, keys, strict=True)
             ]
-        values = view.reader.values.get_vectors(list(seen))[0].tolist()
-        heads = zip(queries.tolist(), keys, values, strict=True)
+        return dict(zip(listed, zip(keys, values, strict=True), strict=True))
+
+    def compute(self, queries: F32, seen: Sequence[Stored]) -> F32:
+        """[heads, value_dim] of one row that sees these tokens, by the reference."""
+        keys, values = zip(*seen, strict=True)
+        heads = zip(
+            queries.tolist(),
+            zip(*keys, strict=True),
+            zip(*values, strict=True),
+            strict=True,
+        )
         return np.array([compute_attention(q, k, v) for q, k, v in heads])
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:

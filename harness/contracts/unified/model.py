@@ -304,7 +304,7 @@ def get_tokens(part: Part) -> Sequence[SharedToken]:
 
 def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
     """(position, tag) of what a row of the open pass sees, sorted."""
-    return sorted((token.position, token.tag) for token in part.visible(row))
+    return sorted([(position, tag) for tag, position, _ in part.visible(row)])
 
 
 def answer_part(part: Part, batch: Batch) -> Answer:
