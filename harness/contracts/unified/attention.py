@@ -29,13 +29,15 @@ Stored = tuple[Sequence[Vector], Sequence[Vector]]
 
 @dataclass(frozen=True)
 class View:
-    """What one layer of a pass returned, of the part number `which`."""
+    """What one layer of a pass returned, of the part number `which`. seen: of each column
+    whether some row sees it."""
 
     which: int
     reader: PositionReader
     keys: Array
     values: Array
     mask: Array
+    seen: Sequence[bool]
     positions: Positions
 
 
@@ -70,23 +72,28 @@ class Attention:
         arrays, dtype = self.arrays, self.config["dtype"]
         mask = to_numpy(arrays, view.mask, "the mask")
         mask = mask.reshape(-1, mask.shape[-1])[: queries.shape[2]]
-        keys, values = self.get_seen_only(view, (mask == 0).any(axis=0))
+        keys, values = view.keys, view.values
+        if self.config["permuted_values"] or not all(view.seen):
+            keys, values = self.get_seen_only(view)
         # Frameworks want a mask in the dtype of the queries.
-        inputs = [
+        queries, mask = (
             arrays.from_numpy(np.ascontiguousarray(array, np.float32), dtype)
-            for array in (queries, keys, values, mask)
-        ]
-        return to_numpy(arrays, arrays.attend(*inputs), "attention")
+            for array in (queries, mask)
+        )
+        return to_numpy(arrays, arrays.attend(queries, keys, values, mask), "attention")
 
-    def get_seen_only(self, view: View, seen: npt.NDArray[np.bool_]) -> tuple[F32, F32]:
+    def get_seen_only(self, view: View) -> Sequence[Array]:
         """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
         there, an additive mask would let a NaN through."""
-        where = seen[:, None]
-        keys = to_numpy(self.arrays, view.keys, "K of get")
-        values = to_numpy(self.arrays, view.values, "V of get")
+        arrays, where = self.arrays, np.array(view.seen)[:, None]
+        keys = to_numpy(arrays, view.keys, "K of get")
+        values = to_numpy(arrays, view.values, "V of get")
         if self.config["permuted_values"]:
             values = values.swapaxes(2, 3)
-        return np.where(where, keys, 0), np.where(where, values, 0)
+        return [
+            arrays.from_numpy(np.where(where, array, np.float32(0)), self.config["dtype"])
+            for array in (keys, values)
+        ]
 
     def get_stored(self, view: View, tags: Collection[int]) -> Mapping[int, Stored]:
         """What the reference says of each of these tokens."""

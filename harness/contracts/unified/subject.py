@@ -231,7 +231,8 @@ class UnifiedSubject:
         columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
         if self.is_sampled(model.first_tag):
             self.promises.keep("a", "get", (keys, values, mask))
-            self.last.append(View(which, reader, keys, values, mask, places))
+            view = View(which, reader, keys, values, mask, sight.seen, places)
+            self.last.append(view)
         shown = sight.rows[: len(batch)]
         answer: Answer = {
             "visible": [sort_columns([columns[at] for at in row]) for row in shown],
