@@ -23,7 +23,7 @@ class TorchArrays:
         self.device = torch.device(device)
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(array.copy())  # sooner than torch.tensor copies it
         if dtype == "float32" and self.device.type == "cpu":
             return tensor
         return tensor.to(self.device, DTYPES[dtype])
