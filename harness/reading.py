@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,10 @@ class Reader:
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
-        tags = list(tags)  # copies: an array of the framework may share their memory
+        from_numpy = self.arrays.from_numpy
         return (
-            self.arrays.from_numpy(self.keys.get_vectors(tags), self.dtype),
-            self.arrays.from_numpy(self.values.get_vectors(tags), self.dtype),
+            from_numpy(self.keys.get_vectors(tags), self.dtype),
+            from_numpy(self.values.get_vectors(tags), self.dtype),
         )
 
     def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
@@ -68,8 +69,8 @@ class Reader:
             if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
         known = self.keys.known
-        spelled: list[Column] = [known.get(key, "?") for key in split_tokens(keys)]
-        if "?" not in spelled and self.values.spells(values, spelled):
+        spelled: list[Any] = list(map(known.get, split_tokens(keys)))
+        if None not in spelled and self.values.spells(values, spelled):
             return spelled
         tags = self.keys.read_tags(keys)
         right_keys = np.equal(keys, self.keys.get_vectors(tags))
@@ -87,11 +88,10 @@ class Reader:
     def get_floats(self, array: Array, table: Table, name: str) -> F32:
         """`array` as float32, after its form has been checked."""
         floats = to_numpy(self.arrays, array, name)
-        _, heads, _, dim = table.vectors.shape
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
+        if not is_of_form(floats.shape, table):
+            form = f"[1, {table.heads}, tokens, {table.dim}]"
             raise Broken(
-                "malformed",
-                f"{name} has shape {list(floats.shape)}, not [1, {heads}, tokens, {dim}]",
+                "malformed", f"{name} has shape {list(floats.shape)}, not {form}"
             )
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
@@ -105,6 +105,14 @@ class Reader:
         if key == value or (self.values.dim == 0 and isinstance(key, int)):
             return key
         return f"the key of {key} with the value of {value}"
+
+
+def is_of_form(shape: Sequence[int], table: Table) -> bool:
+    """Whether this is [1, heads, tokens, dim]."""
+    if len(shape) != 4:
+        return False
+    one, heads, _, dim = shape
+    return one == 1 and heads == table.heads and dim == table.dim
 
 
 def name_vectors(vectors: F32, table: Table) -> Column:
@@ -175,13 +183,13 @@ def get_rows(
         return get_implied_rows(columns, mask, length, rows, alignment)
     if length == rows == 1 and width == 0:
         return [[]]
-    seen = get_seen(mask, rows, width, arrays, additive)
+    sight = get_sight(mask, rows, width, arrays, additive)
     for row in range(length, rows):
-        if seen[row].any():
+        if sight.rows[row]:
             raise Broken(
                 "mask", f"row {row} of the mask belongs to padding, but sees something"
             )
-    return [list(compress(columns, row)) for row in seen[:length].tolist()]
+    return [[columns[at] for at in seen] for seen in sight.rows[:length]]
 
 
 def get_implied_rows(
@@ -199,29 +207,52 @@ def get_implied_rows(
     return [columns[: max(0, first + row + 1)] for row in range(length)]
 
 
-def get_seen(
+class Sight(NamedTuple):
+    """What a mask shows. rows: of each the columns that it sees; seen: of each column
+    whether some row does."""
+
+    rows: Sequence[Sequence[int]]
+    seen: Sequence[bool]
+
+
+def get_sight(
     mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
-) -> npt.NDArray[np.bool_]:
-    """[rows, width], True where the row sees the column. additive: the dtype that the
+) -> Sight:
+    """What each of so many rows sees of so many columns. additive: the dtype that the
     mask must have; None for any form."""
     content = to_numpy(arrays, mask, "the mask")
     shape = content.shape
-    if additive not in (None, arrays.dtype(mask)):
-        raise Broken(
-            "mask", f"the mask has dtype {arrays.dtype(mask)}, asked for was {additive}"
-        )
+    if additive is not None and (dtype := arrays.dtype(mask)) != additive:
+        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
     if shape[-2:] != (rows, width) or content.size != rows * width:
         raise Broken(
             "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
         )
-    content = content.reshape(rows, width)
-    if content.dtype == np.bool_:
-        return content
-    seen: npt.NDArray[np.bool_] = content == 0
-    hidden = np.count_nonzero(content <= NEVER)
-    if np.count_nonzero(seen) + hidden < seen.size:
-        raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
-    return seen
+    interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
+    return interpret(content.tobytes(), content.dtype, rows, width)
+
+
+MOST_RECALLED = 1024
+"""Bytes of a mask that is remembered: of most, a program has many that are alike."""
+
+
+def interpret_mask(content: bytes, dtype: np.dtype[Any], rows: int, width: int) -> Sight:
+    """A function of what the mask holds. Raises Broken for a number that is neither 0
+    nor as low as -inf."""
+    array: npt.NDArray[Any] = np.ndarray((rows, width), dtype, content)
+    if dtype == np.bool_:
+        seen = array
+    else:
+        seen = array == 0
+        if not (seen | (array <= NEVER)).all():
+            raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
+    columns = range(width)
+    listed = tuple([tuple(compress(columns, row)) for row in seen.tolist()])
+    shown = set().union(*listed)
+    return Sight(listed, tuple([column in shown for column in columns]))
+
+
+recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 
 
 MOST_KEPT = 12
@@ -264,7 +295,8 @@ class Promises:
 
     def drop(self, cache: str) -> None:
         """The arrays of `cache` are no longer promised to hold anything."""
-        self.kept = [kept for kept in self.kept if kept[0] != cache]
+        if self.kept:
+            self.kept = [kept for kept in self.kept if kept[0] != cache]
 
 
 def holds(array: npt.NDArray[Any], content: bytes) -> bool:

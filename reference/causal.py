@@ -186,16 +186,15 @@ class CausalCache:
 
     def get_end(self, sequence: int) -> int:
         """The position after the last one stored; 0 if nothing is."""
-        return (
-            max((token.position for token in self.get_tokens(sequence)), default=-1) + 1
-        )
+        stored = [token.position for token in self.get_tokens(sequence)]
+        return max(stored, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:
         """The sequence leaves its tokens in [begin, end). A token of no sequence is
         gone."""
         left = [
             token._replace(sequences=token.sequences - {sequence})
-            if begin <= token.position < end
+            if sequence in token.sequences and begin <= token.position < end
             else token
             for token in self.tokens
         ]

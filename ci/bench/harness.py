@@ -34,6 +34,7 @@ total steps by total time. The bars are in BARS and OUTSIDE; what misses one is 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -132,6 +133,7 @@ def main(
         record = Record(Path(folder) / "record.json")
         for name in names:
             backend = load(name)
+            gc.freeze()  # as a worker does
             versions.update(backend.versions)
             own = []
             for kind in kinds:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from harness.contracts.base import Source
+from harness.contracts.base import Source, T
 from harness.program import Program
 
 
@@ -17,6 +17,10 @@ class RandomSource(Source):
 
     def below(self, limit: int) -> int:
         return int(self.random() * limit)
+
+    def pick(self, options: Sequence[T]) -> T:
+        """The same as any source does, in one call."""
+        return options[int(self.random() * len(options))]
 
 
 def generate(

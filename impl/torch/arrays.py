@@ -23,13 +23,19 @@ class TorchArrays:
         self.device = torch.device(device)
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
-        return torch.tensor(array, dtype=DTYPES[dtype], device=self.device)
+        tensor = torch.from_numpy(array.copy())  # sooner than torch.tensor copies it
+        if dtype == "float32" and self.device.type == "cpu":
+            return tensor
+        return tensor.to(self.device, DTYPES[dtype])
 
     def to_numpy(self, array: torch.Tensor) -> npt.NDArray[Any]:
-        if array.dtype not in (torch.float32, torch.bool):
+        """One call of torch, if it can be: numpy sooner makes a few numbers float32."""
+        if array.dtype == torch.bfloat16:
+            return widen(array.view(torch.int16).numpy(force=True))
+        if array.dtype not in (torch.float32, torch.float16, torch.bool):
             array = array.float()
-        content: npt.NDArray[Any] = array.detach().cpu().numpy()
-        return content
+        content: npt.NDArray[Any] = array.numpy(force=True)
+        return content.astype(np.float32) if content.dtype == np.float16 else content
 
     def dtype(self, array: torch.Tensor) -> str:
         return str(array.dtype).removeprefix("torch.")
@@ -41,3 +47,8 @@ class TorchArrays:
         if isinstance(mask, str):
             return scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def widen(halves: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+    """bfloat16, which numpy does not have, as float32, of which it is the upper half."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)

@@ -11,7 +11,14 @@ import pytest
 from harness.backend import Alignment, Backend
 from harness.contracts.base import Broken
 from harness.contracts.recurrence import Recurrence
-from harness.reading import Promises, Reader, get_rows, holds
+from harness.reading import (
+    MOST_RECALLED,
+    Promises,
+    Reader,
+    get_rows,
+    get_sight,
+    holds,
+)
 from reference.token import Token
 
 NEVER = -np.inf
@@ -245,6 +252,33 @@ def test_broken_masks(
     with pytest.raises(Broken, match=words) as caught:
         see(mask, length, rows)
     assert caught.value.what == what
+
+
+def test_a_mask_that_changes_is_read_again(see: See) -> None:
+    mask = BOOLEAN.copy()
+    assert see(mask, 2) == SEEN
+    mask[0, 0] = False
+    assert see(mask, 2) == [[8], [8, 9]]
+
+
+def test_a_mask_is_not_taken_for_one_of_the_same_bytes(see: See) -> None:
+    assert see(np.zeros((2, 3), np.bool_), 2) == [[], []]
+    assert see(np.zeros((2, 3), np.uint8), 2) == [COLUMNS, COLUMNS]
+    assert see(np.zeros((2, 3), np.float16), 2) == [COLUMNS, COLUMNS]
+    with pytest.raises(Broken, match="other than 0 and -inf"):
+        see(BOOLEAN.view(np.uint8), 2)
+
+
+def test_what_stands_in_a_mask_too_large_to_be_remembered(backend: Backend) -> None:
+    width = MOST_RECALLED
+    mask = np.full((1, width), NEVER, np.float32)
+    mask[0, [3, width - 1]] = 0
+    sight = get_sight(mask, 1, width, backend.arrays)
+    assert sight.rows == ((3, width - 1),)
+    assert [at for at, seen in enumerate(sight.seen) if seen] == [3, width - 1]
+    mask[0, 5] = -1
+    with pytest.raises(Broken, match="other than 0 and -inf"):
+        get_sight(mask, 1, width, backend.arrays)
 
 
 # --- arrays that must keep what they hold -----------------------------------------------

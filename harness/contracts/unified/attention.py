@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +16,28 @@ from harness.contracts.unified.reader import PositionReader
 from harness.payload import F32
 from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance
-from reference.attention import compute_attention
+from reference.attention import Vector, compute_attention
 from reference.causal import CausalCache
 from reference.rope import rotate
 
 Positions = Mapping[int, int]
 """tag → position"""
 
+Stored = tuple[Sequence[Vector], Sequence[Vector]]
+"""The keys and the values of one token, of each head one."""
+
 
 @dataclass(frozen=True)
 class View:
-    """What one layer of a pass returned, of the part number `which`."""
+    """What one layer of a pass returned, of the part number `which`. seen: of each column
+    whether some row sees it."""
 
     which: int
     reader: PositionReader
     keys: Array
     values: Array
     mask: Array
+    seen: Sequence[bool]
     positions: Positions
 
 
@@ -52,11 +57,13 @@ class Attention:
         tags: Sequence[int],
     ) -> None:
         """Raises Broken("attention"). tags: of the rows, whose queries are theirs too."""
-        queries = view.reader.queries.get_vectors(list(tags))
+        queries = view.reader.queries.get_vectors(tags)
         got = self.attend(view, queries)
-        for row in {0, len(tags) - 1}:
-            seen = [token.tag for token in part.visible(row)]
-            wanted = self.compute(view, queries[0, :, row], seen)
+        rows = sorted({0, len(tags) - 1})
+        visible = [[token.tag for token in part.visible(row)] for row in rows]
+        stored = self.get_stored(view, {tag for seen in visible for tag in seen})
+        for row, seen in zip(rows, visible, strict=True):
+            wanted = self.compute(queries[0, :, row], [stored[tag] for tag in seen])
             error = float(np.abs(got[0, :, row] - wanted).max())
             self.judge(error, self.get_tolerance(seen, turns), row)
 
@@ -65,35 +72,51 @@ class Attention:
         arrays, dtype = self.arrays, self.config["dtype"]
         mask = to_numpy(arrays, view.mask, "the mask")
         mask = mask.reshape(-1, mask.shape[-1])[: queries.shape[2]]
-        keys, values = self.get_seen_only(view, (mask == 0).any(axis=0))
+        keys, values = view.keys, view.values
+        if self.config["permuted_values"] or not all(view.seen):
+            keys, values = self.get_seen_only(view)
         # Frameworks want a mask in the dtype of the queries.
-        inputs = [
+        queries, mask = (
             arrays.from_numpy(np.ascontiguousarray(array, np.float32), dtype)
-            for array in (queries, keys, values, mask)
-        ]
-        return to_numpy(arrays, arrays.attend(*inputs), "attention")
+            for array in (queries, mask)
+        )
+        return to_numpy(arrays, arrays.attend(queries, keys, values, mask), "attention")
 
-    def get_seen_only(self, view: View, seen: npt.NDArray[np.bool_]) -> tuple[F32, F32]:
+    def get_seen_only(self, view: View) -> Sequence[Array]:
         """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
         there, an additive mask would let a NaN through."""
-        where = seen[:, None]
-        keys = to_numpy(self.arrays, view.keys, "K of get")
-        values = to_numpy(self.arrays, view.values, "V of get")
+        arrays, where = self.arrays, np.array(view.seen)[:, None]
+        keys = to_numpy(arrays, view.keys, "K of get")
+        values = to_numpy(arrays, view.values, "V of get")
         if self.config["permuted_values"]:
             values = values.swapaxes(2, 3)
-        return np.where(where, keys, 0), np.where(where, values, 0)
+        return [
+            arrays.from_numpy(np.where(where, array, np.float32(0)), self.config["dtype"])
+            for array in (keys, values)
+        ]
 
-    def compute(self, view: View, queries: F32, seen: Sequence[int]) -> F32:
-        """[heads, value_dim] of one row that sees the tags `seen`, by the reference."""
-        keys = view.reader.keys.get_vectors(list(seen))[0].tolist()
-        if (base := view.reader.base) is not None:
-            places = [view.positions[tag] for tag in seen]
+    def get_stored(self, view: View, tags: Collection[int]) -> Mapping[int, Stored]:
+        """What the reference says of each of these tokens."""
+        listed = sorted(tags)
+        tables, base = view.reader, view.reader.base
+        keys = tables.keys.get_vectors(listed)[0].swapaxes(0, 1).tolist()
+        values = tables.values.get_vectors(listed)[0].swapaxes(0, 1).tolist()
+        if base is not None:
             keys = [
-                [rotate(key, place, base) for key, place in zip(own, places, strict=True)]
-                for own in keys
+                [rotate(key, view.positions[tag], base) for key in own]
+                for tag, own in zip(listed, keys, strict=True)
             ]
-        values = view.reader.values.get_vectors(list(seen))[0].tolist()
-        heads = zip(queries.tolist(), keys, values, strict=True)
+        return dict(zip(listed, zip(keys, values, strict=True), strict=True))
+
+    def compute(self, queries: F32, seen: Sequence[Stored]) -> F32:
+        """[heads, value_dim] of one row that sees these tokens, by the reference."""
+        keys, values = zip(*seen, strict=True)
+        heads = zip(
+            queries.tolist(),
+            zip(*keys, strict=True),
+            zip(*values, strict=True),
+            strict=True,
+        )
         return np.array([compute_attention(q, k, v) for q, k, v in heads])
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:

@@ -186,16 +186,18 @@ class Saved:
 class UnifiedModel:
     """The reference cache of one program.
 
-    parts: the caches that have layers. turns: for each part and tag, what happened to the
-    key. past: what happened since the last pass, for the abstract states; ever: what did
-    at all; moved: the sequence that was cut in its middle since. fixed: the encoder parts
-    that had a put, which fixes the form of an image.
+    parts: the caches that have layers; causal: those that hold tokens. turns: for each
+    part and tag, what happened to the key. past: what happened since the last pass, for
+    the abstract states; ever: what did at all; moved: the sequence that was cut in its
+    middle since. fixed: the encoder parts that had a put, which fixes the form of an
+    image.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
         self.parts = [open_part(part) for part in list_part_configs(config)]
+        self.causal = [part for part in self.parts if isinstance(part, CausalCache)]
         self.kinds = [part["kind"] for part in list_part_configs(config)]
         is_wrapper = config["kind"] == "wrapper"
         self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
@@ -211,10 +213,6 @@ class UnifiedModel:
         self.moved: int | None = None
 
     # --- what is held -------------------------------------------------------------------
-
-    @property
-    def causal(self) -> list[CausalCache]:
-        return [part for part in self.parts if isinstance(part, CausalCache)]
 
     def list_live(self) -> Mapping[int, int]:
         """tag → position of all that some part stores."""
@@ -237,7 +235,7 @@ class UnifiedModel:
 
     def get_end(self, sequence: int) -> int:
         """The position after the last one that some part stores."""
-        return max((part.get_end(sequence) for part in self.causal), default=0)
+        return max([part.get_end(sequence) for part in self.causal], default=0)
 
     def list_resumptions(self, sequence: int) -> list[int]:
         """The positions behind the checkpoints of a sequence's states."""
@@ -304,7 +302,7 @@ def get_tokens(part: Part) -> Sequence[SharedToken]:
 
 def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
     """(position, tag) of what a row of the open pass sees, sorted."""
-    return sorted((token.position, token.tag) for token in part.visible(row))
+    return sorted([(position, tag) for tag, position, _ in part.visible(row)])
 
 
 def answer_part(part: Part, batch: Batch) -> Answer:

@@ -13,7 +13,7 @@ from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
 from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
 from harness.payload import F32, Table, get_table, split_tokens
-from harness.reading import Column, name_vectors, split_pair, to_numpy
+from harness.reading import Column, is_of_form, name_vectors, split_pair, to_numpy
 from harness.tolerance import get_key_tolerance
 
 Place = tuple[int, int]
@@ -63,14 +63,19 @@ class PositionReader:
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
         places = list(zip(positions, tags, strict=True))
-        self.learn([place for place in places if place not in self.stored])
-        content = b"".join([self.stored[place] for place in places])
+        stored = self.stored
+        if not stored.keys() >= {*places}:
+            self.learn([place for place in places if place not in stored])
+        # A copy: whoever gets it may keep it, and write to it.
+        content = bytearray().join([stored[place] for place in places])
         shape = len(places), self.keys.heads, self.keys.dim
-        keys = np.frombuffer(content, np.float32).reshape(shape).swapaxes(0, 1)[None]
-        keys = np.array(keys, order="C")  # whoever gets it may keep it, and write to it
-        values = self.values.get_vectors(list(tags))
+        keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
+        values = self.values.get_vectors(tags)
         from_numpy = self.arrays.from_numpy
-        return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
+        return (
+            from_numpy(np.ascontiguousarray(keys), self.dtype),
+            from_numpy(values, self.dtype),
+        )
 
     def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
         """[1, heads, tokens, key_dim] in double precision."""
@@ -111,21 +116,20 @@ class PositionReader:
         fast, and what differs from what was stored, by its numbers."""
         if keys.dtype != np.float32 or values.dtype != np.float32:
             return self.look(keys, values, positions, turns, seen)
-        columns: list[Column] = []
-        doubtful: list[int] = []
-        known, stored = self.values.known, self.stored
-        spelled = zip(split_tokens(keys), split_tokens(values), strict=True)
-        for key, value in spelled:
-            tag = known.get(value)
-            if tag is None:
-                if seen is None or seen[len(columns)]:
-                    doubtful.append(len(columns))
-                columns.append(UNSEEN)
-                continue
-            place = positions.get(tag, 0), tag
-            if stored.get(place) != key and not self.was_accepted(place, key, turns):
-                doubtful.append(len(columns))
-            columns.append(place)
+        spelled, get_position = split_tokens(keys), positions.get
+        owners: list[Any] = list(map(self.values.known.get, split_tokens(values)))
+        places: list[Any] = [(get_position(tag, 0), tag) for tag in owners]
+        right = list(map(self.stored.get, places))
+        if right == spelled:
+            return places
+        columns, doubtful = places, []
+        for at, key in enumerate(spelled):
+            if owners[at] is None:
+                columns[at] = UNSEEN
+                if seen is None or seen[at]:
+                    doubtful.append(at)
+            elif right[at] != key and not self.was_accepted(columns[at], key, turns):
+                doubtful.append(at)
         if doubtful:
             some = keys[:, :, doubtful], values[:, :, doubtful]
             some_seen = None if seen is None else [seen[at] for at in doubtful]
@@ -214,8 +218,8 @@ class PositionReader:
         given = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
             floats = floats.swapaxes(2, 3)
-        _, heads, _, dim = table.vectors.shape
-        if floats.ndim != 4 or (*floats.shape[:2], floats.shape[3]) != (1, heads, dim):
+        if not is_of_form(floats.shape, table):
+            dim, heads = table.dim, table.heads
             form = f"{dim}, columns" if floats is not given else f"columns, {dim}"
             raise Broken(
                 "malformed",

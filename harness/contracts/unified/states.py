@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
@@ -69,20 +68,23 @@ KNOWN = frozenset(STATES)
 def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
     """The states that `op` is about to run in."""
     found = model.past | model.ever
-    owners = set(op["sequences"]) if op["op"] == "forward" else {get_owner(op)}
+    is_pass = op["op"] == "forward"
+    owners = set(op["sequences"]) if is_pass else {get_owner(op)}
     ends: dict[int, int] = {}
     for part in model.parts:
         if isinstance(part, EncoderCache):
             found.add("image-cached" if part.cached else "image-not-cached")
             continue
         places = group_positions(part)
-        for owner, at in places.items():
-            ends[owner] = max(ends.get(owner, 0), max(at) + 1)
-        found |= get_held_states(part, owners, places, model)
-        found |= get_size_states(part, owners, places)
+        if is_pass:
+            for owner, at in places.items():
+                ends[owner] = max(ends.get(owner, 0), max(at) + 1)
+        add_held_states(found, part, owners, places, model)
+        if not part.memory == part.window == part.chunk == inf:
+            add_size_states(found, part, owners, places)
         if isinstance(part, RecurrentCache):
             found |= get_slot_states(part)
-    if op["op"] == "forward":
+    if is_pass:
         found |= get_pass_states(op, model, ends)
     return list(found & KNOWN)
 
@@ -98,59 +100,70 @@ Places = Mapping[int, Sequence[int]]
 
 
 def group_positions(part: CausalCache) -> Places:
-    places = defaultdict[int, list[int]](list)
+    places: dict[int, list[int]] = {}
     for _, position, owners in part.tokens:
         for owner in owners:
-            places[owner].append(position)
+            if owner in places:
+                places[owner].append(position)
+            else:
+                places[owner] = [position]
     return places
 
 
-def get_held_states(
-    part: CausalCache, owners: set[int | None], places: Places, model: UnifiedModel
-) -> set[str]:
+def add_held_states(
+    found: set[str],
+    part: CausalCache,
+    owners: set[int | None],
+    places: Places,
+    model: UnifiedModel,
+) -> None:
     """What the tokens that are held look like."""
-    found = set()
     tokens = part.tokens
-    free = part.room - len(tokens)
+    held = len(tokens)
+    free = part.room - held
     if not tokens:
         found.add("empty")
-    together = {token.sequences for token in tokens}
-    if any(owners.isdisjoint(sequences) for sequences in together):
-        found.add("idle")
-    shared = [sequences for sequences in together if len(sequences) > 1]
-    if shared:
-        found.add("shared")
-        if any(one & other and not one >= other for other in shared for one in together):
-            found.add("shared-in-part")
-    tags = [token.tag for token in tokens]
-    if any(later - tag > 1 for tag, later in pairwise(tags)):
+    elif tokens[-1].tag - tokens[0].tag >= held:  # tags rise, whatever is held
         found.add("fragmented")
+    if sum(map(len, places.values())) > held:
+        found |= get_sharing_states(part, owners)
+    elif not places.keys() <= owners:
+        found.add("idle")
     if model.written > part.room:
         found.add("wrapped")
+    if free < part.batch:
+        found.add("less-than-a-batch-free")
     if free == 0:
         found.add("full")
     if free == 1:
         found.add("one-free")
-    if free < part.batch:
-        found.add("less-than-a-batch-free")
-    for owner, at in places.items():
-        if owner not in owners:
+    for owner in owners:
+        if owner is None or owner not in places:
             continue
+        at = places[owner]
         count = len(set(at))
         if count < len(at):
             found.add("same-position-twice")
         if max(at) - min(at) >= count:
             found.add("gap")
+
+
+def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
+    """The same of tokens, some of which belong to several sequences."""
+    found = {"shared"}
+    together = {token.sequences for token in part.tokens}
+    if any(owners.isdisjoint(sequences) for sequences in together):
+        found.add("idle")
+    shared = [sequences for sequences in together if len(sequences) > 1]
+    if any(one & other and not one >= other for other in shared for one in together):
+        found.add("shared-in-part")
     return found
 
 
-def get_size_states(
-    part: CausalCache, owners: set[int | None], places: Places
-) -> set[str]:
+def add_size_states(
+    found: set[str], part: CausalCache, owners: set[int | None], places: Places
+) -> None:
     """Where the sequences stand between the boundaries of window, memory and chunk."""
-    found: set[str] = set()
-    if part.memory == part.window == part.chunk == inf:
-        return found
     for owner, at in places.items():
         low, end = min(at), max(at) + 1
         if part.memory != inf:
@@ -171,7 +184,6 @@ def get_size_states(
             found.add("inside-chunk" if end % part.chunk else "chunk-boundary")
             if end > part.chunk:
                 found.add("past-chunk")
-    return found
 
 
 def get_slot_states(part: RecurrentCache) -> set[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.backend import Array, Backend
 from harness.contracts.base import Answer, Broken, Op
@@ -15,7 +13,7 @@ from harness.contracts.recurrence import Recurrence
 from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import Place, PositionReader
-from harness.reading import Column, Promises, get_seen, split_pair, to_numpy
+from harness.reading import Column, Promises, Sight, get_sight, split_pair, to_numpy
 from harness.text import clean
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
@@ -228,37 +226,32 @@ class UnifiedSubject:
         keys, values, mask = split_triple(self.get_part(which).get(layer))
         floats = reader.check_forms((keys, values), "get")
         rows, width = self.count_rows(batch), floats[0].shape[2]
-        seen = get_seen(mask, rows, width, self.arrays, self.config["mask_dtype"])
-        self.check_padding(which, seen, len(batch), width)
-        sees: list[list[bool]] = seen[: len(batch)].tolist()
-        is_seen = sees[0] if len(sees) == 1 else list(map(any, zip(*sees, strict=True)))
-        columns = reader.read_floats(*floats, places, model.turns[which], is_seen)
+        sight = get_sight(mask, rows, width, self.arrays, self.config["mask_dtype"])
+        self.check_padding(which, sight, len(batch), width)
+        columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
         if self.is_sampled(model.first_tag):
             self.promises.keep("a", "get", (keys, values, mask))
-            self.last.append(View(which, reader, keys, values, mask, places))
-        order = sorted(
-            compress(range(width), is_seen), key=lambda at: sort_key(columns[at])
-        )
+            view = View(which, reader, keys, values, mask, sight.seen, places)
+            self.last.append(view)
+        shown = sight.rows[: len(batch)]
         answer: Answer = {
-            "visible": [[columns[at] for at in order if row[at]] for row in sees],
+            "visible": [sort_columns([columns[at] for at in row]) for row in shown],
             "columns": columns,
         }
         if self.tells_layout:
-            answer["seen"] = [[*compress(range(width), row)] for row in sees]
+            answer["seen"] = [list(row) for row in shown]
         return answer
 
     def count_rows(self, batch: Batch) -> int:
         padding: int = self.config["mask_padding"]
         return -(-len(batch) // padding) * padding
 
-    def check_padding(
-        self, which: int, seen: npt.NDArray[np.bool_], length: int, width: int
-    ) -> None:
+    def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
         """Padding rows see nothing; columns come in multiples, and are no more than a
         reserving pass announced."""
-        if len(seen) > length and seen[length:].any():
-            row = length + int(np.flatnonzero(seen[length:].any(axis=1))[0])
-            raise Broken("mask", f"row {row} belongs to padding, but sees something")
+        for row in range(length, len(sight.rows)):
+            if sight.rows[row]:
+                raise Broken("mask", f"row {row} belongs to padding, but sees something")
         padding = self.config["cache_padding"]
         if width % padding:
             raise Broken("mask", f"{width} columns are no multiple of {padding}")
@@ -371,10 +364,11 @@ class UnifiedSubject:
             self.promises.check()
             self.promises.drop("a")
         if op["op"] in WRITES:
-            for array in self.inputs:
-                if self.backend.overwrite:
-                    self.backend.overwrite(array)
+            overwrite, inputs = self.backend.overwrite, self.inputs
             self.inputs = []
+            if overwrite:
+                for array in inputs:
+                    overwrite(array)
 
     def finish(self) -> None:
         self.promises.check()
@@ -402,9 +396,13 @@ def split_triple(result: Any) -> tuple[Array, Array, Any]:
 
 
 def get_positions(model: UnifiedModel, which: int) -> Positions:
-    return {token.tag: token.position for token in get_tokens(model.parts[which])}
+    return {tag: position for tag, position, _ in get_tokens(model.parts[which])}
 
 
-def sort_key(column: Column) -> tuple[bool, Any]:
+def sort_columns(columns: list[Column]) -> list[Column]:
     """Tokens first, in the order of positions; then words."""
-    return isinstance(column, str), column
+    try:
+        columns.sort()  # there are seldom words among them
+    except TypeError:
+        columns.sort(key=lambda column: (isinstance(column, str), column))
+    return columns
