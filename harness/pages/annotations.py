@@ -61,7 +61,7 @@ def list_own_errors(outcome: OutcomeSummary) -> Iterator[tuple[str, str]]:
 def say_failure(failure: FailureView) -> str:
     """What differs, and below it the line that runs it again."""
     step = "" if failure.step is None else f"step {failure.step}: "
-    return f"{step}{failure.message}\n{failure.saved.replay}"
+    return f"{step}{failure.message}\n{failure.replay}"
 
 
 def write_command(level: str, title: str, message: str) -> str:
