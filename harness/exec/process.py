@@ -102,6 +102,8 @@ class Process:
         the driver is gone, or when it says too much."""
         left = deadline - time.monotonic()
         ready = self.poll.poll(left * 1000) if left > 0 else ()
+        if not ready and self.popen.poll() is not None:
+            raise self.describe_end("ended")  # a child of its own still has its output
         if not ready:
             half = f"; it has written half a line: {self.show()}" if self.buffer else ""
             limit = f"within {self.seconds:g} s"

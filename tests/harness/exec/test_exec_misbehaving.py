@@ -16,6 +16,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.exec.limits import Limits
+from harness.exec.process import Misbehaved, Process
 from harness.program import Program, load_programs
 from harness.registry import Unavailable, hash_code, load
 from harness.run import Divergence, run
@@ -199,6 +200,28 @@ def test_the_code_of_a_driver_is_what_its_command_names(tmp_path: Path) -> None:
     assert hash_code(name) == before
     script.write_text("2")
     assert hash_code(name) != before
+
+
+def exchange(command: str, request: bytes = b"{}\n") -> str:
+    """What is said of a shell that is asked something."""
+    process = Process(["sh", "-c", command], line_bytes=1 << 20)
+    try:
+        with bounded(), pytest.raises(Misbehaved) as caught:
+            process.exchange(request, 1, 1.0, "'it'")
+    finally:
+        process.stop()
+    return str(caught.value)
+
+
+def test_a_driver_that_does_not_read() -> None:
+    """What it is to read is more than a pipe holds."""
+    words = exchange("exec sleep 600", b"x" * (1 << 20))
+    assert words == "did not read 'it' within 1 s"
+
+
+def test_a_driver_that_has_ended_though_its_child_has_not() -> None:
+    words = exchange("sleep 5 & exit 3")
+    assert words == "ended with exit status 3 at 'it'"
 
 
 # --- the whole way ----------------------------------------------------------------------
