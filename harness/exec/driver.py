@@ -142,8 +142,8 @@ class Driver:
                 raise Malformed(f"its message is {say(message)}, not text")
         except Malformed as malformed:
             self.answer_is_wrong(operation, malformed, number)
-        if error == "not-written":
-            message = f"'{operation}' of the driver"
+        if error == "missing":
+            message = operation
         raise ERRORS[error](clean(message))
 
     # --- misbehaviour -------------------------------------------------------------------

@@ -36,7 +36,6 @@ REFUSALS: Mapping[str, type[Exception]] = {
 ERRORS: Mapping[str, type[Exception]] = {
     **REFUSALS,
     "usage": ValueError,
-    "not-written": NotImplementedError,
     "missing": NotImplementedError,
     "failed": Failed,
 }

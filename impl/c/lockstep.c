@@ -1050,7 +1050,7 @@ static void run_operation(const char *name, const struct value *message) {
             OPERATIONS[place].run(cache, message);
             return;
         }
-    refuse("not-written", "this cache has no operation %s", name);
+    refuse("missing", "this cache has no operation %s", name);
 }
 
 static void run_message(char *line) {

@@ -222,7 +222,7 @@ UPDATES: Mapping[str, Callable[[Answer], None]] = {
     "twice": answers_twice,
     "unknown-error": change(error="oops", message="?"),
     "fails": change(error="failed", message="no such tensor"),
-    "unwritten": change(error="not-written", message="later"),
+    "unwritten": change(error="missing", message="later"),
     "slow": is_slow,
     "talkative": has_too_much_to_say,
 }

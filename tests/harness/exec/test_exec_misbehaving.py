@@ -84,7 +84,7 @@ BLAMED = [
     ("wrong-order", "malformed", "its id is 5, not 6"),
     ("unknown-error", "malformed", 'its error is "oops", not one of cache-full'),
     ("fails", "error", "raised Failed: no such tensor"),
-    ("unwritten", "missing", "'update' of the driver is not written yet"),
+    ("unwritten", "missing", "update is not written yet"),
 ]
 
 
