@@ -16,7 +16,6 @@ from harness.run import Divergence
 from harness.surroundings import compare_surroundings, get_surroundings
 from harness.text import clean
 
-
 MOST_SNIPPET = 20_000
 """Letters of a snippet that is shown."""
 
