@@ -41,7 +41,7 @@ from harness.options import (
 )
 from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
-from harness.program import load_programs, parse_program
+from harness.program import parse_program
 from harness.progress import Progress, draw_progress, get_status
 from harness.registry import get_target, list_names
 from harness.replay_command import (
@@ -53,6 +53,7 @@ from harness.replay_command import (
 )
 from harness.report import to_json, write_outcome
 from harness.run import Divergence, trace
+from harness.saved import load_saved
 from harness.show_command import report, show
 from harness.snippet_command import snippet
 from harness.surroundings import get_surroundings
@@ -210,7 +211,7 @@ def trace_command(file: Path) -> int:
 
     One line for each program of a .jsonl file.
     """
-    for program in load_programs(file):
+    for program in load_saved(file):
         answer = {
             "format": "lockstep-trace/1",
             "program": program.to_json(),

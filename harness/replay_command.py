@@ -20,10 +20,10 @@ from harness.options import (
     strict_option,
 )
 from harness.pool import Event, Pool
-from harness.program import Program, load_programs
+from harness.program import Program
 from harness.registry import get_target, list_names
 from harness.run import Divergence
-from harness.saved import iterate_saved
+from harness.saved import iterate_saved, load_saved
 from harness.surroundings import compare_surroundings, get_surroundings
 
 EXAMPLES = """\b
@@ -52,9 +52,10 @@ def replay(
 ) -> int:
     """Runs saved programs again: FIXED, FAILED or ERROR for each.
 
-    PATH is a program file, a folder or a zip of them. Without --backend, the registered
-    backend that a file names. What does not fail any more comes with what differs from
-    where it was found.
+    PATH is a program file, a folder or a zip of them, or a file in a zip: its name stands
+    behind that of the zip, as in artifact.zip!folder/name.json. Without --backend, the
+    registered backend that a file names. What does not fail any more comes with what
+    differs from where it was found.
     """
     for name in backends:
         get_target(name)
@@ -94,8 +95,8 @@ def get_own_backend(path: Path, program: Program) -> str:
 
 
 def get_single(file: Path) -> Program:
-    """The program in a file that has one."""
-    programs = load_programs(file)
+    """The program in a file that has one, which may be in a zip."""
+    programs = load_saved(file)
     if len(programs) != 1:
         raise UsageError(f"{file}: holds {len(programs)} programs; give one")
     return programs[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from os.path import isdir  # of a name that is too long, too
+from os.path import isdir, lexists  # of a name that is too long, too
 from pathlib import Path, PurePath
 
 from harness.artifact import list_members
@@ -33,11 +33,22 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageErro
                 yield file, program
 
 
+def load_saved(path: Path) -> list[Program]:
+    """The programs in a file, in a folder, in a zip, or in one file of a zip. Raises
+    UsageError for the first that is none."""
+    programs = []
+    for _, program in iterate_saved([path]):
+        if isinstance(program, UsageError):
+            raise program
+        programs.append(program)
+    return programs
+
+
 def list_files(path: Path) -> list[tuple[Path, Read]]:
     """The program files at a path, each with how it is read, in the order of names; one
     that was recorded as running, but holds nothing, does not count."""
     if not is_several(path):
-        return [(path, make_reader(path))]
+        return [(path, find_member(path) or make_reader(path))]
     files = dict(list_all_files(path))
     programs = sorted(file for file in files if is_program(file, files[file]))
     if not programs:
@@ -49,6 +60,18 @@ def list_files(path: Path) -> list[tuple[Path, Read]]:
 def is_several(path: Path) -> bool:
     """Whether there are files in it: a folder or a zip."""
     return isdir(path) or path.name.endswith(".zip")
+
+
+def find_member(path: Path) -> Read | None:
+    """How the file ``artifact.zip!folder/name.json`` is read, in the zip; None for a path
+    that is not of this form, or is there itself."""
+    archive, mark, name = str(path).partition(".zip!")
+    if not mark or lexists(path):
+        return None
+    members = dict(list_members(Path(f"{archive}.zip")))
+    if name not in members:
+        raise UsageError(f"{path}: there is no such file in the zip")
+    return members[name]
 
 
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:

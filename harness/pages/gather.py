@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.document import decode, parse_json, read_text
+from harness.document import decode, parse_json
 from harness.errors import UsageError
 from harness.pages.outcomes import OutcomeSummary, is_outcome, read_outcome
 from harness.program import Program, parse_program
-from harness.saved import is_several, iterate_saved, list_outcomes
+from harness.saved import is_several, iterate_saved, list_files, list_outcomes
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def read_document(path: Path) -> Any:
     """The JSON in a file that may be an outcome; None for what holds programs only."""
     if path.suffix != ".json":
         return None
-    return parse_json(read_text(path), str(path))
+    ((file, read),) = list_files(path)
+    return parse_json(decode(read(), str(file)), str(file))
 
 
 def add_outcome(document: Any, where: str, material: Material) -> None:

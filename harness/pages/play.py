@@ -16,6 +16,9 @@ from harness.run import Divergence
 from harness.surroundings import compare_surroundings, get_surroundings
 from harness.text import clean
 
+MOST_SNIPPET = 20_000
+"""Letters of a snippet that is shown."""
+
 
 @dataclass(frozen=True)
 class Played:
@@ -81,7 +84,9 @@ class Stage:
         event = self.pool.call(
             {"do": "snippet", "backend": played.backend, "program": seen}
         )
-        return str(event["snippet"]) if event["event"] == "done" else None
+        text = event.get("snippet")
+        is_short = isinstance(text, str) and len(text) <= MOST_SNIPPET
+        return text if is_short else None
 
     def play_reference(
         self, saved: Saved, notes: Sequence[str], limits: Limits

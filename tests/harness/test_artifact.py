@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.document import MAX_BYTES
 from harness.errors import UsageError
 from harness.program import Program
-from harness.saved import iterate_saved
+from harness.saved import iterate_saved, load_saved
 
 ROOT = Path(__file__).parents[2]
 TEXT = json.dumps(
@@ -178,6 +178,33 @@ def test_what_the_directory_of_a_zip_claims(
     path.write_bytes(buffer.getvalue())
     # Some Pythons find overlaps themselves, when a member is read.
     assert words in get_refusal(path)
+
+
+def test_a_file_in_a_zip_has_a_name(tmp_path: Path) -> None:
+    path = pack(
+        tmp_path / "a.zip", ("x/one.json", TEXT), ("x/two.jsonl", f"{TEXT}\n" * 2)
+    )
+    ((name, _),) = iterate_saved([Path(f"{path}!x/one.json")])
+    assert str(name) == f"{path}!x/one.json"
+    assert len(load_saved(Path(f"{path}!x/two.jsonl"))) == 2
+    for name in ("x/three.json", "x", "", "../a.zip", "/etc/passwd"):
+        refusal = get_refusal(Path(f"{path}!{name}"))
+        assert "there is no such file in the zip" in refusal
+    assert "no such file" in get_refusal(tmp_path / "b.zip!p.json")
+
+
+def test_a_file_that_is_called_like_one_in_a_zip(tmp_path: Path) -> None:
+    (tmp_path / "b.zip!p.json").write_text(TEXT)
+    assert list_names(tmp_path / "b.zip!p.json") == ["b.zip!p.json"]
+
+
+def test_one_file_of_a_zip_for_commands_that_take_one(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.zip", ("x/one.json", TEXT), ("x/two.json", TEXT))
+    one = CliRunner().invoke(main, ["trace", f"{path}!x/one.json"])
+    assert (one.exit_code, json.loads(one.stdout)["expected"][0]["offset"]) == (0, 2)
+    both = CliRunner().invoke(main, ["snippet", str(path), "--backend", "torch-cpu"])
+    assert (both.exit_code, both.stdout) == (2, "")
+    assert "a.zip: holds 2 programs; give one" in both.stderr
 
 
 def test_replay_names_each_file_of_a_zip(

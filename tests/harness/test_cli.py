@@ -103,7 +103,7 @@ def program(tmp_path: Path) -> Path:
         ("replay bad.json", "bad.json: is not JSON: "),
         ("trace", "Missing argument 'FILE'"),
         ("trace nothing.json", "nothing.json: there is no such file"),
-        ("trace empty", "empty: is a folder, not a program file"),
+        ("trace empty", "empty: no program file (.json, .jsonl) in this folder"),
         ("trace bad.json", "bad.json: is not JSON: "),
         ("shrink nothing.json", "nothing.json: there is no such file"),
         ("shrink p.json", "p.json: names no registered backend"),
