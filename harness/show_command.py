@@ -18,7 +18,7 @@ from harness.pages.html import render_html
 from harness.pages.markdown import render_markdown
 from harness.pages.play import Stage
 from harness.pages.save import save_page
-from harness.pages.terminal import Painter, get_limits
+from harness.pages.terminal import Painter, get_bounds
 from harness.pages.view import ReportView, make_failure, make_report
 from harness.pool import Pool
 from harness.registry import get_target
@@ -78,7 +78,7 @@ def show(
     painter = Painter(console)
     with Pool(1, failures / RUNNING, step_time) as pool:
         stage = Stage(pool, [backend] if backend else [])
-        view = make_failure(1, saved, stage, get_limits(console.width))
+        view = make_failure(1, saved, stage, get_bounds(console.width))
     painter.show(view, number)
     return 0
 

@@ -21,7 +21,7 @@ from harness.compare import (
 )
 from harness.contracts.base import Answer, Held
 from harness.pages.grid import Known, Sights, choose, draw_grid
-from harness.pages.picture import Chip, Fact, Grid, Limits, Part, Step
+from harness.pages.picture import Bounds, Chip, Fact, Grid, Part, Step
 from harness.text import clean
 
 MOST_WORDS = 160
@@ -43,7 +43,7 @@ def draw_step(
     held: Sequence[Held],
     known: Known,
     describe: Callable[[int], str],
-    limits: Limits,
+    bounds: Bounds,
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
     `Contract.list_held`. describe: a row in words."""
@@ -52,12 +52,12 @@ def draw_step(
     grids: dict[int, list[Grid]] = {}
     for number, title, sights in found.sights:
         grids.setdefault(number, []).append(
-            draw_grid(title, sights, known.within(held[number][1]), limits)
+            draw_grid(title, sights, known.within(held[number][1]), bounds)
         )
     wrong = [number for number, some in grids.items() if any(g.wrong for g in some)]
-    order = choose(range(len(held)), wrong or [0], limits.parts)
+    order = choose(range(len(held)), wrong or [0], bounds.parts)
     parts = [
-        draw_part(*held[number], grids.get(number, []), known, limits) for number in order
+        draw_part(*held[number], grids.get(number, []), known, bounds) for number in order
     ]
     left_out = len(held) - len(parts)
     return replace(
@@ -66,10 +66,10 @@ def draw_step(
 
 
 def draw_part(
-    title: str, places: Sequence[Any], grids: Sequence[Grid], known: Known, limits: Limits
+    title: str, places: Sequence[Any], grids: Sequence[Grid], known: Known, bounds: Bounds
 ) -> Part:
     """The last of its tokens: the latest are those that a step is about."""
-    shown = places[-limits.columns :]
+    shown = places[-bounds.columns :]
     chips = [make_held_chip(place, known) for place in shown]
     return Part(title, tuple(chips), len(places) - len(shown), tuple(grids))
 

@@ -15,9 +15,9 @@ from harness.pages.picture import (
     MISSING,
     SEEN,
     WRONG,
+    Bounds,
     Chip,
     Grid,
-    Limits,
     Row,
 )
 
@@ -115,11 +115,11 @@ class Sights:
         return max(len(self.wanted), len(self.got or ()))
 
 
-def draw_grid(title: str, sights: Sights, known: Known, limits: Limits) -> Grid:
-    """The grid, with no more rows and columns than `limits` allow: first what differs."""
+def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
+    """The grid, with no more rows and columns than `bounds` allow: first what differs."""
     wrong = sights.list_wrong()
     total = sights.count_rows()
-    rows = choose(range(total), wrong, limits.rows)
+    rows = choose(range(total), wrong, bounds.rows)
     columns, seen = get_columns(sights, rows)
     absent = list_absent(sights, columns, rows)
     every = [*columns, *absent]
@@ -130,7 +130,7 @@ def draw_grid(title: str, sights: Sights, known: Known, limits: Limits) -> Grid:
     marked = sorted(
         {at for row in squares.values() for at, one in enumerate(row) if one in WRONG}
     )
-    shown = choose(range(len(every)), marked, limits.columns)
+    shown = choose(range(len(every)), marked, bounds.columns)
     chips = [
         known.make_chip(token, "absent" if at >= len(columns) else "")
         for at, token in enumerate(every)

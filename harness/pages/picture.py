@@ -18,7 +18,7 @@ WRONG = frozenset({MISSING, EXTRA})
 
 
 @dataclass(frozen=True)
-class Limits:
+class Bounds:
     """How much is drawn.
 
     first, last: steps at the beginning of a program and at its end. rows, columns: of one

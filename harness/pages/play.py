@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from harness.campaign import get_crash
 from harness.pages.gather import Saved
-from harness.pages.picture import Limits, Step, read_step
+from harness.pages.picture import Bounds, Step, read_step
 from harness.pool import Event, Pool
 from harness.program import Program
 from harness.registry import list_names
@@ -53,23 +53,23 @@ class Stage:
             return self.given[0]
         return saved.backend if saved.backend in self.registered else None
 
-    def play(self, saved: Saved, limits: Limits) -> Played:
+    def play(self, saved: Saved, bounds: Bounds) -> Played:
         """Both sides of the program, or the reference alone."""
         backend = self.choose_backend(saved)
         if backend is None:
             named = f"{clean(saved.backend)} is" if saved.backend else "it names"
             why = f"{named} no registered backend; --backend gives one"
             return self.play_reference(
-                saved, [f"Only the reference is shown: {why}."], limits
+                saved, [f"Only the reference is shown: {why}."], bounds
             )
-        event = self.record(backend, saved.program, None, limits, saved.signature)
+        event = self.record(backend, saved.program, None, bounds, saved.signature)
         if event["event"] == "done":
             played = read_played(event, backend, saved)
             return replace(played, snippet=self.write_snippet(saved.program, played))
         if event["event"] in ("crash", "hang") and event["running"]:
-            return self.play_crash(event, backend, limits)
+            return self.play_crash(event, backend, bounds)
         words = f"Only the reference is shown: {backend} cannot run here: {event['why']}"
-        return self.play_reference(saved, [clean(words)], limits)
+        return self.play_reference(saved, [clean(words)], bounds)
 
     def write_snippet(self, program: Program, played: Played) -> str | None:
         """The failure that was seen as a script; None if there is none."""
@@ -89,25 +89,25 @@ class Stage:
         return text if is_short else None
 
     def play_reference(
-        self, saved: Saved, notes: Sequence[str], limits: Limits
+        self, saved: Saved, notes: Sequence[str], bounds: Bounds
     ) -> Played:
         """Its side, as far as the file says that the program went."""
         program = saved.program
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
-        event = self.record(NAME, program, 0, limits)
+        event = self.record(NAME, program, 0, bounds)
         if event["event"] != "done":
             more = f"The reference did not come to an end: {clean(event['why'])}"
             return Played("recorded", (), [*notes, more])
         return Played("recorded", read_steps(event), notes)
 
-    def play_crash(self, event: Event, backend: str, limits: Limits) -> Played:
+    def play_crash(self, event: Event, backend: str, bounds: Bounds) -> Played:
         """Both sides up to the step at which the backend ended or stood still."""
         program, divergence = get_crash(event)
         program = replace(program, ops=program.ops[: divergence.step + 1])
-        again = self.record(backend, program, divergence.step, limits)
+        again = self.record(backend, program, divergence.step, bounds)
         if again["event"] != "done":
-            again = self.record(NAME, program, 0, limits)
+            again = self.record(NAME, program, 0, bounds)
         steps = read_steps(again) if again["event"] == "done" else []
         return Played(event["event"], steps, (), divergence, (), backend)
 
@@ -116,7 +116,7 @@ class Stage:
         backend: str,
         program: Program,
         until: int | None,
-        limits: Limits,
+        bounds: Bounds,
         wanted: str | None = None,
     ) -> Event:
         return self.pool.call(
@@ -126,7 +126,7 @@ class Stage:
                 "program": program.to_json(),
                 "until": until,
                 "wanted": wanted,
-                "limits": asdict(limits),
+                "bounds": asdict(bounds),
             }
         )
 

@@ -13,7 +13,7 @@ from harness.backend import Backend
 from harness.contracts.base import Answer, Held, Op
 from harness.pages.drawing import draw_step
 from harness.pages.grid import Known
-from harness.pages.picture import Limits, Step
+from harness.pages.picture import Bounds, Step
 from harness.program import Program, parse_program
 from harness.registry import Unavailable
 from harness.relations.reference import REFERENCE
@@ -53,11 +53,11 @@ class Recorder(Run):
         backend: Backend,
         every: bool,
         until: int,
-        limits: Limits,
+        bounds: Bounds,
         worker: Worker,
     ) -> None:
         super().__init__(program, backend, every, on_step=self.begin_step)
-        self.until, self.limits, self.worker = until, limits, worker
+        self.until, self.bounds, self.worker = until, bounds, worker
         self.kept: list[Kept] = []
         self.now = Kept(0, {})
         self.born: dict[int, int] = {}
@@ -96,8 +96,8 @@ class Recorder(Run):
             self.kept.append(self.now)
 
     def is_kept(self, step: int) -> bool:
-        limits = self.limits
-        return step < limits.first or step >= len(self.program.ops) - limits.last
+        bounds = self.bounds
+        return step < bounds.first or step >= len(self.program.ops) - bounds.last
 
     def is_skipped(self, op: Op) -> bool:
         self.now.skipped = self.rules.operations[op["op"]].illegal(op, self.model)
@@ -121,8 +121,8 @@ class Recorder(Run):
 
     def draw(self) -> list[Step]:
         """The steps that were kept, in order; with pictures from the last one backwards,
-        as far as the limits go."""
-        divergence, left = self.result.divergence, self.limits.squares
+        as far as the bounds go."""
+        divergence, left = self.result.divergence, self.bounds.squares
         drawn: list[Step] = []
         for kept in reversed(self.kept):
             is_last = divergence is not None and kept.number == divergence.step
@@ -147,7 +147,7 @@ class Recorder(Run):
             kept.held,
             Known({}, get_places(kept.held), self.born),
             lambda row: operation.describe_row(kept.op, row),
-            self.limits,
+            self.bounds,
         )
 
 
@@ -159,23 +159,23 @@ def get_places(held: Sequence[Held]) -> dict[int, Any]:
 def record(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """Both sides of a program, step by step, up to its first divergence.
 
-    task: "program", "limits" (fields of `Limits`), "until": the steps in which the
+    task: "program", "bounds" (fields of `Bounds`), "until": the steps in which the
     backend takes part, null for all; "wanted": the signature that is looked for. With the
     backend `reference` there is only its side.
     """
     program = parse_program(task["program"], "program")
-    limits = Limits(**task["limits"])
+    bounds = Bounds(**task["bounds"])
     until = len(program.ops) if task["until"] is None else task["until"]
     if backend is REFERENCE:
         until = 0
     elif why := why_unsupported(program, backend):
         raise Unavailable(why)
-    recorder = run_both(worker, program, backend, until, limits, task["wanted"])
+    recorder = run_both(worker, program, backend, until, bounds, task["wanted"])
     divergence = recorder.result.divergence
     if divergence is not None and divergence.step + 1 < len(program.ops):
         # The steps that lead there are the last ones of a program that ends there.
         program = replace(program, ops=program.ops[: divergence.step + 1])
-        recorder = run_both(worker, program, backend, until, limits, task["wanted"])
+        recorder = run_both(worker, program, backend, until, bounds, task["wanted"])
         divergence = recorder.result.divergence
     if backend is REFERENCE and task["until"] is None:
         divergence = worker.run_both(program, backend).divergence
@@ -193,7 +193,7 @@ def run_both(
     program: Program,
     backend: Backend,
     until: int,
-    limits: Limits,
+    bounds: Bounds,
     wanted: str | None,
 ) -> Recorder:
     """With every check at every step and with the costly ones at some, as a program is
@@ -201,7 +201,7 @@ def run_both(
     that fails as `wanted` says, if one does; or else the first that fails."""
     recorders = []
     for every in (True, False):
-        recorder = Recorder(program, backend, every, until, limits, worker)
+        recorder = Recorder(program, backend, every, until, bounds, worker)
         divergence = recorder.run().divergence
         if divergence and divergence.get_signature(program) == wanted:
             return recorder

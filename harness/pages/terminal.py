@@ -14,9 +14,9 @@ from harness.pages.picture import (
     HIDDEN,
     MISSING,
     SEEN,
+    Bounds,
     Chip,
     Grid,
-    Limits,
     Part,
     Step,
 )
@@ -59,9 +59,9 @@ def choose_signs(encoding: str) -> Signs:
     return SIGNS
 
 
-def get_limits(width: int) -> Limits:
+def get_bounds(width: int) -> Bounds:
     """What fits on lines of so many letters: a square takes four."""
-    return Limits(first=8, last=32, rows=24, columns=max(4, (width - LABEL) // 4))
+    return Bounds(first=8, last=32, rows=24, columns=max(4, (width - LABEL) // 4))
 
 
 class Painter:

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.failures import get_replay_line
 from harness.pages.gather import Material, Saved
 from harness.pages.outcomes import OutcomeSummary, PairSummary
-from harness.pages.picture import Limits, Step
+from harness.pages.picture import Bounds, Step
 from harness.pages.play import Played, Stage
 from harness.story import describe_config
 from harness.text import clean
@@ -137,13 +137,13 @@ class ReportView:
 
 
 def make_report(
-    material: Material, stage: Stage | None, limits: Limits | None = None
+    material: Material, stage: Stage | None, bounds: Bounds | None = None
 ) -> ReportView:
     """stage: where programs are played again; None to show what was recorded."""
     listed = material.saved[:MOST_LISTED]
     failures = [
         make_failure(
-            number, saved, stage if number <= MOST_PLAYED else None, limits or Limits()
+            number, saved, stage if number <= MOST_PLAYED else None, bounds or Bounds()
         )
         for number, saved in enumerate(listed, 1)
     ]
@@ -152,7 +152,7 @@ def make_report(
 
 
 def make_failure(
-    number: int, saved: Saved, stage: Stage | None, limits: Limits
+    number: int, saved: Saved, stage: Stage | None, bounds: Bounds
 ) -> FailureView:
     """The view of one failure."""
     recorded = FailureView(
@@ -165,7 +165,7 @@ def make_failure(
     )
     if stage is None:
         return recorded
-    return add_played(recorded, stage.play(saved, limits))
+    return add_played(recorded, stage.play(saved, bounds))
 
 
 def add_played(view: FailureView, played: Played) -> FailureView:

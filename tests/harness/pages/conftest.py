@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from harness.pages.picture import Limits, Step, read_step
+from harness.pages.picture import Bounds, Step, read_step
 from harness.pages.play import Stage
 from harness.pages.recorder import record
 from harness.pool import Pool
 from harness.program import Program, parse_program
 from harness.record import Record
-from harness.registry import load
+from harness.registry import LIMITS, load
 from harness.run import Divergence
 from harness.worker import Worker
 
@@ -41,7 +41,7 @@ class Here:
 
     def __init__(self, record: Record) -> None:
         self.events: list[dict[str, Any]] = []
-        self.worker = Worker(record, self.events.append)
+        self.worker = Worker(record, self.events.append, LIMITS)
 
     def call(self, task: dict[str, Any]) -> dict[str, Any]:
         self.worker.do(json.loads(json.dumps(task)))
@@ -72,14 +72,14 @@ def play(
         program: Program,
         backend: str,
         until: int | None = None,
-        limits: Limits | None = None,
+        bounds: Bounds | None = None,
         wanted: str | None = None,
     ) -> Recorded:
-        worker = Worker(written, lambda event: None)
+        worker = Worker(written, lambda event: None, LIMITS)
         worker.asked = backend
         task = {
             "program": program.to_json(),
-            "limits": asdict(limits or Limits()),
+            "bounds": asdict(bounds or Bounds()),
             "until": until,
             "wanted": wanted,
         }

@@ -235,7 +235,9 @@ def test_contrast_is_enough(browser: Browser, page: Path) -> None:
         )
         low = browser.evaluate(CONTRAST)
         assert low == [], theme
-        browser.evaluate("document.querySelector('h1').style.color = '#8888'")
+        browser.evaluate(
+            "document.querySelector('h1').style.color = 'light-dark(#999, #555)'"
+        )
         assert len(browser.evaluate(CONTRAST)) == 1  # it would be seen
 
 

@@ -13,9 +13,9 @@ from harness.compare import subtract
 from harness.contracts.base import Place
 from harness.pages import grid
 from harness.pages.grid import Known, Sights, draw_grid
-from harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN, Grid, Limits
+from harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN, Bounds, Grid
 
-WIDE = Limits(rows=100, columns=100)
+WIDE = Bounds(rows=100, columns=100)
 KNOWN = Known({}, {}, {})
 
 
@@ -156,7 +156,7 @@ def test_what_is_left_out_is_said_and_what_differs_stays() -> None:
     seen = [list(range(row + 1)) for row in range(length)]
     wanted = [list(row) for row in seen]
     seen[500] = seen[500][:300] + seen[500][301:]
-    picture = draw_grid("", see(wanted, columns, seen), KNOWN, Limits(rows=8, columns=10))
+    picture = draw_grid("", see(wanted, columns, seen), KNOWN, Bounds(rows=8, columns=10))
     assert (len(picture.rows), picture.wrong) == (8, 1)
     assert (picture.rows_left_out, picture.columns_left_out) == (892, 890)
     assert picture.left_out == "left out: 892 rows and 890 columns"
@@ -169,7 +169,7 @@ def test_what_is_left_out_is_said_and_what_differs_stays() -> None:
 
 def test_more_rows_than_fit_are_counted() -> None:
     sights = see([[0]] * 50, [0], [[]] * 50)
-    picture = draw_grid("", sights, KNOWN, Limits(rows=4, columns=4))
+    picture = draw_grid("", sights, KNOWN, Bounds(rows=4, columns=4))
     assert picture.left_out == "left out: 46 rows; 50 rows differ in all"
     assert [row.squares for row in picture.rows] == ["m"] * 4
 

@@ -14,7 +14,7 @@ from harness.pages import html
 from harness.pages.gather import Material, Saved, add_outcome, gather, read_saved
 from harness.pages.html import render_html
 from harness.pages.outcomes import read_outcome
-from harness.pages.picture import WRONG, Grid, Limits
+from harness.pages.picture import WRONG, Bounds, Grid
 from harness.pages.play import Stage
 from harness.pages.view import MOST_PLAYED, FailureView, ReportView, make_report
 from harness.program import Program, parse_program
@@ -23,6 +23,8 @@ from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
 
 Start = Callable[..., Stage]
+
+LEDGER = Path(__file__).parents[3] / "impl" / "peers" / "ledger"
 
 HOSTILE = (
     "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}"
@@ -257,6 +259,19 @@ def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
     assert not article.find("td", "m") and not article.find("td", "x")
 
 
+def test_a_failure_of_a_released_cache_comes_with_a_snippet(stage: Start) -> None:
+    """The one in the README."""
+    pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+    entry = LEDGER / "mlx-lm-rotating-keep-mask.json"
+    page = check(render_html(make_report(gather([entry]), stage("mlx-lm"))))
+    (article,) = page.root.find("article", "diverges")
+    assert [row.text for row in article.find("tr", "wrong")] == ["row 2−+■"]
+    replay, snippet, _ = (code.text for code in article.find("code"))
+    assert replay == f"lockstep replay {entry} --backend mlx-lm"
+    assert "RotatingKVCache" in snippet
+    compile(snippet, "snippet", "exec")
+
+
 def test_a_failure_that_is_fixed_says_so(stage: Start) -> None:
     program = make_program("layer", [update(1)], **PLAIN)
     saved = save(program, f"{MISBEHAVING}:correct", what="mask", step=0, message="wrong")
@@ -280,8 +295,8 @@ def test_large_programs_do_not_blow_the_page_up(stage: Start) -> None:
         Material(saved=[save(make_large(0), step=9_950)]), stage()
     ).failures
     grids = list(list_grids([view]))
-    assert grids and max(len(grid.rows) for grid in grids) <= Limits().rows
-    assert len(view.steps) == Limits().first + Limits().last
+    assert grids and max(len(grid.rows) for grid in grids) <= Bounds().rows
+    assert len(view.steps) == Bounds().first + Bounds().last
     views = [FailureView(**{**vars(view), "number": number}) for number in range(1, 21)]
     text = render_html(ReportView([], views, []))
     assert len(text.encode()) < 2_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from harness.fronts import FRONTS
 from harness.fronts.draw import Drawer
-from harness.pages.picture import EXTRA, MISSING, Limits, Step
+from harness.pages.picture import EXTRA, MISSING, Bounds, Step
 from harness.program import Program
 from harness.registry import load
 from harness.run import Divergence
@@ -124,12 +124,12 @@ def test_a_backend_that_agrees_has_no_mark(
     FRONTS["plain"](
         4, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
     )
-    limits = Limits(squares=1 << 30)
+    bounds = Bounds(squares=1 << 30)
     for program in programs:
-        steps, divergence = play(program, backend, limits=limits)
+        steps, divergence = play(program, backend, bounds=bounds)
         assert divergence is None
         assert not any(step.is_wrong for step in steps)
-        alone, _ = play(program, "reference", limits=limits)
+        alone, _ = play(program, "reference", bounds=bounds)
         for ours, both in zip(alone, steps, strict=True):
             assert (ours.words, ours.skipped) == (both.words, both.skipped)
             assert [part.held for part in ours.parts] == [
@@ -177,9 +177,9 @@ def test_a_skipped_operation_says_why(play: Play) -> None:
 
 def test_long_programs_are_left_out_in_the_middle(play: Play) -> None:
     ops = [update(1), {"op": "size"}] * 200
-    limits = Limits(first=2, last=5, squares=30)
+    bounds = Bounds(first=2, last=5, squares=30)
     program = make_program("layer", [*ops, {"op": "trim", "count": 1}], **PLAIN)
-    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", limits=limits)
+    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", bounds=bounds)
     assert divergence is not None and divergence.step == 400
     assert [step.number for step in steps] == [0, 1, 396, 397, 398, 399, 400]
     assert [step.is_drawn for step in steps][-1]
@@ -192,8 +192,8 @@ def test_steps_behind_the_divergence_do_not_count(play: Play) -> None:
     """The last steps are those before it, not those of the program."""
     ops = [*[update(1)] * 20, {"op": "trim", "count": 1}, *[update(1)] * 50]
     program = make_program("layer", ops, **PLAIN)
-    limits = Limits(first=1, last=3)
-    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", limits=limits)
+    bounds = Bounds(first=1, last=3)
+    steps, divergence = play(program, f"{MISBEHAVING}:answers_in_numpy", bounds=bounds)
     assert divergence is not None and divergence.step == 20
     assert [step.number for step in steps] == [0, 18, 19, 20]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.pages import terminal
 from harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
 from harness.pages.play import Stage
-from harness.pages.terminal import Painter, get_limits
+from harness.pages.terminal import Painter, get_bounds
 from harness.pages.view import make_failure
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
 from tests.harness.pages.test_page_html import HOSTILE, save
@@ -30,7 +30,7 @@ def show(
     content = BytesIO()
     file = TextIOWrapper(content, encoding, errors="strict", newline="\n")
     console = Console(file=file, width=width, highlight=False, **options)
-    view = make_failure(1, saved, stage, get_limits(width))
+    view = make_failure(1, saved, stage, get_bounds(width))
     Painter(console).show(view, number)
     file.flush()
     return content.getvalue().decode(encoding)

@@ -87,18 +87,21 @@ def test_a_page_of_a_folder(run_workers: Run, tmp_path: Path, failures: Path) ->
     assert after.keys() - before.keys() == {"page", "page/report.html"}
 
 
+@pytest.mark.parametrize("name", ["trap:make", "exec:touch sprung", "exec:./trap"])
 def test_what_a_file_names_is_not_imported(
-    run: Run, tmp_path: Path, failures: Path
+    run: Run, tmp_path: Path, failures: Path, name: str
 ) -> None:
-    """Only what the user names, or what is registered."""
+    """Nor executed: only what the user names, or what is registered."""
     (tmp_path / "trap.py").write_text("open('sprung', 'w')")
+    (tmp_path / "trap").write_text("#!/bin/sh\ntouch sprung\n")
+    (tmp_path / "trap").chmod(0o755)
     path = failures / "layer-kv-trim-result" / "f.json"
-    path.write_text(json.dumps({**TRIM.to_json(), "meta": {"backend": "trap:make"}}))
+    path.write_text(json.dumps({**TRIM.to_json(), "meta": {"backend": name}}))
     for command in (["report", "-o", "page"], ["show", path]):
         assert run(*command).exit_code == 0
     assert not (tmp_path / "sprung").exists()
     text = (tmp_path / "page" / "report.html").read_text()
-    assert "trap:make is no registered backend" in check(text).root.text
+    assert f"{name} is no registered backend" in check(text).root.text
 
 
 def test_a_page_again_is_the_same(run: Run, tmp_path: Path, failures: Path) -> None:
