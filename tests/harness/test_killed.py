@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ STILL = "tests.harness.misbehaving:stands_still"
 SLOW = "tests.harness.misbehaving:wrong_and_slow"
 HANGS = "tests.harness.misbehaving:hangs"
 CORRECT = "tests.harness.misbehaving:correct"
+
+ROOT = Path(__file__).parents[2]
 
 Begin = Callable[..., subprocess.Popen[str]]
 
@@ -173,6 +176,32 @@ def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
     assert "layer-kv-update-hang" in words
     (path,) = (tmp_path / "f").rglob("layer-*/*.json")
     assert load_programs(path)[0].meta["signature"] == "layer-kv-update-hang"
+
+
+BEGUN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from harness.__main__ import main
+print("begun", flush=True)
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported() -> None:
+    """Which takes a second: no traceback then."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGUN, "doctor"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=20)
+    assert (process.returncode, words) == (130, "lockstep: stopped\n")
 
 
 def test_two_pools_of_one_process_keep_their_records_apart(tmp_path: Path) -> None:

@@ -1,0 +1,16 @@
+"""The command `lockstep`; Ctrl-C while it is imported ends it without a traceback, too."""
+
+import sys
+
+
+def main() -> None:
+    try:
+        from harness.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("lockstep: stopped\n")
+        sys.exit(130)
+    run(prog_name="lockstep")
+
+
+if __name__ == "__main__":
+    main()
