@@ -6,7 +6,7 @@ data: of it only numbers are written, and variables that are named here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any

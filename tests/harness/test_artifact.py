@@ -189,7 +189,7 @@ def test_a_file_in_a_zip_has_a_name(tmp_path: Path) -> None:
     assert len(load_saved(Path(f"{path}!x/two.jsonl"))) == 2
     for name in ("x/three.json", "x", "", "../a.zip", "/etc/passwd"):
         assert "there is no such file" in get_refusal(Path(f"{path}!{name}"))
-    with pytest.raises(UsageError, match="b.zip: there is no such file"):
+    with pytest.raises(UsageError, match=r"b\.zip: there is no such file"):
         load_saved(tmp_path / "b.zip!p.json")
 
 
