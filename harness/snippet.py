@@ -6,7 +6,7 @@ data: of it only numbers are written, and variables that are named here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
@@ -132,7 +132,7 @@ class Writer:
         """What stands in the braces of a call. A cache that was not there yet is opened
         first, in `lines`, unless it is made now."""
         yield "cache", self.get_cache(op.get("cache", "a"), lines)
-        yield "written", write_tokens(list_written(answer))
+        yield "written", write_value(list_written(answer))
         if "into" in op:
             yield "into", self.name_cache(op["into"])
         for _, name, _, _ in Formatter().parse(call.text):
@@ -193,18 +193,15 @@ def list_written(answer: Answer) -> list[int]:
     return [row[-1] for row in rows or ()]
 
 
-def write_tokens(tags: Sequence[int]) -> str:
-    """A list of ascending tags, short if they are many."""
-    span = range(tags[0], tags[-1] + 1) if tags else range(0)
-    if len(tags) > MOST_LISTED and list(span) == list(tags):
-        return f"range({span.start}, {span.stop})"
-    return write_value(list(tags))
-
-
 def write_value(value: Any) -> str:
-    """Numbers, and lists of them, as Python writes them; nothing else is ever written."""
+    """Numbers, and lists of them, as Python writes them; nothing else is ever written.
+    Numbers in a row are written as such if they are many."""
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, list):
+        if len(value) > MOST_LISTED and isinstance(value[0], int):
+            span = range(value[0], value[0] + len(value))
+            if value == list(span):
+                return f"list(range({span.start}, {span.stop}))"
         return f"[{', '.join(map(write_value, value))}]"
     raise UsageError("a snippet has no names but its own; the program names something")

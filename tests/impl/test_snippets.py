@@ -220,6 +220,14 @@ def test_meta_is_not_written(mlx_lm: Backend) -> None:
     assert text == write_snippet(make(UPDATE), mlx_lm)
 
 
+def test_many_tokens_make_no_long_snippet(mlx_lm: Backend) -> None:
+    text = write_snippet(make({"op": "update", "length": 1024}), mlx_lm)
+    assert "visible = update(cache, list(range(0, 1024)))" in text
+    assert 'compare("row 1023 sees tokens", visible[1023], list(range(0, 1024)))' in text
+    assert 'compare("row 7 sees tokens", visible[7], [0, 1, 2, 3, 4, 5, 6, 7])' in text
+    assert len(text) < 100_000
+
+
 @pytest.mark.parametrize("step", [-1, 2, 10**30, True, "0", None, 0.5, [0]])
 def test_a_step_that_is_none_is_not_heeded(mlx_lm: Backend, step: Any) -> None:
     program = make(UPDATE, UPDATE, meta={"step": step})
