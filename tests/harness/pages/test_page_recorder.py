@@ -122,7 +122,7 @@ def test_a_backend_that_agrees_has_no_mark(
     declared = load(backend).contracts[contract][kind]
     programs: list[Program] = []
     FRONTS["plain"](
-        4, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
+        2, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
     )
     bounds = Bounds(squares=1 << 30)
     for program in programs:
