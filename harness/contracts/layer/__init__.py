@@ -162,8 +162,7 @@ class LayerContract(Contract):
         return {token.tag: token.position for cache in caches for token in cache.tokens}
 
     def list_held(self, op: Op, model: LayerModel) -> Sequence[Held]:
-        own = op.get("cache", "a")
-        names = [own, *(name for name in model.caches if name != own)]
+        names = sorted(model.caches, key=lambda name: name != op.get("cache", "a"))
         return [(f"cache {name}", list_places(model.get(name))) for name in names]
 
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:

@@ -122,7 +122,7 @@ def test_a_backend_that_agrees_has_no_mark(
     declared = load(backend).contracts[contract][kind]
     programs: list[Program] = []
     FRONTS["plain"](
-        4, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
+        2, 1, Drawer(contract, kind, declared, ("float32",)).draw, programs.append
     )
     bounds = Bounds(squares=1 << 30)
     for program in programs:
@@ -173,6 +173,19 @@ def test_a_skipped_operation_says_why(play: Play) -> None:
     steps, _ = play(program, "reference")
     assert steps[1].skipped == "there is no snapshot s"
     assert not steps[1].facts
+
+
+def test_looking_changes_nothing(play: Play) -> None:
+    """A cache exists once it is named, and there may be 16: to ask what one holds that
+    must not be made would make it."""
+    names = [f"c{number}" for number in range(17)]
+    ops = [update(1, cache=name) for name in [*names, names[-1]]]
+    steps, _ = play(make_program("layer", ops, kind="kv"), "reference")
+    assert [step.skipped for step in steps[-3:]] == [
+        "there are 16 caches already",
+        "there are 16 caches already",
+        "there are 16 caches already",
+    ]
 
 
 def test_long_programs_are_left_out_in_the_middle(play: Play) -> None:
