@@ -241,7 +241,7 @@ def test_the_program_to_blame_is_kept_and_replays(
     assert "Traceback" not in checked.out + checked.err
     assert f"layer-kv-update-{what}" in checked.out
     assert "ERROR" in checked.out and "✓" not in checked.out
-    (path,) = tmp_path.rglob("*.json")
+    (path,) = tmp_path.glob("f/*/*.json")
     (program,) = load_programs(path)
     assert program.to_json()["ops"] == [{"op": "update", "length": 3}]
     again = lockstep("replay", path, "--backend", backend, "--step-time", 1)
