@@ -1,0 +1,163 @@
+"""What the documents say: every command in them runs, and the matrix is as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli import main
+from harness.contracts import CONTRACTS
+from harness.ledger import load_ledger
+from harness.registry import Unavailable, load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
+
+SMALL = {
+    "check": ["--programs", "1", "--jobs", "1"],
+    "explore": ["--depth", "1", "--jobs", "1"],
+    "faults": ["--programs", "1", "--jobs", "2", "--time", "5"],
+    "shrink": ["--time", "1"],
+    "vectors": ["--kind", "kv", "--size", "tiny"],
+    "vectors verify": [],
+}
+"""Command → what makes it one of seconds: an option that comes twice counts as it came
+last."""
+
+STATUS = {
+    "lockstep check --backend my_cache:make": 2,  # unfinished, as it says
+    "lockstep replay failures": 1,  # the failure is still there
+    "lockstep replay artifact.zip": 1,
+    "lockstep shrink failures/SIGNATURE/FILE.json": 1,
+}
+
+NOT_HERE = {
+    "pip": "an environment of its own is what shows what it does",
+    "gh": "needs an account",
+}
+
+
+def list_documents() -> list[Path]:
+    names = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in names.stdout.split()]
+
+
+@cache
+def list_commands() -> list[str]:
+    """Every command of every document, without what is said behind #."""
+    found: dict[str, None] = {}
+    for document in list_documents():
+        text = document.read_text()
+        lines = [*INDENTED.findall(text)]
+        for block in BLOCK.findall(text):
+            is_session = block.startswith("$ ")
+            for line in block.replace("\\\n", " ").splitlines():
+                if not is_session or line.startswith("$ "):
+                    lines.append(line.removeprefix("$ "))
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            if words:
+                found[shlex.join(words)] = None
+    return list(found)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that the commands name, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    entry = ROOT / "impl" / "peers" / "ledger" / "mlx-lm-rotating-keep-mask.json"
+    known = json.loads(entry.read_text())
+    meta = {"backend": known["backend"], "signature": known["signature"]}
+    program = known["program"] | {"meta": meta}
+    for path in ("program.json", "failures/SIGNATURE/FILE.json", "lockstep-0/f.json"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(program))
+    shutil.make_archive("artifact", "zip", tmp_path, "failures")
+    shutil.copy("artifact.zip", "lockstep-0.zip")
+    for name in ("my-cache", "mycache"):
+        run(["new-backend", name])
+    run(["new-backend", "my-driver", "--exec"])
+    shutil.copy("my_driver.py", "my-driver")
+    for folder in ("impl", "tests", "ci"):
+        Path(folder).symlink_to(ROOT / folder)
+    return tmp_path
+
+
+def run(arguments: Sequence[str]) -> Result:
+    return CliRunner().invoke(main, list(arguments), prog_name="lockstep")
+
+
+def test_there_are_commands_in_the_documents() -> None:
+    assert len(list_commands()) > 25
+
+
+@pytest.mark.parametrize("command", list_commands())
+def test_a_command_of_a_document_runs(command: str, desk: Path) -> None:
+    program, *arguments = shlex.split(command)
+    if program in NOT_HERE:
+        pytest.skip(f"{program}: {NOT_HERE[program]}")
+    if program == "pytest":
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    elif program == "lockstep":
+        for made in desk.glob("my_*.py"):
+            if arguments[0] == "new-backend":
+                made.unlink()
+        name = " ".join(arguments[:2]) if "verify" in arguments else arguments[0]
+        if name == "vectors verify":
+            assert run(["vectors", "-o", "vectors", *SMALL["vectors"]]).exit_code == 0
+        ended = run([*arguments, *SMALL.get(name, [])])
+        wanted = [status for start, status in STATUS.items() if command.startswith(start)]
+        if "my" in command and arguments[0] == "replay":
+            wanted = [2]  # what is begun does not declare such a program yet
+        assert [ended.exit_code] == (wanted or [0]), ended.output
+    else:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+        subprocess.run(shlex.split(command), cwd=desk, check=True)
+
+
+def test_the_matrix_of_the_readme_is_as_it_stands() -> None:
+    """By what backends declare, and the known divergences of each."""
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", (ROOT / "README.md").read_text(), re.M)
+    shown = {
+        name.strip("`"): cells.split(" | ") for name, cells in rows if "," not in name
+    }
+    unified = CONTRACTS["unified"].kinds
+    for name, cells in shown.items():
+        try:
+            backend = load(name)
+        except Unavailable as error:
+            pytest.skip(str(error))
+        known = Counter(e.program.kind for e in load_ledger(backend.ledger, name))
+        kinds = [kind for kinds in backend.contracts.values() for kind in kinds]
+        columns = [("kv",), ("rotating",), ("state",), unified]
+        columns += [("session",), ("trie",), ("slots",)]
+        wanted = [
+            "–" if column[0] not in kinds else str(known[column[0]] or "✓")
+            for column in columns
+        ]
+        assert cells == wanted, name
+        assert set(unified) <= set(kinds) or not set(unified) & set(kinds)
+    assert len(shown) == 13
