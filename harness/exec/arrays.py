@@ -15,18 +15,20 @@ from harness.exec.fields import Malformed, say
 MOST_WORDS = 1 << 16
 
 
-class Words(dict[float, str]):
-    """A number of float32 as JSON writes it: nine digits tell any two apart. Payloads are
-    few numbers, many times."""
-
-    def __missing__(self, number: float) -> str:
-        if len(self) >= MOST_WORDS:
-            self.clear()
-        self[number] = words = f"{number:.9g}"
-        return words
+WORDS: dict[float, str] = {}
+"""Numbers of float32 as JSON writes them: payloads are few numbers, many times."""
 
 
-WORDS = Words()
+def write_numbers(numbers: Sequence[float]) -> list[str]:
+    """Each with nine digits, which tell any two apart; but 0 has no sign."""
+    words = list(map(WORDS.get, numbers))
+    if None not in words:
+        return words  # type: ignore[return-value]
+    written = ("%.9g " * len(numbers) % tuple(numbers)).split()
+    if len(WORDS) > MOST_WORDS:
+        WORDS.clear()
+    WORDS.update(zip(numbers, written, strict=True))
+    return written
 
 
 class Tensor:
@@ -39,7 +41,7 @@ class Tensor:
         return Tensor(self.content[index], self.dtype)
 
     def to_json(self) -> str:
-        numbers = ",".join(map(WORDS.__getitem__, self.content.ravel().tolist()))
+        numbers = ",".join(write_numbers(self.content.ravel().tolist()))
         shape = ",".join(map(str, self.content.shape))
         return f'{{"shape":[{shape}],"data":[{numbers}]}}'
 

@@ -179,15 +179,17 @@ class Driver:
 
 def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
     """One message, as a line."""
-    parts = [f'{{"id":{number},"op":"{operation}"']
-    parts += [f'"{name}":{to_json(value)}' for name, value in fields.items()]
-    return (",".join(parts) + "}\n").encode()
+    plain: dict[str, Any] = {"id": number, "op": operation}
+    arrays = ""
+    for name, value in fields.items():
+        if isinstance(value, Tensor):
+            arrays += f',"{name}":{value.to_json()}'
+        else:
+            plain[name] = value
+    return f"{ENCODER.encode(plain)[:-1]}{arrays}}}\n".encode()
 
 
-def to_json(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return value.to_json()
-    return str(value) if type(value) is int else json.dumps(value, separators=(",", ":"))
+ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def refuse(constant: str) -> NoReturn:

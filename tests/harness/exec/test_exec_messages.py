@@ -36,10 +36,13 @@ RELAY = f"exec:{sys.executable} -m tests.harness.exec.relay impl.torch.backend:c
 def test_numbers_go_over_the_wire_to_the_last_bit() -> None:
     bits = np.random.default_rng(0).integers(0, 1 << 32, 5000, dtype=np.uint32)
     floats = bits.view(np.float32)
-    floats = floats[np.isfinite(floats)]
-    message = json.loads(encode(1, "put", {"keys": Tensor(floats, "float32")}))
-    got = parse_array(message["keys"], "keys", "float32")
-    assert (got.content.view(np.uint32) == floats.view(np.uint32)).all()
+    floats = np.append(floats[np.isfinite(floats)], np.float32([0.0, 0.5, 0.5]))
+    for part in (floats, floats[:9], floats[-3:], floats[::-1]):
+        line = encode(1, "put", {"layer": 0, "keys": Tensor(part, "float32")})
+        message = json.loads(line)
+        got = parse_array(message["keys"], "keys", "float32")
+        assert message["layer"] == 0
+        assert (got.content.view(np.uint32) == part.view(np.uint32)).all()
 
 
 def test_what_json_has_not() -> None:

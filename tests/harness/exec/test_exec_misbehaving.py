@@ -281,6 +281,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 @pytest.mark.parametrize("signal_number", [2, 9], ids=["Ctrl-C", "kill -9"])
 @pytest.mark.parametrize("whom", ["lockstep", "worker"])
 def test_the_driver_ends_with_its_worker(
