@@ -1,4 +1,4 @@
-"""The command `lockstep`; Ctrl-C while it is imported ends it without a traceback, too."""
+"""The command `lockstep`; Ctrl-C while it is imported ends it in a line, too."""
 
 import sys
 

@@ -29,7 +29,7 @@ INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
 SMALL = {
     "check": ["--programs", "1", "--jobs", "1"],
     "explore": ["--depth", "1", "--jobs", "1"],
-    "faults": ["--programs", "1", "--jobs", "2", "--time", "5"],
+    "faults": ["--fault", "shift-twice", "--backend", "torch-cpu"],
     "shrink": ["--time", "1"],
     "vectors": ["--kind", "kv", "--size", "tiny"],
     "vectors verify": [],
@@ -38,7 +38,9 @@ SMALL = {
 last."""
 
 STATUS = {
-    "lockstep check --backend my_cache:make": 2,  # unfinished, as it says
+    "lockstep check --backend my_cache:make": 2,  # unfinished, as they say
+    "lockstep check --backend exec:./my_driver.py": 2,
+    "lockstep check --backend 'exec:./my-driver --flag'": 2,
     "lockstep replay failures": 1,  # the failure is still there
     "lockstep replay artifact.zip": 1,
     "lockstep shrink failures/SIGNATURE/FILE.json": 1,
@@ -77,7 +79,9 @@ def list_commands() -> list[str]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path:
     """A folder with all that the commands name, and the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -96,6 +100,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy("my_driver.py", "my-driver")
     for folder in ("impl", "tests", "ci"):
         Path(folder).symlink_to(ROOT / folder)
+    if "build/lockstep-c" in request.node.name:
+        compiler = shutil.which("gcc") or pytest.skip("gcc is not installed")
+        Path("build").mkdir()
+        if "exec:" in request.node.name:
+            source = "impl/c/lockstep.c"
+            subprocess.run(
+                [compiler, source, "-o", "build/lockstep-c", "-lm"], check=True
+            )
     return tmp_path
 
 
