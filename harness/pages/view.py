@@ -62,7 +62,7 @@ class FailureView:
     @property
     def operation(self) -> str:
         ops = self.saved.program.ops
-        return str(ops[self.step]["op"]) if self.step is not None and ops else "open"
+        return str(ops[-1 if self.step is None else self.step]["op"]) if ops else "open"
 
     @property
     def signature(self) -> str:
@@ -159,7 +159,7 @@ def make_failure(
         number,
         saved,
         "recorded",
-        saved.what or "no divergence",
+        saved.what or "program",
         clean(saved.message or "its file does not say how it failed", MOST_SENTENCE),
         saved.step,
     )

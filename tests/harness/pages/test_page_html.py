@@ -257,6 +257,15 @@ def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
     assert not article.find("td", "m") and not article.find("td", "x")
 
 
+def test_of_a_program_whose_file_says_nothing_the_last_step_is_open(stage: Start) -> None:
+    program = make_program("layer", [update(1), update(2)], kind="kv")
+    page = check(render_html(make_report(Material(saved=[save(program)]), stage())))
+    (article,) = page.root.find("article", "recorded")
+    steps = article.find("details", "step")
+    assert ["open" in step.attributes for step in steps] == [False, True]
+    assert "its file does not say how it failed" in article.text
+
+
 def test_a_failure_of_a_released_cache_comes_with_a_snippet(stage: Start) -> None:
     """The one in the README."""
     pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
