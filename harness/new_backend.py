@@ -14,12 +14,12 @@ from typing import Any
 import click
 import jinja2
 
-from harness.backend import LayerCache, StateCache, UnifiedCache
 from harness.command import command
 from harness.contracts import CONTRACTS
 from harness.contracts.base import Contract
 from harness.errors import UsageError
 from harness.exec.schema import load
+from harness.interface import LayerCache, StateCache, UnifiedCache
 
 INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(("kv", "rotating"), LayerCache),

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Alignment, Array, Arrays, Backend, Mask
+from harness.backend import Alignment, Backend
 from harness.contracts.base import Broken
+from harness.interface import Array, Arrays, Mask
 from harness.payload import F32, Table, get_table, snap, split_tokens
 from harness.text import say_error
 from reference.token import Token

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Array, Arrays
 from harness.contracts.base import Broken
+from harness.interface import Array, Arrays
 from harness.payload import F32, Table
 from harness.reading import Column, holds, split_pair, to_numpy
 

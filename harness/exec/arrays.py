@@ -64,7 +64,7 @@ class PromisedMask:
 
 
 class WireArrays:
-    """The arrays of `harness.backend.Arrays` on numpy. causal: how a mask "causal" is
+    """The arrays of `harness.interface.Arrays` on numpy. causal: how a mask "causal" is
     aligned."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Tensor:

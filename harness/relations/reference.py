@@ -10,8 +10,9 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from harness.backend import Arrays, Backend, Kind
+from harness.backend import Backend, Kind
 from harness.contracts import CONTRACTS
+from harness.interface import Arrays
 from harness.program import Program
 from harness.relations.check import find_contradiction
 from harness.run import Coverage, Divergence, Result, run

@@ -16,7 +16,7 @@ DTYPES = {
 
 
 class MLXArrays:
-    """The arrays of `harness.backend.Arrays` on one device: the default one, if none is
+    """The arrays of `harness.interface.Arrays` on one device: the default one, if none is
     named."""
 
     def __init__(self, device: mx.Device | None = None) -> None:

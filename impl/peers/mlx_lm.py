@@ -28,8 +28,9 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from harness.backend import Array, Backend, Kind, Mask
+from harness.backend import Backend, Kind
 from harness.code import Code
+from harness.interface import Array, Mask
 from impl.mlx.arrays import MLXArrays
 from impl.peers.mlx_lm_code import (
     write_chunked,

@@ -24,8 +24,9 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from harness.backend import Array, Backend, Kind, Lifetime, Mask
+from harness.backend import Backend, Kind, Lifetime
 from harness.code import Code
+from harness.interface import Array, Mask
 from impl.peers.transformers_code import get_attention, write_with
 from impl.torch.arrays import TorchArrays
 

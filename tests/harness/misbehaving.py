@@ -41,7 +41,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 
 
 class NumpyArrays:
-    """The arrays of `harness.backend.Arrays` on numpy."""
+    """The arrays of `harness.interface.Arrays` on numpy."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
         return np.array(array, dtype)

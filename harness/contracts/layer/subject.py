@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.backend import Array, Backend, Mask
+from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.layer.model import get_range
 from harness.contracts.recurrence import Recurrence
+from harness.interface import Array, Mask
 from harness.reading import Column, Promises, Reader, get_rows, split_pair
 from harness.tolerance import get_attention_tolerance
 from reference.attention import compute_attention

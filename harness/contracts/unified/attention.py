@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Array, Arrays
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import Turns
 from harness.contracts.unified.reader import PositionReader
+from harness.interface import Array, Arrays
 from harness.payload import F32
 from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance

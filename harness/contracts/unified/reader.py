@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Array, Backend
+from harness.backend import Backend
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
 from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
+from harness.interface import Array
 from harness.payload import F32, Table, get_table, split_tokens
 from harness.reading import Column, is_of_form, name_vectors, split_pair, to_numpy
 from harness.tolerance import get_key_tolerance

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.backend import Array, Backend
+from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.recurrence import Recurrence
 from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import Place, PositionReader
+from harness.interface import Array
 from harness.reading import Column, Promises, Sight, get_sight, split_pair, to_numpy
 from harness.text import clean
 from reference.causal import CausalCache
