@@ -26,7 +26,7 @@ from harness.explore_command import explore
 from harness.failures import RUNNING, save
 from harness.faults_command import faults
 from harness.fronts import FRONTS
-from harness.new_backend import new_backend
+from harness.new_backend_command import new_backend
 from harness.options import (
     BACKEND_HELP,
     Seconds,

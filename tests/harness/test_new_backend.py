@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.contracts import CONTRACTS
-from harness.new_backend import IMPORTS, INTERFACES
+from harness.skeleton import IMPORTS, INTERFACES
 
 ROOT = Path(__file__).parents[2]
 
