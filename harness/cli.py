@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from harness import __version__
-from harness.campaign import Campaign, get_crash
+from harness.campaign import get_crash
+from harness.check_command import check
 from harness.command import command
 from harness.console import (
     print_failure,
-    print_outcome,
 )
 from harness.contracts import CONTRACTS
 from harness.doctor import list_checks
@@ -25,24 +24,17 @@ from harness.errors import UsageError
 from harness.explore_command import explore
 from harness.failures import RUNNING, save
 from harness.faults_command import faults
-from harness.fronts import FRONTS
 from harness.new_backend_command import new_backend
 from harness.options import (
     BACKEND_HELP,
     Seconds,
     backends_option,
     failures_option,
-    jobs_option,
-    json_option,
-    kinds_option,
-    seconds_option,
     step_option,
     strict_option,
 )
-from harness.outcome import PROFILES, Settings
 from harness.pool import Event, Pool
 from harness.program import parse_program
-from harness.progress import Progress, draw_progress, get_status
 from harness.registry import get_target, list_names
 from harness.replay_command import (
     call,
@@ -51,7 +43,6 @@ from harness.replay_command import (
     replay,
     say_end,
 )
-from harness.report import to_json, write_outcome
 from harness.run import Divergence, trace
 from harness.saved import load_saved
 from harness.show_command import report, show
@@ -61,14 +52,6 @@ from harness.vectors_command import vectors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
-CHECK_EXAMPLES = """\b
-Examples:
-  lockstep check                                  all that is installed
-  lockstep check --backend torch-cpu --kind kv    one pair
-  lockstep check --backend mycache.lockstep:make  your own
-  lockstep check --profile nightly --time 3600    as much as an hour allows
-"""
-
 TRACE_EXAMPLES = """\b
 Example:
   echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
@@ -77,86 +60,22 @@ Example:
 """
 
 
-@click.group(context_settings=CONTEXT)
+EXAMPLES = """\b
+Examples:
+  lockstep check                     all that is installed, beside the reference
+  lockstep replay failures           what was found, again
+  lockstep report -o page            and as a page
+  lockstep new-backend my-cache      a cache of your own
+"""
+
+
+@click.group(context_settings=CONTEXT, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="lockstep")
 def main() -> None:
     """Runs KV caches side by side with a reference that is slow and obviously right.
 
     Exit status: 0 all agree, 1 a divergence, 2 could not run.
     """
-
-
-@main.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
-@backends_option
-@kinds_option
-@click.option(
-    "--profile",
-    type=click.Choice(list(PROFILES)),
-    default="ci",
-    show_default=True,
-    help="Programs for each pair: "
-    + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items()),
-)
-@click.option("--programs", type=click.IntRange(1), help="Another number of programs.")
-@click.option(
-    "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
-)
-@seconds_option
-@click.option(
-    "--front",
-    type=click.Choice(list(FRONTS)),
-    help="What makes the programs; default: hypothesis.",
-)
-@jobs_option
-@step_option
-@strict_option
-@failures_option
-@json_option
-@command
-def check(
-    backends: Sequence[str],
-    kinds: Sequence[str],
-    profile: str,
-    programs: int | None,
-    seed: int | None,
-    seconds: float | None,
-    front: str | None,
-    jobs: int,
-    step_time: float,
-    strict: bool,
-    failures: Path,
-    as_json: bool,
-) -> int:
-    """Runs backends side by side with the reference and ends in a matrix."""
-    for name in backends:
-        get_target(name)
-    if seed is None:
-        seed = int(time.time()) if profile == "nightly" else 0
-    settings = Settings(
-        backends=backends,
-        kinds=kinds,
-        programs=programs or PROFILES[profile].programs,
-        front=front or PROFILES[profile].front,
-        seed=seed,
-        seconds=seconds,
-        jobs=jobs,
-        failures=failures,
-        step_seconds=step_time,
-        strict=strict,
-    )
-    console = Console(stderr=as_json, highlight=False)
-    with Progress(console, draw_progress, get_status) as progress:
-        outcome = Campaign(settings, list(list_names()), progress.show).run()
-    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
-        raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
-    try:
-        if as_json:
-            click.echo(json.dumps(to_json(outcome), indent=1))
-        else:
-            print_outcome(console, outcome)
-    finally:
-        write_outcome(failures, outcome)
-    return outcome.get_exit_status()
 
 
 @main.command(short_help="Continues to shrink a program that diverges.")
@@ -268,6 +187,7 @@ def doctor(failures: Path) -> int:
     return 0
 
 
+main.add_command(check)
 main.add_command(replay)
 main.add_command(snippet)
 main.add_command(faults)
