@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.failures import Failure, get_replay_line
 from harness.outcome import Outcome, Pair
 from harness.story import tell
-from harness.text import make_printable
+from harness.text import make_printable, say_needed
 
 DETAILS = ("programs", "steps", "mean", "cells", "margin", "known")
 WIDE = 76
@@ -114,8 +114,8 @@ def list_unfinished(outcome: Outcome) -> Iterator[Text]:
     written, and the operations that it does not declare."""
     for pair in outcome.pairs:
         for part, operation in pair.missing.items():
-            who = "" if part.startswith(f"{operation} ") else f"; {operation} needs it"
-            yield Text(f"{pair.name}: {part}{who}", "bold yellow")
+            words = say_needed(part, operation)
+            yield Text(f"{pair.name}: {words}", "bold yellow")
         undeclared = pair.list_undeclared()
         if undeclared and pair.backend in outcome.settings.backends:
             names = ", ".join(undeclared)

@@ -54,6 +54,12 @@ def say_missing(error: NotImplementedError) -> str:
     return f"{place} is not written yet" + (f": {message}" if message else "")
 
 
+def say_needed(part: str, operation: str) -> str:
+    """What is not written yet, as `say_missing` has it, and which operation needs it."""
+    is_itself = part.startswith(f"{operation} ")
+    return part if is_itself else f"{part}; {operation} needs it"
+
+
 def find_place(error: BaseException) -> str | None:
     """The function that raised, with file and line; None if the harness itself did."""
     *_, last = traceback.extract_tb(error.__traceback__)

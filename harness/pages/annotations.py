@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.pages.outcomes import OutcomeSummary
 from harness.pages.view import FailureView, ReportView
-from harness.text import clean
+from harness.text import clean, say_needed
 
 MOST = 10
 """GitHub shows so many errors of one step, and drops the others without a word."""
@@ -51,6 +51,8 @@ def list_errors(report: ReportView) -> Iterator[tuple[str, str]]:
 def list_own_errors(outcome: OutcomeSummary) -> Iterator[tuple[str, str]]:
     """What a check could not do, and what of a ledger is no longer so."""
     for pair in outcome.pairs:
+        for part, operation in pair.missing.items():
+            yield pair.name, say_needed(part, operation)
         for error in pair.errors:
             yield pair.name, error
         for entry in pair.outdated:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.contracts import CONTRACTS
 from harness.pages.outcomes import OutcomeSummary, PairSummary
+from harness.text import say_needed
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def say_pair(pair: PairSummary) -> str:
     if pair.verdict == "diverges":
         count = len(pair.failures) + len(pair.outdated)
         return f"✗ {count} diverge" if count > 1 else "✗ diverges"
+    if pair.verdict == "unfinished":
+        return "! unfinished"
     if pair.verdict == "error":
         return "! ERROR"
     if pair.verdict == "cut":
@@ -71,6 +74,8 @@ def list_notes(outcomes: Sequence[OutcomeSummary]) -> Iterator[str]:
 
 def list_own_notes(outcome: OutcomeSummary) -> Iterator[str]:
     for pair in outcome.pairs:
+        for part, operation in pair.missing.items():
+            yield f"{pair.name}: {say_needed(part, operation)}"
         for error in pair.errors:
             yield f"{pair.name}: ERROR: {error}"
         for entry in pair.outdated:

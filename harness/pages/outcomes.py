@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema
@@ -34,6 +34,7 @@ PAIR = {
         "known_divergences": COUNT,
         "outdated": TEXTS,
         "errors": TEXTS,
+        "missing": NAMED,
         "cells": {
             "type": "object",
             "required": ["reachable", "empty"],
@@ -74,6 +75,7 @@ SCHEMA = {
         "seed": {"type": "integer"},
         "front": TEXT,
         "seconds": {"type": "number", "minimum": 0},
+        "exit_status": COUNT,
         "complete": {"type": "boolean"},
         "versions": NAMED,
         "unavailable": NAMED,
@@ -87,7 +89,8 @@ SCHEMA = {
 class PairSummary:
     """One backend and one kind, as an outcome has it.
 
-    empty: state → the operations that never found it.
+    empty: state → the operations that never found it. missing: what of the backend is not
+    written yet → the operation that asked for it.
     """
 
     backend: str
@@ -103,6 +106,7 @@ class PairSummary:
     empty: Mapping[str, Sequence[str]] | None = None
     errors: Sequence[str] = ()
     outdated: Sequence[str] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -119,10 +123,12 @@ class PairSummary:
 
     @property
     def verdict(self) -> str:
-        """ "diverges", "error", "cut" or "agrees"."""
+        """ "diverges", "unfinished", "error", "cut" or "agrees"."""
         whats = [failure["divergence"]["what"] for failure in self.failures]
         if self.outdated or any(what not in ERRORS for what in whats):
             return "diverges"
+        if self.missing:
+            return "unfinished"
         if self.errors or whats:
             return "error"
         return "cut" if self.programs < self.wanted else "agrees"
@@ -130,7 +136,8 @@ class PairSummary:
 
 @dataclass(frozen=True)
 class OutcomeSummary:
-    """What a check has come to. place: the file that says so."""
+    """What a check has come to. place: the file that says so. exit_status: of the check,
+    0 if all agree."""
 
     place: str
     seed: int
@@ -140,6 +147,7 @@ class OutcomeSummary:
     unavailable: Mapping[str, str]
     dead: Mapping[str, str]
     versions: Mapping[str, str]
+    exit_status: int = 0
 
 
 def is_outcome(document: Any) -> bool:
@@ -164,6 +172,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         document.get("unavailable", {}),
         document.get("dead", {}),
         document.get("versions", {}),
+        document.get("exit_status", 0),
     )
 
 
@@ -183,4 +192,5 @@ def read_pair(pair: Mapping[str, Any]) -> PairSummary:
         cells["empty"],
         pair.get("errors", ()),
         pair.get("outdated", ()),
+        pair.get("missing", {}),
     )

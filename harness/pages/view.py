@@ -113,7 +113,10 @@ class ReportView:
         if found:
             return f"{found} failure" + ("" if found == 1 else "s")
         pairs = self.pairs
-        if any(pair.verdict != "agrees" for pair in pairs):
+        if any(pair.verdict == "unfinished" for pair in pairs):
+            return "unfinished"
+        failed = any(outcome.exit_status or outcome.dead for outcome in self.outcomes)
+        if pairs and (failed or any(pair.verdict != "agrees" for pair in pairs)):
             return "no failure, but not all agree"
         return "all agree" if any(pair.programs for pair in pairs) else "nothing checked"
 

@@ -144,3 +144,12 @@ def test_the_command_prints_them(tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, ["report", str(tmp_path), "--format", "github"])
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert COMMAND.fullmatch(ended.stdout.removesuffix("\n"))
+
+
+def test_what_is_not_written_is_an_error(tmp_path: Path) -> None:
+    missing = {"mask (mine.py:5) is not written yet": "update"}
+    ((level, title, message),) = render(
+        tmp_path, make_outcome(pair={"missing": missing}, exit_status=2)
+    )
+    assert (level, title) == ("error", "mine × kv")
+    assert message == "mask (mine.py:5) is not written yet; update needs it"

@@ -133,3 +133,20 @@ def test_many_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "MOST_LINES", 3)
     text = render(errors=[f"error {n}" for n in range(9)])
     assert "* 7 more" in text  # a backend is unavailable, too
+
+
+def test_what_is_not_written_does_not_agree() -> None:
+    missing = {"trim (mine.py:5) is not written yet": "trim"}
+    text = render(missing=missing)
+    assert text.startswith("## Lockstep: unfinished\n")
+    assert "| `torch-cpu` | ! unfinished |" in text
+    assert "* `torch-cpu × kv: trim (mine.py:5) is not written yet`" in text
+    failing = render(save(RING, "mine:make"), missing=missing)
+    assert failing.startswith("## Lockstep: ✗ 1 failure\n")
+
+
+@pytest.mark.parametrize("more", [{"dead": {"mine": "SIGSEGV"}}, {"exit_status": 2}])
+def test_a_check_that_could_not_run_all_does_not_agree(more: dict[str, Any]) -> None:
+    outcome = read_outcome({**make_outcome(), **more}, "outcome.json")
+    text = render_markdown(make_report(Material([outcome], []), None))
+    assert text.startswith("## Lockstep: no failure, but not all agree\n")
