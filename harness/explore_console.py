@@ -108,6 +108,9 @@ def get_summary(exploration: Exploration) -> Text:
     covered = sum(survey.covered for survey in surveys)
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
     verdict = "none diverges" if not diverging else f"{diverging:,} diverge"
+    unfinished = sum(survey.pair.unfinished for survey in surveys)
+    if unfinished:
+        verdict += f", {unfinished:,} came upon what is not written yet"
     depth = exploration.depth
     count = f"{depth} operation" + ("" if depth == 1 else "s")
     text = (

@@ -40,6 +40,7 @@ class Pair:
     """One backend and one kind, and what came of it.
 
     missing: what of the backend is not written yet → the operation that asked for it.
+    unfinished: programs that came upon it.
     surroundings: what its backend runs under, for `meta` of failures.
     covered, avoided: where every program over a domain is run, see `harness.part.Part`.
     undeclared: of given programs, why → those that the backend cannot be asked to run.
@@ -65,6 +66,7 @@ class Pair:
     running: dict[int, Event] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    unfinished: int = 0
     crashes: int = 0
     known: int = 0
     covered: int = 0
@@ -143,6 +145,7 @@ class Pair:
         self.margin = max(self.margin, counts["margin"])
         self.signatures.update(counts["signatures"])
         self.missing.update(counts.get("missing", {}))
+        self.unfinished += counts.get("unfinished", 0)
         for state, operation, times in counts["coverage"]:
             self.coverage[state, operation] += times
 

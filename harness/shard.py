@@ -50,6 +50,7 @@ class Shard:
         self.programs = self.steps = self.skipped = 0
         self.margin = 0.0
         self.missing: dict[str, str] = {}
+        self.unfinished = 0
         self.hangs = 0
         self.reported = 0.0
         self.started = time.monotonic()
@@ -133,6 +134,7 @@ class Shard:
         way while it is made shorter."""
         if divergence.what == "missing":  # there is nothing to shrink
             self.missing.setdefault(divergence.message, divergence.operation)
+            self.unfinished += 1
             return
         self.signatures[divergence.get_signature(program)] += 1
         waiting = [(program, divergence)]
@@ -171,6 +173,7 @@ class Shard:
             "margin": self.margin,
             "signatures": dict(self.signatures),
             "missing": self.missing,
+            "unfinished": self.unfinished,
         }
 
 

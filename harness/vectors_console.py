@@ -107,6 +107,11 @@ def count_diverged(pair: Pair) -> int:
     return pair.signatures.total()
 
 
+def count_agreed(pair: Pair) -> int:
+    """Programs that ran to their end, and as they should."""
+    return pair.programs - count_diverged(pair) - pair.unfinished
+
+
 def print_verification(console: Console, outcome: Outcome) -> None:
     """Failures, and for each pair how many programs agree."""
     for failure in outcome.failures:
@@ -129,7 +134,7 @@ def make_table(outcome: Outcome) -> Table:
     for pair in outcome.pairs:
         diverged = count_diverged(pair)
         style = "bold red" if diverged else "bold yellow" if pair.is_error else "green"
-        agreed = Text(str(pair.programs - diverged), style)
+        agreed = Text(str(count_agreed(pair)), style)
         rest = (diverged, pair.undeclared.total(), pair.avoided, pair.crashes)
         table.add_row(pair.name, agreed, *(str(number or "–") for number in rest))
     return table
@@ -140,6 +145,8 @@ def get_summary(outcome: Outcome) -> Text:
     diverged = sum(map(count_diverged, outcome.pairs))
     status = outcome.get_exit_status()
     words = "all agree" if status == 0 else f"{diverged} of them diverge"
+    if not diverged and any(pair.missing for pair in outcome.pairs):
+        words = "unfinished"
     if not programs:
         words = "nothing was run: no backend declares what the set asks for"
     if outcome.is_cut:
@@ -166,11 +173,12 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "backend": pair.backend,
         "contract": pair.contract,
         "kind": pair.kind,
-        "agreed": pair.programs - count_diverged(pair),
+        "agreed": count_agreed(pair),
         "diverged": count_diverged(pair),
         "not_declared": dict(pair.undeclared),
         "known": pair.avoided,
         "crashed": pair.crashes,
         "errors": pair.errors,
+        "missing": pair.missing,
         "failures": [report.describe_failure(failure) for failure in pair.failures],
     }

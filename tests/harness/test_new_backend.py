@@ -135,6 +135,7 @@ def test_replay_and_explore_say_what_is_not_written(
     ended = lockstep("explore", *backend, "--depth", 2, *where)
     assert ended.status == 2, ended.out + ended.err
     assert "! unfinished" in ended.words
+    assert "came upon what is not written yet" in ended.words
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,22 @@ def test_a_backend_that_agrees(run: Run, folder: Path) -> None:
     assert "all agree" in say(ended)
 
 
+def test_what_is_not_written_does_not_agree(run: Run, folder: Path) -> None:
+    """Of `trim`, so no program with one that is run counts as one that agrees."""
+    arguments = ("verify", folder, "--backend", f"{HERE}:has_no_trim_yet", "--jobs", 1)
+    ended = run("vectors", *arguments, "--json")
+    assert ended.exit_code == 2, ended.output
+    (pair,) = json.loads(ended.stdout)["pairs"]
+    assert list(pair["missing"].values()) == ["trim"]
+    lines = (folder / "layer-kv.jsonl").read_text().splitlines()
+    ops = [[op["op"] for op in json.loads(line)["program"]["ops"]] for line in lines]
+    assert 0 < pair["agreed"] <= sum("trim" not in names for names in ops)
+    assert pair["agreed"] + sum(pair["not_declared"].values()) < len(lines)
+    ended = run("vectors", *arguments)
+    assert "unfinished" in say(ended)
+    assert "all agree" not in say(ended)
+
+
 def test_a_crash_does_not_take_the_others_along(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
