@@ -229,9 +229,14 @@ def get_sight(
         raise Broken(
             "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
         )
+    if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold
+        raise Broken("malformed", f"the mask holds {content.dtype}, not bool or numbers")
     interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
     return interpret(content.tobytes(), content.dtype, rows, width)
 
+
+NUMBERS = "bfiu"
+"""Kinds of dtypes that numpy calls bool, float, int and unsigned."""
 
 MOST_RECALLED = 1024
 """Bytes of a mask that is remembered: of most, a program has many that are alike."""

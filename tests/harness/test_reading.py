@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from harness.backend import Alignment, Backend
+from harness.backend import Alignment, Arrays, Backend
 from harness.contracts.base import Broken
 from harness.contracts.recurrence import Recurrence
 from harness.reading import (
@@ -267,6 +267,21 @@ def test_a_mask_is_not_taken_for_one_of_the_same_bytes(see: See) -> None:
     assert see(np.zeros((2, 3), np.float16), 2) == [COLUMNS, COLUMNS]
     with pytest.raises(Broken, match="other than 0 and -inf"):
         see(BOOLEAN.view(np.uint8), 2)
+
+
+class AsTheyAre:
+    """Arrays of a backend that hands numpy its own."""
+
+    def to_numpy(self, array: Any) -> Any:
+        return array
+
+
+@pytest.mark.parametrize("dtype", [object, complex, "U1"])
+def test_a_mask_of_no_numbers_is_not_looked_into(dtype: Any) -> None:
+    """The bytes of an object are where it is now: another one may be there next."""
+    with pytest.raises(Broken, match="the mask holds ") as caught:
+        get_sight(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
+    assert caught.value.what == "malformed"
 
 
 def test_what_stands_in_a_mask_too_large_to_be_remembered(backend: Backend) -> None:
