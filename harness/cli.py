@@ -52,6 +52,12 @@ from harness.vectors_command import vectors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
+SHRINK_EXAMPLES = """\b
+Examples:
+  lockstep shrink failures/SIGNATURE/FILE.json --time 600
+  lockstep shrink FILE --backend mycache:make   on a backend of your own
+"""
+
 TRACE_EXAMPLES = """\b
 Example:
   echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
@@ -78,7 +84,9 @@ def main() -> None:
     """
 
 
-@main.command(short_help="Continues to shrink a program that diverges.")
+@main.command(
+    epilog=SHRINK_EXAMPLES, short_help="Continues to shrink a program that diverges."
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", help=BACKEND_HELP)
 @click.option("--time", "seconds", type=Seconds(0.1, 3600), default=60, show_default=True)

@@ -108,6 +108,8 @@ def judge(event: Event, program: Program) -> tuple[str, str]:
         return "ERROR", say_end(event)
     if event["divergence"] is None:
         steps = event["steps"]
+        if program.ops and not steps:
+            return "ERROR", f"no step was run; the first: {event['why_skipped']}"
         words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
         if event["skipped"]:
             words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"

@@ -159,6 +159,11 @@ def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
     ended = run("replay", "skips.json", "--backend", "torch-cpu")
     assert ended.exit_code == 0
     assert "1 skipped, first: there is no snapshot zz" in " ".join(ended.output.split())
+    (tmp_path / "skips.json").write_text(json.dumps({**program, "ops": ops[1:]}))
+    ended = run("replay", "skips.json", "--backend", "torch-cpu")
+    assert ended.exit_code == 2
+    assert ended.output.startswith("ERROR")
+    assert "no step was run; the first: there is no snapshot zz" in ended.output
 
 
 # --- help -------------------------------------------------------------------------------
