@@ -152,7 +152,7 @@ class Campaign:
             self.keep_crash(pair, task, event)
         elif kind != "done":
             pair.errors.append(say_unavailable(event))
-        if pair.crashes >= CRASHES or pair.errors or pair.missing:
+        if pair.crashes >= CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
 
     def relate(self, pool: Pool, pair: Pair) -> None:

@@ -88,6 +88,11 @@ class Pair:
         broken = any(failure.divergence.is_error for failure in self.failures)
         return bool(self.errors or self.missing) or self.crashes > 0 or broken
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether so little of the backend is written that no step can be run."""
+        return bool(self.missing) and not self.steps
+
     def get_progress(self) -> tuple[int, int]:
         """Programs and steps so far, those of unfinished shards included."""
         shards = self.running.values()

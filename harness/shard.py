@@ -95,6 +95,8 @@ class Shard:
         """Runs one program, and counts it."""
         self.programs += 1
         result = self.run(program)
+        divergence = result.divergence
+        self.unfinished += divergence is not None and divergence.what == "missing"
         self.steps += result.steps
         self.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
@@ -134,7 +136,6 @@ class Shard:
         way while it is made shorter."""
         if divergence.what == "missing":  # there is nothing to shrink
             self.missing.setdefault(divergence.message, divergence.operation)
-            self.unfinished += 1
             return
         self.signatures[divergence.get_signature(program)] += 1
         waiting = [(program, divergence)]
