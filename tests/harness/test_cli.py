@@ -156,14 +156,13 @@ def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
     ]
     program = {**PROGRAM, "config": {"kind": "kv"}, "ops": ops}
     (tmp_path / "skips.json").write_text(json.dumps(program))
-    ended = run("replay", "skips.json", "--backend", "torch-cpu")
-    assert ended.exit_code == 0
-    assert "1 skipped, first: there is no snapshot zz" in " ".join(ended.output.split())
-    (tmp_path / "skips.json").write_text(json.dumps({**program, "ops": ops[1:]}))
-    ended = run("replay", "skips.json", "--backend", "torch-cpu")
+    (tmp_path / "skips_all.json").write_text(json.dumps({**program, "ops": ops[1:]}))
+    ended = run("replay", "skips.json", "skips_all.json", "--backend", "torch-cpu")
     assert ended.exit_code == 2
-    assert ended.output.startswith("ERROR")
-    assert "no step was run; the first: there is no snapshot zz" in ended.output
+    assert "FIXED torch-cpu skips.json: agrees in its one step; " in ended.output
+    assert "1 skipped, first: there is no snapshot zz" in " ".join(ended.output.split())
+    words = "no step was run; the first: there is no snapshot zz"
+    assert f"ERROR torch-cpu skips_all.json: {words}" in ended.output
 
 
 # --- help -------------------------------------------------------------------------------
