@@ -152,7 +152,7 @@ def test_a_slow_cache_is_measured_as_slow() -> None:
     case = Case("step", "torch", "float16", 8, (), make)
     outcome = measure.measure(case, rounds=5)
     ratio = outcome.get_ratio("peer")
-    assert ratio is not None and 5 < ratio < 20
+    assert ratio is not None and ratio > 3
     assert len(outcome.rounds["ours"]) == 5
     assert outcome.get_best("limit") == "limit"
 

@@ -125,6 +125,7 @@ def test_a_command_of_a_document_runs(command: str, desk: Path) -> None:
     if program in NOT_HERE:
         pytest.skip(f"{program}: {NOT_HERE[program]}")
     if program == "pytest":
+        arguments = [each for each in arguments if each not in ("-n", "auto")]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"],
             cwd=ROOT,
