@@ -30,7 +30,7 @@ from tests.harness.hostile.zips import ZIPS
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 def list_cases() -> list[Any]:
