@@ -98,8 +98,8 @@ def keep_old_columns(cache: Any) -> None:
 
     def look_up(batch: Batch, owner: int) -> Ints:
         track = cells.tracks[owner]
-        low = cache.compute_low(batch.positions[batch.get_rows(owner)]).min()
-        found: Ints = track.cells[track.find(int(low)) :].copy()
+        low = cache.get_low(batch.get_span(owner)[0])
+        found: Ints = track.cells[track.find(low) :].copy()
         return found
 
     def look_up_and_add(batch: Batch) -> Ints:

@@ -11,8 +11,8 @@ from impl.mlx.memory import Pair
 from impl.mlx.places import COLUMNS, ROWS, Places
 from impl.mlx.rope import Rope
 from impl.shared.batch import Batch, Ints
-from impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
-from impl.shared.sight import Patch, Seen, compute_sight
+from impl.shared.causal import FEW, CausalCacheBase, Pass, Sizes, round_up
+from impl.shared.sight import Patch, Seen, compute_sight, see
 
 
 class CausalCache(CausalCacheBase):
@@ -94,7 +94,10 @@ class CausalCache(CausalCacheBase):
         if current.cells is None:
             return mx.broadcast_to(self.unseen, (rows, width))
         table = self.cells.table[:, current.begin : current.end]
-        sight = compute_sight(self.compute_limits(batch), *table)
+        limits = self.compute_limits(batch)
+        if rows * width <= FEW:
+            return self.make_additive(see(limits, *table, rows))
+        sight = compute_sight(limits, *table)
         # What is seen of the rows of padding is behind the end of the line: nothing.
         line = np.concatenate((sight.line, np.zeros(width, np.bool_)))
         begins = np.full(rows, len(sight.line))

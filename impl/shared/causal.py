@@ -26,6 +26,10 @@ Form = tuple[int, int, int]
 FAR = 1 << 62
 """Behind every position."""
 
+FEW = 4096
+"""Numbers of a mask that are sooner compared one by one than put together: what there is
+to think of before takes longer."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -161,22 +165,28 @@ class CausalCacheBase(ABC):
 
     def compute_columns(self, batch: Batch) -> tuple[int, int]:
         """The smallest range of cells that has all that some row may see."""
-        spans = np.array([batch.get_span(owner) for owner in batch.owners])
-        lows, highs = self.compute_low(spans[:, 0]), spans[:, 1] + 1
         first, last = self.cells.count, 0
-        for owner, low, high in zip(
-            batch.owners, lows.tolist(), highs.tolist(), strict=True
-        ):
+        for owner in batch.owners:
+            low, high = batch.get_span(owner)
             track = self.cells.tracks[owner]
-            end = len(track) if len(batch.free) else track.find(high)
-            lowest, highest = track.get_range(track.find(low), end)
+            end = len(track) if len(batch.free) else track.find(high + 1)
+            lowest, highest = track.get_range(track.find(self.get_low(low)), end)
             first, last = min(first, lowest), max(last, highest)
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
-    def compute_low(self, positions: Ints) -> Ints:
-        """The first position that a query at each position may see."""
-        low = np.zeros_like(positions)
+    def get_low(self, position: int) -> int:
+        """The first position that a query at `position` may see."""
+        low = 0
+        if self.window is not None:
+            low = max(low, position - self.window)
+        if self.chunk is not None:
+            low = max(low, position - position % self.chunk)
+        return low
+
+    def compute_low(self, positions: Ints) -> Ints | int:
+        """The same of each of many positions."""
+        low: Ints | int = 0
         if self.window is not None:
             low = np.maximum(low, positions - self.window)
         if self.chunk is not None:
@@ -186,10 +196,13 @@ class CausalCacheBase(ABC):
     def compute_limits(self, batch: Batch) -> Ints:
         """[3, rows]: the bit of each row's sequence, and the first and the last position
         that it may see."""
-        high = batch.positions.copy()
-        high[batch.free] = FAR
-        bits = BITS[batch.sequences]
-        return np.stack((bits, self.compute_low(batch.positions), high))
+        limits = np.empty((3, len(batch)), np.int64)
+        limits[0] = BITS[batch.sequences]
+        limits[1] = self.compute_low(batch.positions)
+        limits[2] = batch.positions
+        if len(batch.free):
+            limits[2, batch.free] = FAR
+        return limits
 
     def get_pass(self) -> Pass:
         if self.current is None:

@@ -40,6 +40,20 @@ class Sight:
     patches: tuple[Patch, ...] = ()
 
 
+def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
+    """[rows, columns], each pair of them compared; rows behind those of the limits see
+    nothing. The other arguments as of `compute_sight`."""
+    owner, low, high = limits[:, :, None]  # each [rows, 1]
+    seen: Seen = (bits & owner) != 0
+    seen &= positions >= low
+    seen &= positions <= high
+    if rows > len(seen):
+        padded = np.zeros((rows, seen.shape[1]), np.bool_)
+        padded[: len(seen)] = seen
+        return padded
+    return seen
+
+
 def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
     """limits: [3, rows]: the bit of each row's sequence, and the first and the last
     position that it may see. positions, bits: [columns], of each cell; see

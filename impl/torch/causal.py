@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from impl.shared.batch import Batch, Ints
-from impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
+from impl.shared.causal import FEW, CausalCacheBase, Pass, Sizes, round_up
+from impl.shared.sight import see
 from impl.torch.kernels import Index, Kernels, Pair, choose, upload
-from impl.torch.mirror import track
+from impl.torch.kernels.plain import COLUMNS, ROWS
+from impl.torch.masks import make_small
+from impl.torch.mirror import Shared, track
 from impl.torch.rope import Rope
 
 FLOAT32 = torch.empty(0)
@@ -55,8 +58,7 @@ class CausalCache(CausalCacheBase):
         """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
         put fixes heads and dimensions."""
         current = self.check_put(layer, keys.shape, values.shape)
-        own = slice(layer, layer + 1)
-        self.write(current, own, keys[None], values[None])
+        self.write(current, layer, keys, values)
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """The same for all layers at once: K [layers, 1, heads, rows, key_dim] and V.
@@ -77,7 +79,11 @@ class CausalCache(CausalCacheBase):
                 )
 
     def write(
-        self, current: Pass, layers: slice, keys: torch.Tensor, values: torch.Tensor
+        self,
+        current: Pass,
+        layers: int | slice,
+        keys: torch.Tensor,
+        values: torch.Tensor,
     ) -> None:
         if current.cells is None:
             return
@@ -95,8 +101,10 @@ class CausalCache(CausalCacheBase):
 
     def view(self, layer: int, begin: int, end: int) -> Pair:
         """K and V of the cells in [begin, end)."""
-        keys, values = self.keys[layer][:, :, begin:end], self.values[layer]
-        return keys, values[..., begin:end] if self.permuted else values[:, :, begin:end]
+        width = end - begin
+        keys = self.keys[layer].narrow(ROWS, begin, width)
+        axis = COLUMNS if self.permuted else ROWS
+        return keys, self.values[layer].narrow(axis, begin, width)
 
     def add(self, batch: Batch) -> None:
         super().add(batch)
@@ -108,11 +116,16 @@ class CausalCache(CausalCacheBase):
         width = current.end - current.begin
         if current.cells is None:  # of the largest form, so nothing to keep
             return self.allocate_mask(padded, width).fill_(-torch.inf)
+        limits = self.compute_limits(current.batch)
+        if isinstance(self.table, Shared) and padded * width <= FEW:
+            table = self.cells.table[:, current.begin : current.end]
+            return make_small(see(limits, *table, padded), self.mask_like.dtype)
         mask = self.reuse_mask(padded, width)
-        limits = upload(self.compute_limits(current.batch), mask.device)
-        table = self.table.read(self.cells)
         alone = len(current.batch.owners) == 1
-        self.kernels.mask(table, limits, current.begin, mask, alone)
+        on_device = upload(limits, mask.device)
+        self.kernels.mask(
+            self.table.read(self.cells), on_device, current.begin, mask, alone
+        )
         return mask
 
     def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:

@@ -108,7 +108,7 @@ class FixedStep:
             raise ValueError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
         self.cache.check_tokens(self.rows, keys.shape, values.shape)
         self.cache.written[layer] = True
-        self.write(slice(layer, layer + 1), (keys[None], values[None]))
+        self.write(layer, (keys, values))
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """The same for all layers in one launch: K [layers, 1, heads, `rows`, key_dim]
@@ -118,7 +118,7 @@ class FixedStep:
         self.cache.written[:] = [True] * self.cache.layers
         self.write(slice(None), (keys, values))
 
-    def write(self, layers: slice, tokens: Pair) -> None:
+    def write(self, layers: int | slice, tokens: Pair) -> None:
         pools = self.cache.keys[layers], self.cache.values[layers]
         self.cache.kernels.scatter(pools, tokens, self.index, self.cache.permuted)
 

@@ -22,7 +22,7 @@ def columns_from_first_row(cache: Any) -> None:
         if len(batch.owners) > 1:
             return begin, end
         track = cache.cells.tracks[batch.owners[0]]
-        low = int(cache.compute_low(batch.positions[:1])[0])
+        low = cache.get_low(int(batch.positions[0]))
         padding = cache.sizes.cache_padding
         return int(track.cells[track.find(low) :].min()) // padding * padding, end
 

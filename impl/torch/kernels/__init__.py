@@ -1,6 +1,7 @@
 """The device work of the causal family, as plain torch operations or as Triton kernels.
 
 Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim, cells].
+To write to one layer, its pool may come without the axis of layers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Kernels(Protocol):
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
         """Puts tokens [layers, 1, heads, rows, dim], of any strides and of any floating
-        type, into cells of the pools. permuted: of the values' pool."""
+        type, into cells of the pools; for one layer, both may lack the first axis.
+        permuted: of the values' pool."""
 
     def gather(self, pools: Pair, index: Index, permuted: bool) -> Pair:
         """A copy of some cells, in the form of the pools."""

@@ -28,6 +28,11 @@ class TritonKernels:
     ) -> None:
         if torch.is_grad_enabled() and any(array.requires_grad for array in tokens):
             raise ValueError("no gradient flows through these kernels: use torch.no_grad")
+        if tokens[0].ndim == 4:  # one layer
+            pools, tokens = (
+                (pools[0][None], pools[1][None]),
+                (tokens[0][None], tokens[1][None]),
+            )
         with on_device_of(index):
             copies.copy(pools, tokens, index, permuted, to_pool=True)
 
