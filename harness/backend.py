@@ -9,6 +9,7 @@ not declared is listed and left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +78,8 @@ class Backend:
     errors: the exceptions for "cache-full", "not-supported" and "shared" (unified), and
     "no-slot" (slots); a usage error is a ValueError.
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
+    scope: what a program runs in, a context manager; torch without gradients, as engines
+    run it.
     overwrite: fills an array that was handed to a cache with other numbers, in place, as
     a model does that reuses its buffers; a cache must not notice. None where arrays are
     values, or where a cache keeps its caller's arrays by design.
@@ -98,6 +101,7 @@ class Backend:
     lifetime: Lifetime = "until-write"
     causal: Alignment = "lower-right"
     poison: bool = False
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None

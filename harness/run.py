@@ -99,6 +99,10 @@ class Run:
 
     def run(self) -> Result:
         """Until the end, or the first divergence."""
+        with self.backend.scope():
+            return self.run_here()
+
+    def run_here(self) -> Result:
         step, operation = 0, "open"
         try:
             self.subject = self.open_subject()

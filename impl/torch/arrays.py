@@ -23,8 +23,7 @@ class TorchArrays:
         self.device = torch.device(device)
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
-        # A copy of numpy's, which takes less time than one of torch.tensor.
-        tensor = torch.from_numpy(np.array(array, np.float32))
+        tensor = torch.from_numpy(np.asarray(array, np.float32))
         if dtype == "float32" and self.device.type == "cpu":
             return tensor
         return tensor.to(self.device, DTYPES[dtype])

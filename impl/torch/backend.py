@@ -100,6 +100,7 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
         lifetime="until-write",
         causal="upper-left",
         poison=True,
+        scope=torch.inference_mode,
         overwrite=lambda array: array.fill_(math.nan),
         errors={**unified.ERRORS, **prefix.ERRORS},
         faults=f"impl.faults.{PLANTED[arrays.device.type]}:list_faults",
