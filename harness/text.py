@@ -28,6 +28,8 @@ def clean(text: str, most: int = MOST) -> str:
 
 def make_printable(text: str) -> str:
     """`text` with a dot for each letter that a terminal would act on, breaks included."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 

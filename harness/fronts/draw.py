@@ -72,8 +72,7 @@ class Drawer:
             if len(ops) == length:
                 break
             op = aim.draw(model) or self.draw_operation(source, model, misuses)
-            op = op and complete(rules, op)
-            if op is None or self.is_known(op, model):
+            if op is None or (self.avoid and self.is_known(op, model)):
                 continue
             operation = rules.operations[op["op"]]
             if model.tag + operation.tokens(op) > most:
@@ -89,7 +88,8 @@ class Drawer:
         op = None
         if misuses and source.below(3) == 0:
             op = self.rules.draw_misuse(source, model, self.names)
-        return op or self.rules.draw_operation(source, model, self.names)
+        op = op or self.rules.draw_operation(source, model, self.names)
+        return op and complete(self.rules, op)
 
     def is_known(self, op: Op, model: Any) -> bool:
         return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)

@@ -37,11 +37,12 @@ class WatchedReference:
             self.refusing, self.refused = False, True
             raise NotSupported("it could, but refuses")
         refused = None
-        with self.model.watch_turns(sequence):
-            try:
-                self.model.cache.remove(sequence, begin, end)
-            except REFUSALS as error:  # in a wrapper, some caches may have changed
-                refused = error
+        before = self.model.list_keys() if end is not None else []
+        try:
+            self.model.cache.remove(sequence, begin, end)
+        except REFUSALS as error:  # in a wrapper, some caches may have changed
+            refused = error
+        self.model.note_turns(sequence, before)
         self.model.close()
         if refused:
             raise refused

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy.typing as npt
 
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import Turns
-from harness.contracts.unified.reader import PositionReader
+from harness.contracts.unified.reader import Place, PositionReader
 from harness.interface import Array, Arrays
-from harness.payload import F32
+from harness.payload import F32, Table
 from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance
 from reference.attention import Vector, compute_attention
@@ -22,9 +23,6 @@ from reference.rope import rotate
 
 Positions = Mapping[int, int]
 """tag → position"""
-
-Stored = tuple[Sequence[Vector], Sequence[Vector]]
-"""The keys and the values of one token, of each head one."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ class Attention:
         tags: Sequence[int],
     ) -> None:
         """Raises Broken("attention"). tags: of the rows, whose queries are theirs too."""
-        queries = view.reader.queries.get_vectors(tags)
-        got = self.attend(view, queries)
-        rows = sorted({0, len(tags) - 1})
-        visible = [[token.tag for token in part.visible(row)] for row in rows]
-        stored = self.get_stored(view, {tag for seen in visible for tag in seen})
-        for row, seen in zip(rows, visible, strict=True):
-            wanted = self.compute(queries[0, :, row], [stored[tag] for tag in seen])
+        reader, positions = view.reader, view.positions
+        got = self.attend(view, reader.queries.get_vectors(tags))
+        for row in sorted({0, len(tags) - 1}):
+            seen = [token.tag for token in part.visible(row)]
+            places = tuple([(positions[tag], tag) for tag in seen])
+            tables = reader.queries, reader.keys, reader.values
+            wanted = recall_attention(*tables, reader.base, tags[row], places)
             error = float(np.abs(got[0, :, row] - wanted).max())
             self.judge(error, self.get_tolerance(seen, turns), row)
 
@@ -95,30 +93,6 @@ class Attention:
             for array in (keys, values)
         ]
 
-    def get_stored(self, view: View, tags: Collection[int]) -> Mapping[int, Stored]:
-        """What the reference says of each of these tokens."""
-        listed = sorted(tags)
-        tables, base = view.reader, view.reader.base
-        keys = tables.keys.get_vectors(listed)[0].swapaxes(0, 1).tolist()
-        values = tables.values.get_vectors(listed)[0].swapaxes(0, 1).tolist()
-        if base is not None:
-            keys = [
-                [rotate(key, view.positions[tag], base) for key in own]
-                for tag, own in zip(listed, keys, strict=True)
-            ]
-        return dict(zip(listed, zip(keys, values, strict=True), strict=True))
-
-    def compute(self, queries: F32, seen: Sequence[Stored]) -> F32:
-        """[heads, value_dim] of one row that sees these tokens, by the reference."""
-        keys, values = zip(*seen, strict=True)
-        heads = zip(
-            queries.tolist(),
-            zip(*keys, strict=True),
-            zip(*values, strict=True),
-            strict=True,
-        )
-        return np.array([compute_attention(q, k, v) for q, k, v in heads])
-
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
         """That of attention, with keys that are off as far as they may be."""
         own = [turns[tag] for tag in seen if tag in turns]
@@ -136,3 +110,42 @@ class Attention:
                 f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
             )
         self.margin = max(self.margin, error / tolerance)
+
+
+@lru_cache(maxsize=4096)
+def recall_attention(
+    queries: Table,
+    keys: Table,
+    values: Table,
+    base: float | None,
+    tag: int,
+    seen: tuple[Place, ...],
+) -> npt.NDArray[np.float64]:
+    """[heads, value_dim] of the query of one token that sees others at their positions,
+    by the reference. It is remembered: most programs begin alike. base: of the rotation
+    of keys; None for none."""
+    tags = [tag for _, tag in seen]
+    heads = zip(
+        queries.get_vectors([tag])[0, :, 0].tolist(),
+        keys.get_vectors(tags)[0].tolist(),
+        values.get_vectors(tags)[0].tolist(),
+        strict=True,
+    )
+    wanted = np.array(
+        [
+            compute_attention(query, turn(own, seen, base), shown)
+            for query, own, shown in heads
+        ]
+    )
+    wanted.flags.writeable = False
+    return wanted
+
+
+def turn(
+    keys: Sequence[Vector], seen: Sequence[Place], base: float | None
+) -> Sequence[Vector]:
+    """The keys of one head, each turned to where its token stands."""
+    if base is None:
+        return keys
+    places = zip(keys, seen, strict=True)
+    return [rotate(key, position, base) for key, (position, _) in places]

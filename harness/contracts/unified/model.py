@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,20 +262,22 @@ class UnifiedModel:
             return {"error": ERRORS[type(error)]}
         return {} if result is None else {"result": result}
 
-    @contextmanager
-    def watch_turns(self, sequence: int) -> Iterator[None]:
-        """Notes which keys a removal from the sequence turns."""
-        before = [
-            {token.tag: token.position for token in get_tokens(part)}
+    def list_keys(self) -> list[Mapping[int, int]]:
+        """tag → position of what each part stores, whose keys depend on it."""
+        return [
+            {tag: position for tag, position, _ in get_tokens(part)}
             for part in self.parts
         ]
-        yield
-        for part, turns, old in zip(self.parts, self.turns, before, strict=True):
-            for token in get_tokens(part):
-                distance = abs(token.position - old[token.tag])
+
+    def note_turns(self, sequence: int, before: Sequence[Mapping[int, int]]) -> None:
+        """Which keys a removal from the sequence turned. before: `list_keys` before it;
+        empty if it can have turned none."""
+        for part, turns, old in zip(self.parts, self.turns, before, strict=False):
+            for tag, position, _ in get_tokens(part):
+                distance = abs(position - old[tag])
                 if distance:
-                    turn = turns.get(token.tag, NEVER)
-                    turns[token.tag] = Turns(turn.count + 1, turn.distance + distance)
+                    turn = turns.get(tag, NEVER)
+                    turns[tag] = Turns(turn.count + 1, turn.distance + distance)
                     self.moved = sequence
                     self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
 

@@ -101,8 +101,9 @@ class Remove(UnifiedOperation):
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         fields = op["sequence"], op["begin"], op["end"]
-        with model.watch_turns(op["sequence"]):
-            answer = model.ask(lambda: model.cache.remove(*fields), self.name)
+        before = model.list_keys() if op["end"] is not None else []
+        answer = model.ask(lambda: model.cache.remove(*fields), self.name)
+        model.note_turns(op["sequence"], before)
         return self.close(model, answer)
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:

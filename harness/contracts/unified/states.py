@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
@@ -100,13 +101,10 @@ Places = Mapping[int, Sequence[int]]
 
 
 def group_positions(part: CausalCache) -> Places:
-    places: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = defaultdict(list)
     for _, position, owners in part.tokens:
         for owner in owners:
-            if owner in places:
-                places[owner].append(position)
-            else:
-                places[owner] = [position]
+            places[owner].append(position)
     return places
 
 
