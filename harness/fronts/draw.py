@@ -75,11 +75,12 @@ class Drawer:
             if op is None or (self.avoid and self.is_known(op, model)):
                 continue
             operation = rules.operations[op["op"]]
-            if model.tag + operation.tokens(op) > most:
+            tokens = operation.tokens(op)
+            if model.tag + tokens > most:
                 continue
             ops.append(op)
             operation.expect(op, model)
-            model.tag += operation.tokens(op)
+            model.tag += tokens
         return Program(rules.name, config, ops)
 
     def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:

@@ -66,7 +66,7 @@ class Forward(Operation):
         )
         if answer:
             return answer
-        model.batch, model.reserved, model.first_tag = batch, op["reserve"], model.tag
+        model.batch, model.reserved, model.tags = batch, op["reserve"], tags
         note_pass(op, model)
         if op["reserve"]:
             return {}
@@ -76,7 +76,7 @@ class Forward(Operation):
                 if isinstance(part, EncoderCache):
                     part.put(image)
                     model.fixed.add(number)
-        model.written += len(batch)
+        model.written += len(tags)
         return answer_pass(model, batch) if model.rows else {}
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:

@@ -188,16 +188,17 @@ class UnifiedModel:
     parts: the caches that have layers; causal: those that hold tokens. turns: for each
     part and tag, what happened to the key. past: what happened since the last pass, for
     the abstract states; ever: what did at all; moved: the sequence that was cut in its
-    middle since. fixed: the encoder parts that had a put, which fixes the form of an
-    image.
+    middle since. tags: of the rows of the last pass. fixed: the encoder parts that had a
+    put, which fixes the form of an image.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
-        self.parts = [open_part(part) for part in list_part_configs(config)]
+        configs = list_part_configs(config)
+        self.parts = [open_part(part) for part in configs]
         self.causal = [part for part in self.parts if isinstance(part, CausalCache)]
-        self.kinds = [part["kind"] for part in list_part_configs(config)]
+        self.kinds = [part["kind"] for part in configs]
         is_wrapper = config["kind"] == "wrapper"
         self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
         self.turns: list[dict[int, Turns]] = [{} for _ in self.parts]
@@ -205,7 +206,7 @@ class UnifiedModel:
         self.fixed: set[int] = set()
         self.batch: Batch | None = None
         self.reserved = False
-        self.first_tag = 0
+        self.tags = range(0)
         self.past: set[str] = set()
         self.ever: set[str] = set()
         self.written = 0

@@ -308,7 +308,7 @@ class Put(UnifiedOperation):
     def put_image(self, part: EncoderCache, model: UnifiedModel) -> Answer:
         """What the encoder made of the image of this pass, as it is stored already."""
         assert model.batch is not None
-        first = model.first_tag + len(model.batch)
+        first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)), self.name)
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:

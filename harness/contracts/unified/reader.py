@@ -103,7 +103,8 @@ class PositionReader:
         positions: of each tag, as far as known. turns: of the keys that were turned.
         seen: the columns that matter; None for all. What no row sees may be anything.
         """
-        return self.read_floats(*self.check_forms(pair, name), positions, turns, seen)
+        floats = self.check_forms(*split_pair(pair, name), name)
+        return self.read_floats(*floats, positions, turns, seen)
 
     def read_floats(
         self,
@@ -179,15 +180,14 @@ class PositionReader:
             )
         return columns
 
-    def check_forms(self, pair: Any, name: str) -> tuple[F32, F32]:
+    def check_forms(self, keys: Array, values: Array, name: str) -> tuple[F32, F32]:
         """K and V [1, heads, columns, dim], of the right form and as many columns."""
-        keys, values = split_pair(pair, name)
         keys = self.get_floats(keys, self.keys, f"K of {name}")
         values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
-        widths = keys.shape[2], values.shape[2]
-        if widths[0] != widths[1]:
+        width, other = keys.shape[2], values.shape[2]
+        if width != other:
             raise Broken(
-                "malformed", f"{name} returned {widths[0]} columns of K, {widths[1]} of V"
+                "malformed", f"{name} returned {width} columns of K, {other} of V"
             )
         return keys, values
 

@@ -14,7 +14,7 @@ from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import Place, PositionReader
 from harness.interface import Array
-from harness.reading import Column, Promises, Sight, get_sight, split_pair, to_numpy
+from harness.reading import Column, Promises, Sight, get_sight, to_numpy
 from harness.text import clean
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
@@ -133,10 +133,10 @@ class UnifiedSubject:
             )
         )
         self.last = []
-        if answer or model.batch is None or model.first_tag != model.tag:
+        if answer or model.batch is None or model.tags.start != model.tag:
             return answer  # the reference refused, if the backend did not
-        batch, tag = model.batch, model.tag
-        self.fed.update(zip(range(tag, tag + len(batch)), batch.positions, strict=True))
+        batch, tags = model.batch, model.tags
+        self.fed.update(zip(tags, batch.positions, strict=True))
         answers = [self.pass_part(which, op, model) for which in range(len(model.parts))]
         if op["reserve"]:
             return {}
@@ -161,8 +161,7 @@ class UnifiedSubject:
         """Put, and get what the rows see."""
         part, batch = self.get_part(which), model.batch
         assert batch is not None
-        reader = self.get_reader(model.kinds[which], which, layer)
-        tags = range(model.tag, model.tag + len(batch))
+        reader, tags = self.get_reader(model.kinds[which], which, layer), model.tags
         if isinstance(model.parts[which], EncoderCache):
             if op["multimodal"]:
                 image = range(tags.stop, tags.stop + IMAGE)
@@ -185,11 +184,10 @@ class UnifiedSubject:
         """A pass that breaks off: only the first `count` parts are put."""
         batch = model.batch
         assert batch is not None
-        tags = range(model.tag, model.tag + len(batch))
-        self.fed.update(zip(tags, batch.positions, strict=True))
+        self.fed.update(zip(model.tags, batch.positions, strict=True))
         for which in range(min(count, len(model.parts))):
             reader = self.get_reader(model.kinds[which], which, 0)
-            self.put(self.get_part(which), 0, reader.feed(tags, batch.positions))
+            self.put(self.get_part(which), 0, reader.feed(model.tags, batch.positions))
 
     def put(self, part: Any, layer: int, pair: tuple[Array, Array]) -> None:
         part.put(layer, *pair)
@@ -225,16 +223,17 @@ class UnifiedSubject:
         batch = model.batch
         assert batch is not None
         keys, values, mask = split_triple(self.get_part(which).get(layer))
-        floats = reader.check_forms((keys, values), "get")
-        rows, width = self.count_rows(batch), floats[0].shape[2]
+        floats = reader.check_forms(keys, values, "get")
+        length, width = len(batch), floats[0].shape[2]
+        rows = self.count_rows(length)
         sight = get_sight(mask, rows, width, self.arrays, self.config["mask_dtype"])
-        self.check_padding(which, sight, len(batch), width)
+        self.check_padding(which, sight, length, width)
         columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
-        if self.is_sampled(model.first_tag):
+        if self.is_sampled(model.tags.start):
             self.promises.keep("a", "get", (keys, values, mask))
             view = View(which, reader, keys, values, mask, sight.seen, places)
             self.last.append(view)
-        shown = sight.rows[: len(batch)]
+        shown = sight.rows[:length]
         answer: Answer = {
             "visible": [sort_columns([columns[at] for at in row]) for row in shown],
             "columns": columns,
@@ -243,9 +242,10 @@ class UnifiedSubject:
             answer["seen"] = [list(row) for row in shown]
         return answer
 
-    def count_rows(self, batch: Batch) -> int:
+    def count_rows(self, length: int) -> int:
+        """Of the mask, with its padding."""
         padding: int = self.config["mask_padding"]
-        return -(-len(batch) // padding) * padding
+        return -(-length // padding) * padding
 
     def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
         """Padding rows see nothing; columns come in multiples, and are no more than a
@@ -268,9 +268,9 @@ class UnifiedSubject:
         """The arrays of a reserving pass have the form of any other; their content means
         nothing."""
         keys, values, mask = split_triple(result)
-        width = reader.check_forms((keys, values), "get")[0].shape[2]
+        width = reader.check_forms(keys, values, "get")[0].shape[2]
         shape = to_numpy(self.arrays, mask, "the mask").shape
-        wanted = (self.count_rows(batch), width)
+        wanted = (self.count_rows(len(batch)), width)
         if shape[-2:] != wanted:
             raise Broken("mask", f"the mask has shape {list(shape)}, not {list(wanted)}")
         dtype, asked = self.arrays.dtype(mask), self.config["mask_dtype"]
@@ -330,7 +330,7 @@ class UnifiedSubject:
         """The K and V of the open pass, or of the last one, in another form."""
         config = self.config
         kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
-        first = model.first_tag
+        first = model.tags.start
         if kind == "encoder":
             first, rows = first + rows, IMAGE
         sizes = {**config, "rows": rows}
@@ -377,11 +377,10 @@ class UnifiedSubject:
     def verify_attention(self, model: UnifiedModel) -> None:
         """Puts the pass through the framework's attention, layer by layer."""
         assert model.batch is not None
-        tags = range(model.first_tag, model.first_tag + len(model.batch))
         for view in self.last:
             part = model.parts[view.which]
             assert isinstance(part, CausalCache)
-            self.attention.verify(view, part, model.turns[view.which], tags)
+            self.attention.verify(view, part, model.turns[view.which], model.tags)
         self.last = []
 
 
@@ -390,9 +389,8 @@ def split_triple(result: Any) -> tuple[Array, Array, Any]:
         what = "None" if result is None else f"{type(result).__name__}"
         raise Broken("malformed", f"get returned {what}, not K, V and a mask")
     keys, values, mask = result
-    split_pair((keys, values), "get")
-    if mask is None:
-        raise Broken("malformed", "get returned None in the place of the mask")
+    if keys is None or values is None or mask is None:
+        raise Broken("malformed", "get returned None in the place of an array")
     return keys, values, mask
 
 
