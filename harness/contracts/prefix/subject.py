@@ -164,8 +164,8 @@ class ConversationSubject:
         return answer
 
     def verify_attention(self, model: ConversationModel) -> None:
-        for layer, right in self.get_layers(model):
-            if layer.config["kind"] != "state":
+        for layer, right in zip(self.layers, model.cache.layers, strict=True):
+            if layer is not None and right is not None:
                 layer.verify_attention(right.cache.visible, model.fed, right.offset)
 
     def close(self, name: str, model: ConversationModel) -> Answer:
