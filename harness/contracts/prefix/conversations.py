@@ -47,8 +47,8 @@ class ConversationModel:
     stands for all that come before, and the token itself. told: the conversations that
     there were, to draw others from. refusing, checkpoints: what the next request is to
     meet. reused: how much of the request was there when it began. fed: the tags of the
-    last pass, with `rows` only. broken: it broke off. past: what happened since the last request began, for
-    the abstract states.
+    last pass, with `rows` only. broken: it broke off. past: what happened since the last
+    request began, for the abstract states.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
