@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.layer.model import get_range
+from harness.contracts.layer.model import Cache, get_range
 from harness.contracts.recurrence import Recurrence
 from harness.interface import Array, Mask
 from harness.payload import Table
-from harness.reading import Column, Promises, Reader, get_rows, split_pair
+from harness.reading import Column, Promises, Reader, get_rows
 from harness.tolerance import get_attention_tolerance
 from reference.attention import compute_attention
 from reference.token import Token
@@ -117,11 +117,11 @@ class LayerSubject:
         keys, values = self.inputs[name] = self.reader.feed(tags)
         self.give(name, tags[0], (keys, values))
         mask = cache.make_mask(length, rows_padded)
-        keys, values = split_pair(cache.update(keys, values), "update")
-        columns = self.reader.read((keys, values), "update", tokens)
+        pair = cache.update(keys, values)
+        columns = self.reader.read(pair, "update", tokens)
         if self.is_sampled(tags[0]):
-            self.promises.keep(name, "update", (keys, values))
-        self.last = (keys, values, mask, length)
+            self.promises.keep(name, "update", pair)
+        self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
             "offset": cache.offset,
@@ -132,8 +132,9 @@ class LayerSubject:
             answer["seen"] = get_rows([*range(len(columns))], mask, *form)
         return answer
 
-    def read_all(self, operation: str, name: str, older: Sequence[Token]) -> Answer:
-        """What `state` or `view` returns, less the older tokens that may come along."""
+    def read_all(self, operation: str, name: str, right: Cache) -> Answer:
+        """What `state` or `view` returns, less the older tokens that may come along.
+        right: the reference of the cache."""
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()
         if self.config["kind"] == "state":
@@ -141,11 +142,11 @@ class LayerSubject:
         elif pair is None:
             return {"tags": []}
         else:
-            columns = self.reader.read(pair, operation)
+            columns = self.reader.read(pair, operation, right.tokens)
         self.promises.keep(name, operation, pair)
-        may_come = {token.tag for token in older}
+        may_come = {token.tag for token in right.older()}
         tags = [column for column in columns if column not in may_come]
-        answer: Answer = {"tags": sorted(tags, key=sort_key)}
+        answer: Answer = {"tags": sort_columns(tags)}
         return {**answer, "columns": columns} if self.tells_layout else answer
 
     # --- checks beside the answer -------------------------------------------------------
@@ -162,6 +163,8 @@ class LayerSubject:
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
         that the cache was given last are free to be used again."""
+        if not self.inputs and not self.promises.kept:
+            return
         if self.every:
             self.promises.check()
         if self.backend.lifetime == "until-write" and op["op"] in WRITES:
@@ -230,6 +233,8 @@ def recall_attention(
     return wanted
 
 
-def sort_key(column: Column) -> tuple[bool, Column]:
+def sort_columns(columns: Sequence[Column]) -> list[Any]:
     """Tags first, in order; then words."""
-    return isinstance(column, str), column
+    tags: list[Any] = [column for column in columns if not isinstance(column, str)]
+    words = [column for column in columns if isinstance(column, str)]
+    return [*sorted(tags), *sorted(words)]
