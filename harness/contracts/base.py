@@ -238,8 +238,9 @@ class Contract(ABC):
     @abstractmethod
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
         """The reference, empty, as the caches of one program; `tag` is the tag of the
-        next token. rows=False leaves the rows of visible tokens out of its
-        answers, for those who only want to know where a program leads."""
+        next token. rows=False leaves the rows of visible tokens out of its answers, and
+        all tokens where that saves time: for those who only want to know where a program
+        leads."""
 
     def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
         """One empty cache of the backend."""

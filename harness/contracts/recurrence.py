@@ -9,6 +9,7 @@ read in the same order, and float32 holds them exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,19 @@ from harness.payload import F32, Table
 from harness.reading import Column, holds, split_pair, to_numpy
 
 MODULUS = 65_521
-"""The largest prime below 2 ** 16: products of two residues are exact in float64, and
-residues in float32."""
+"""The largest prime below 2 ** 16: float32 holds all residues."""
 
 FACTOR = 31
 Tags = tuple[int, ...]
+Whole = npt.NDArray[np.int64]
+
+
+@cache
+def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
+    """What a token multiplies a state of this shape with, and what its number is
+    multiplied with before it is added: both different in each place."""
+    places = np.arange(np.prod(shape)).reshape(shape)
+    return FACTOR + 2 * places, places + 1
 
 
 class Recurrence:
@@ -39,40 +48,43 @@ class Recurrence:
         self.dtype: str = config["dtype"]
         self.width: int = config["conv_width"] - 1
         self.channels: int = config["heads"] * config["key_dim"]
-        shape = (1, config["heads"], config["key_dim"], config["value_dim"])
-        self.places = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
-        self.factor, self.weight = FACTOR + 2 * self.places, self.places + 1
+        self.shape = (1, config["heads"], config["key_dim"], config["value_dim"])
+        self.factor, self.weight = get_fold(self.shape)
         self.convs: dict[Tags, F32] = {}
         self.deltas: dict[Tags, F32] = {}
         self.known: dict[bytes, list[Tags]] = {}
-        self.learn((), np.zeros(shape))
+        self.learn((), np.zeros(self.shape, np.int64))
 
-    def learn(self, tags: Tags, delta: npt.NDArray[np.float64]) -> None:
-        self.deltas[tags] = delta.astype(np.float32)
-        self.known.setdefault(self.deltas[tags].tobytes(), []).append(tags)
+    def learn(self, tags: Tags, state: Whole) -> F32:
+        """The state after `tags` as float32, which is known from now on."""
+        delta = self.deltas[tags] = state.astype(np.float32)
+        self.known.setdefault(delta.tobytes(), []).append(tags)
+        return delta
 
     def compute_delta(self, tags: Tags, done: int = 0) -> F32:
         """The delta state after `tags`: each token multiplies the state and adds its own
         number, both different in each place. done: how many of them a state that was
         computed before has read, if that is known."""
-        if tags in self.deltas:
-            return self.deltas[tags]
-        if tags[:done] not in self.deltas:
-            done = 0
-        delta = self.deltas[tags[:done]].astype(np.float64)
+        delta = self.deltas.get(tags)
+        if delta is not None:
+            return delta
+        before = self.deltas.get(tags[:done])
+        if before is None:
+            before, done = self.deltas[()], 0
+        state: Whole = before.astype(np.int64)
         for tag in tags[done:]:
-            delta = (delta * self.factor + (tag + 1) * self.weight) % MODULUS
-        self.learn(tags, delta)
-        return self.deltas[tags]
+            state = (state * self.factor + (tag + 1) * self.weight) % MODULUS
+        return self.learn(tags, state)
 
     def compute_conv(self, tags: Tags) -> F32:
         """The conv state after `tags`."""
         last = tags[-self.width :]
         if last not in self.convs:
-            rows = self.keys.get_vectors(last)[0]  # [heads, n, d]
-            rows = rows.transpose(1, 0, 2).reshape(-1, self.channels)
-            missing = np.zeros((self.width - len(rows), self.channels), np.float32)
-            self.convs[last] = np.concatenate([missing, rows])[None]
+            conv = np.zeros((1, self.width, self.channels), np.float32)
+            if last:
+                rows = self.keys.get_vectors(last)[0].swapaxes(0, 1)  # [n, heads, d]
+                conv[0, -len(last) :] = rows.reshape(len(last), self.channels)
+            self.convs[last] = conv
         return self.convs[last]
 
     def advance(
@@ -88,14 +100,14 @@ class Recurrence:
         rows: list[list[Column]] = []
         length = len(tags)
         boundaries = list(cache.boundaries(length))
-        if sum(boundaries) != length or any(part < 1 for part in boundaries):
+        if sum(boundaries) != length or min(boundaries, default=1) < 1:
             raise Broken("malformed", f"boundaries({length}) returned {boundaries}")
         for part in boundaries:
             before = self.read(cache.read(), "read")
             new, tags = tags[:part], tags[part:]
             read = [*before, *new]
             rows += [read[: len(before) + row + 1] for row in range(part)]
-            old = tuple(seen for seen in before if isinstance(seen, int))
+            old = tuple([seen for seen in before if isinstance(seen, int)])
             written = self.compute((*old, *new), len(old))
             give(written)
             cache.write(*written, part)
@@ -116,14 +128,14 @@ class Recurrence:
         conv, delta = split_pair(pair, name)
         conv_shape = (1, self.width, self.channels)
         conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
-        delta = self.get_floats(delta, self.places.shape, "float32", f"delta of {name}")
+        delta = self.get_floats(delta, self.shape, "float32", f"delta of {name}")
         return self.identify(conv, delta)
 
     def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
         """The same for `count` states, one after the other in the first axis."""
         conv, delta = split_pair(pair, name)
         conv_shape = (count, self.width, self.channels)
-        delta_shape = (count, *self.places.shape[1:])
+        delta_shape = (count, *self.shape[1:])
         conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
         delta = self.get_floats(delta, delta_shape, "float32", f"delta of {name}")
         return [

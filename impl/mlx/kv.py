@@ -21,7 +21,7 @@ class LinearMemory(PairMemory, Linear):
         self.accept(like)
         if needed <= self.capacity:
             return
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             if snapshot.end > used:
                 snapshot.own()
         self.capacity = compute_capacity(self.capacity, needed, self.step)

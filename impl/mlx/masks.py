@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
 CPU = mx.Device(mx.cpu)
 
@@ -22,12 +23,8 @@ def make_band(
     rows of padding, stretches are copied: kernels may want rows one behind the other.
     """
     width = before + length
-    behind = mx.arange(width - 1, -length, -1)  # query - column
-    line = behind >= 0
-    if window is not None and width > window:
-        line = line & (behind < window)
-    if dtype != mx.bool_:
-        line = mx.where(line, mx.array(0, dtype), mx.array(-mx.inf, dtype))
+    seen = width if window is None else min(window, width)
+    line = make_line(width + length - 1, width - seen, width, dtype)
     if rows == length and mx.default_device() == CPU:
         return mx.as_strided(line, (length, width), (-1, 1), length - 1)
     # Behind the line nothing is seen.
@@ -36,3 +33,15 @@ def make_band(
     stretches = mx.as_strided(padded, (length + width, width), (1, 1))
     begins = [*range(length - 1, -1, -1), *[length + width - 1] * (rows - length)]
     return mx.take(stretches, mx.array(begins), axis=0)
+
+
+def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
+    """[size], seen in [begin, end). By numpy: to evaluate a few operations of MLX takes
+    longer than to make so few numbers."""
+    if dtype == mx.bool_:
+        line = np.zeros(size, np.bool_)
+        line[begin:end] = True
+        return mx.array(line)
+    numbers = np.full(size, -np.inf, np.float32)
+    numbers[begin:end] = 0
+    return mx.array(numbers, dtype)

@@ -85,14 +85,18 @@ class Memory(ABC):
 
     def secure(self, begin: int, end: int) -> None:
         """Before a write to [begin, end): snapshots that it would change copy first."""
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             if self.touches(snapshot, begin, end):
                 snapshot.own()
 
     def secure_all(self) -> None:
         """Before all memory goes."""
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             snapshot.own()
+
+    def list_named(self) -> list[Snapshot]:
+        """Mostly there are none, and to go through an empty WeakSet takes long."""
+        return list(self.named) if self.named else []
 
 
 class Linear(Memory):

@@ -21,10 +21,11 @@ class TorchArrays:
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = torch.device(device)
+        self.is_cpu = self.device.type == "cpu"
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
         tensor = torch.from_numpy(np.asarray(array, np.float32))
-        if dtype == "float32" and self.device.type == "cpu":
+        if dtype == "float32" and self.is_cpu:
             return tensor
         return tensor.to(self.device, DTYPES[dtype])
 

@@ -9,8 +9,9 @@ import torch
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-AHEAD = 64
-"""Tokens whose views are made at a time."""
+FEWEST, MOST = 4, 64
+"""Tokens whose views are made at a time: twice as many as before, as long as they are
+used."""
 
 
 class Buffer:
@@ -44,8 +45,10 @@ class Buffer:
         """One of them: [batch, heads, 1, dim]. Not for where a gradient flows."""
         at = place - self.first
         if not 0 <= at < len(self.ahead):
+            count = 2 * len(self.ahead) if at == len(self.ahead) else 0
+            count = min(max(FEWEST, count), MOST, self.room - place)
             self.first, at = place, 0
-            self.ahead = self.split(place, min(place + AHEAD, self.room))
+            self.ahead = self.split(place, place + count)
         return self.ahead[at]
 
     def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:

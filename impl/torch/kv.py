@@ -28,7 +28,7 @@ class LinearMemory(Linear):
         self.accept(like)
         if needed <= self.capacity:
             return
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             if snapshot.end > used:
                 snapshot.own()
         old = self.read(0, used) if used else None

@@ -45,14 +45,13 @@ def make_band(
     and copies of these cost no more than writing them.
     """
     width = before + length
-    never = False if like.dtype == torch.bool else -torch.inf
+    never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
     if not length:
         return like.new_full((rows, width), never)
-    behind = torch.arange(width - 1, -length, -1, device=like.device)  # query - column
-    line = behind >= 0
-    if window is not None and width > window:
-        line &= behind < window
-    stretches = make_additive(line, like.dtype).unfold(0, width, 1)
+    seen = width if window is None else min(window, width)
+    line = like.new_full((width + length - 1,), never)  # the last row, and what is behind
+    line.narrow(0, width - seen, seen).fill_(always)
+    stretches = line.unfold(0, width, 1)
     order = torch.arange(length - 1, -1, -1, device=like.device)
     if rows == length:
         return stretches.index_select(0, order)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.layer.model import get_range
+from harness.contracts.layer.model import Cache, get_range
 from harness.contracts.recurrence import Recurrence
 from harness.interface import Array, Mask
-from harness.reading import Column, Promises, Reader, get_rows, split_pair
+from harness.payload import Table
+from harness.reading import Column, Promises, Reader, get_rows
 from harness.tolerance import get_attention_tolerance
 from reference.attention import compute_attention
 from reference.token import Token
@@ -115,11 +117,11 @@ class LayerSubject:
         keys, values = self.inputs[name] = self.reader.feed(tags)
         self.give(name, tags[0], (keys, values))
         mask = cache.make_mask(length, rows_padded)
-        keys, values = split_pair(cache.update(keys, values), "update")
-        columns = self.reader.read((keys, values), "update", tokens)
+        pair = cache.update(keys, values)
+        columns = self.reader.read(pair, "update", tokens)
         if self.is_sampled(tags[0]):
-            self.promises.keep(name, "update", (keys, values))
-        self.last = (keys, values, mask, length)
+            self.promises.keep(name, "update", pair)
+        self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
             "offset": cache.offset,
@@ -130,8 +132,9 @@ class LayerSubject:
             answer["seen"] = get_rows([*range(len(columns))], mask, *form)
         return answer
 
-    def read_all(self, operation: str, name: str, older: Sequence[Token]) -> Answer:
-        """What `state` or `view` returns, less the older tokens that may come along."""
+    def read_all(self, operation: str, name: str, right: Cache) -> Answer:
+        """What `state` or `view` returns, less the older tokens that may come along.
+        right: the reference of the cache."""
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()
         if self.config["kind"] == "state":
@@ -139,11 +142,11 @@ class LayerSubject:
         elif pair is None:
             return {"tags": []}
         else:
-            columns = self.reader.read(pair, operation)
+            columns = self.reader.read(pair, operation, right.tokens)
         self.promises.keep(name, operation, pair)
-        may_come = {token.tag for token in older}
+        may_come = {token.tag for token in right.older()}
         tags = [column for column in columns if column not in may_come]
-        answer: Answer = {"tags": sorted(tags, key=sort_key)}
+        answer: Answer = {"tags": sort_columns(tags)}
         return {**answer, "columns": columns} if self.tells_layout else answer
 
     # --- checks beside the answer -------------------------------------------------------
@@ -160,6 +163,8 @@ class LayerSubject:
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
         that the cache was given last are free to be used again."""
+        if not self.inputs and not self.promises.kept:
+            return
         if self.every:
             self.promises.check()
         if self.backend.lifetime == "until-write" and op["op"] in WRITES:
@@ -190,18 +195,11 @@ class LayerSubject:
         arrays = self.reader.arrays
         framework = arrays.from_numpy(queries, self.config["dtype"])
         got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
+        tables = self.reader.queries, self.reader.keys, self.reader.values
         for row in {0, length // 3, 2 * length // 3, length - 1}:
-            tokens = visible(offset - length + row)
-            wanted = self.attend_reference(queries[0, :, row], tokens)
-            self.judge(got[0, :, row], wanted, len(tokens), row)
-
-    def attend_reference(self, queries: Any, tokens: Sequence[Token]) -> Any:
-        """[heads, value_dim] of one row that sees `tokens`."""
-        tags = [token.tag for token in tokens]
-        keys = self.reader.keys.get_vectors(tags)[0].tolist()
-        values = self.reader.values.get_vectors(tags)[0].tolist()
-        heads = zip(queries.tolist(), keys, values, strict=True)
-        return np.array([compute_attention(q, k, v) for q, k, v in heads])
+            seen = tuple([token.tag for token in visible(offset - length + row)])
+            wanted = recall_attention(*tables, tags[row], seen)
+            self.judge(got[0, :, row], wanted, len(seen), row)
 
     def judge(self, got: Any, wanted: Any, tokens: int, row: int) -> None:
         tolerance = get_attention_tolerance(
@@ -217,6 +215,26 @@ class LayerSubject:
         self.margin = max(self.margin, error / tolerance)
 
 
-def sort_key(column: Column) -> tuple[bool, Column]:
+@lru_cache(maxsize=4096)
+def recall_attention(
+    queries: Table, keys: Table, values: Table, tag: int, seen: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """[heads, value_dim] of the query of one token that sees others, by the reference.
+    It is remembered: most programs begin with the same tags, and a conversation that is
+    computed anew has the same ones again."""
+    heads = zip(
+        queries.get_vectors([tag])[0, :, 0].tolist(),
+        keys.get_vectors(seen)[0].tolist(),
+        values.get_vectors(seen)[0].tolist(),
+        strict=True,
+    )
+    wanted = np.array([compute_attention(q, k, v) for q, k, v in heads])
+    wanted.flags.writeable = False
+    return wanted
+
+
+def sort_columns(columns: Sequence[Column]) -> list[Any]:
     """Tags first, in order; then words."""
-    return isinstance(column, str), column
+    tags: list[Any] = [column for column in columns if not isinstance(column, str)]
+    words = [column for column in columns if isinstance(column, str)]
+    return [*sorted(tags), *sorted(words)]

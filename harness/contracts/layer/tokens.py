@@ -97,7 +97,7 @@ class State(LayerOperation):
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
         name = op.get("cache", "a")
-        return subject.read_all(self.name, name, model.get(name).older())
+        return subject.read_all(self.name, name, model.get(name))
 
 
 class View(State):

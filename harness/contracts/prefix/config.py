@@ -104,29 +104,28 @@ def parse_layer(spec: str) -> dict[str, Any]:
     return {"kind": name, **dict(zip(SIZES[name], numbers, strict=True))}
 
 
-def take_over(
-    config: Mapping[str, Any], schemas: Mapping[str, Schema], names: tuple[str, ...]
-) -> dict[str, Any]:
-    """A complete config of another contract, with the fields `names` of this one."""
-    defaults = {name: schema.get("default") for name, schema in schemas.items()}
-    return {**defaults, **{name: config[name] for name in names}}
-
-
 CHECKPOINTS = 4
 """That a recurrent cache keeps of each state."""
 
 DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
 
+LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
+    {name: schema.get("default") for name, schema in schemas.items()}
+    for schemas in (LAYER_CONFIG, UNIFIED_CONFIG)
+)
+"""What stands in a config of another contract where this one has no field for it."""
+
 
 def get_layer_config(config: Mapping[str, Any], spec: str) -> dict[str, Any]:
     """A complete config of the layer contract, for one layer."""
-    names = (*DIMENSIONS, "step")
-    return {**take_over(config, LAYER_CONFIG, names), **parse_layer(spec)}
+    own = {name: config[name] for name in (*DIMENSIONS, "step")}
+    return {**LAYER_DEFAULTS, **own, **parse_layer(spec)}
 
 
 def get_unified_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A complete config of the unified contract, for the cache under the slots."""
-    unified = take_over(config, UNIFIED_CONFIG, (*DIMENSIONS, "shift"))
+    own = {name: config[name] for name in (*DIMENSIONS, "shift")}
+    unified = {**UNIFIED_DEFAULTS, **own}
     unified |= {"sequences": config["slots"], "capacity": config["context"]}
     unified["batch"] = config["context"]
     if config["interval"] is not None:

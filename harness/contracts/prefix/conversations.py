@@ -15,7 +15,7 @@ from harness.contracts.layer.model import (
 )
 from harness.contracts.prefix.config import get_layer_config
 from harness.contracts.prefix.drawing import MOST_TOLD
-from reference.layers import Layer, count_common
+from reference.layers import Layer
 from reference.session import Session
 from reference.trie import Path, Trie
 
@@ -47,8 +47,8 @@ class ConversationModel:
     stands for all that come before, and the token itself. told: the conversations that
     there were, to draw others from. refusing, checkpoints: what the next request is to
     meet. reused: how much of the request was there when it began. fed: the tags of the
-    last pass. broken: it broke off. past: what happened since the last request began, for
-    the abstract states.
+    last pass, with `rows` only. broken: it broke off. past: what happened since the last
+    request began, for the abstract states.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
@@ -78,13 +78,14 @@ class ConversationModel:
         """The tags of a conversation; a token that was never computed behind these tokens
         gets the next free one."""
         tags: list[int] = []
-        fresh = self.tag
+        known, tag, fresh = self.tags, None, self.tag
         for token in tokens:
-            link = (tags[-1] if tags else None, token)
-            if link not in self.tags:
-                self.tags[link] = fresh
+            link = tag, token
+            tag = known.get(link)
+            if tag is None:
+                tag = known[link] = fresh
                 fresh += 1
-            tags.append(self.tags[link])
+            tags.append(tag)
         return tags
 
     def list_stored(self) -> list[list[int]]:
@@ -104,10 +105,6 @@ class ConversationModel:
     def get_remaining(self) -> list[int]:
         request = self.cache.request
         return [] if request is None else request[self.cache.computed :]
-
-    def count_matched(self, tokens: Sequence[int]) -> int:
-        stored = self.list_stored()
-        return max((count_common(tokens, path) for path in stored), default=0)
 
     # --- operations ---------------------------------------------------------------------
 
@@ -142,10 +139,10 @@ class ConversationModel:
     def describe_layers(self) -> Answer:
         """Where each layer stands, and what it holds."""
         layers = self.cache.layers
-        return {
-            "offsets": get_offsets(layers),
-            "caches": [answer_tags(layer.cache) if layer else {} for layer in layers],
-        }
+        answer: Answer = {"offsets": get_offsets(layers)}
+        if self.rows:
+            answer["caches"] = [answer_tags(one.cache) if one else {} for one in layers]
+        return answer
 
     def feed(self, count: int, generated: Sequence[int], layers: int | None) -> Answer:
         """The rows of the next `count` tokens in each layer; then tokens that were
@@ -153,10 +150,11 @@ class ConversationModel:
         cache = self.cache
         before, start = get_offsets(cache.layers), cache.computed
         cache.feed(min(count, len(self.get_remaining())), layers)
-        request = cache.get_request()
-        self.fed = self.get_tags(request[: cache.computed])[start:]
         answer: Answer = {"offsets": get_offsets(cache.layers)}
-        if self.fed and self.rows:
+        if self.rows:
+            computed = cache.get_request()[: cache.computed]
+            self.fed = self.get_tags(computed)[start:]
+        if self.fed:
             answer["caches"] = [
                 {"visible": get_rows_visible(layer.cache, begin)}
                 if layer is not None and begin is not None and layer.offset > begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.backend import Kind
 from harness.contracts.base import Op, Unreachable
@@ -60,36 +60,42 @@ def get_prefix_states(op: Op, model: ConversationModel | SlotsModel) -> Sequence
         return [*states, *get_slots_states(op, model)]
     if op["op"] == "limit" and model.cache.request is not None:
         states.append("limit-while-open")
-    tokens = op.get("tokens")
+    tokens = list(op.get("tokens", ()))
     if not tokens or model.cache.request is not None or not is_plain(tokens):
         return states
-    states.append(judge_match(tokens, model.list_stored()))
-    return [*states, *get_begin_states(tokens, model)]
+    stored = model.list_stored()
+    matched = count_matched(tokens, stored)
+    states.append(judge_match(tokens, matched, stored))
+    return [*states, *get_begin_states(tokens, matched, model)]
 
 
 def is_plain(tokens: Sequence[object]) -> bool:
-    return all(type(token) is int for token in tokens)
+    return set(map(type, tokens)) <= {int}
 
 
-def judge_match(tokens: Sequence[int], stored: Sequence[Sequence[int]]) -> str:
-    """How a request goes with what is stored."""
+def count_matched(tokens: Sequence[int], stored: Sequence[Sequence[int]]) -> int:
+    """How many tokens are the same as those of something stored."""
+    return max([count_common(tokens, path) for path in stored], default=0)
+
+
+def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
+    """How a request goes with what is stored. matched: see `count_matched`."""
     if not stored:
         return "nothing-stored"
-    matched = max(count_common(tokens, path) for path in stored)
     if matched == 0:
         return "no-match"
     if matched < len(tokens):
-        ends = any(list(tokens[:matched]) == list(path) for path in stored)
-        return "extension" if ends else "divergence"
-    return "repeat" if list(tokens) in [list(path) for path in stored] else "shorter"
+        return "extension" if tokens[:matched] in stored else "divergence"
+    return "repeat" if tokens in stored else "shorter"
 
 
-def get_begin_states(tokens: Sequence[int], model: ConversationModel) -> list[str]:
+def get_begin_states(
+    tokens: list[int], matched: int, model: ConversationModel
+) -> list[str]:
     """What a request is about to meet in the layers."""
     states, cache = [], model.cache
     layers = cache.cached
     offsets = [layer.offset for layer in layers]
-    matched = model.count_matched(tokens)
     if matched == len(tokens):
         states.append("one-token-left")
     if len(set(offsets)) > 1:
@@ -108,13 +114,13 @@ def get_begin_states(tokens: Sequence[int], model: ConversationModel) -> list[st
 
 
 def get_trie_states(
-    tokens: Sequence[int], matched: int, model: ConversationModel, trie: Trie
+    tokens: list[int], matched: int, model: ConversationModel, trie: Trie
 ) -> list[str]:
     states = ["checkpoints"] if model.checkpoints else []
     most = min(matched, len(tokens) - 1)
-    reuse = max(p for p in range(most + 1) if trie.can_reach(tokens, p))
+    reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
     live = count_common(tokens, trie.live)
-    if any(is_in_part(point.captured, trie) for point in trie.points.values()):
+    if is_captured_in_part(trie):
         states.append("captured-in-part")
     if reuse < most:
         states.append("shortened")
@@ -127,20 +133,21 @@ def get_trie_states(
     return states
 
 
-def is_in_part(captured: Collection[int], trie: Trie) -> bool:
-    """Some layers were captured, but not all that need it."""
+def is_captured_in_part(trie: Trie) -> bool:
+    """Somewhere some layers were captured, but not all that need it."""
     needing = sum(not layer.can_be_cut for layer in trie.cached)
-    return 0 < len(captured) < needing
+    return any(0 < len(point.captured) < needing for point in trie.points.values())
 
 
 def get_slots_states(op: Op, model: SlotsModel) -> list[str]:
     states = ["several-open"] if len(model.users) > 1 else []
-    tokens = op.get("tokens")
+    tokens = list(op.get("tokens", ()))
     if not tokens or not is_plain(tokens):
         return states
     if len(model.users) >= model.config["slots"]:
         return [*states, "no-slot"]
-    return [*states, judge_match(tokens, model.list_stored())]
+    stored = model.list_stored()
+    return [*states, judge_match(tokens, count_matched(tokens, stored), stored)]
 
 
 CUT = ("kv", None)

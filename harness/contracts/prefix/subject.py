@@ -117,29 +117,29 @@ class ConversationSubject:
             if cache is not None:
                 cache.refusing, cache.failing = number in numbers, self.raising
 
-    def get_layers(self, model: ConversationModel) -> list[tuple[LayerSubject, Layer]]:
-        """Each layer that has a cache, beside the reference of it."""
+    def get_layers(
+        self, model: ConversationModel
+    ) -> list[tuple[int, LayerSubject, Layer]]:
+        """Each layer that has a cache, behind its number and beside its reference."""
         live = self.cache.layers
         if len(live) != len(self.layers):
             raise Broken(
                 "malformed", f"it has {len(live)} layers, not {len(self.layers)}"
             )
-        pairs = []
-        for layer, cache, right in zip(
-            self.layers, live, model.cache.layers, strict=True
+        found = []
+        for number, (layer, right) in enumerate(
+            zip(self.layers, model.cache.layers, strict=True)
         ):
             if layer is not None and right is not None:
-                layer.caches["a"] = cache
-                pairs.append((layer, right))
-        return pairs
+                layer.caches["a"] = live[number]
+                found.append((number, layer, right))
+        return found
 
     def describe_layers(self, model: ConversationModel) -> Answer:
         """Where each layer stands, and what it holds."""
-        found = {
-            id(layer): layer.read_all("state", "a", right.cache.older())
-            for layer, right in self.get_layers(model)
-        }
-        caches = [found[id(layer)] if layer else {} for layer in self.layers]
+        caches: list[Answer] = [{} for _ in self.layers]
+        for number, layer, right in self.get_layers(model):
+            caches[number] = layer.read_all("state", "a", right.cache)
         return {"offsets": self.get_offsets(), "caches": caches}
 
     def get_offsets(self) -> list[int | None]:
@@ -148,13 +148,13 @@ class ConversationSubject:
     def feed(
         self, generated: Sequence[int], layers: int | None, model: ConversationModel
     ) -> Answer:
-        """Writes the tokens of the pass to each layer, and reads what their rows see."""
-        found: dict[int, Answer] = {}
-        wanted = self.layers[:layers] if model.fed else []
-        for layer, right in self.get_layers(model):
-            if any(layer is one for one in wanted):
-                found[id(layer)] = layer.update("a", model.fed, right.cache.tokens)
-        caches = [found.get(id(layer), {}) for layer in self.layers]
+        """Writes the tokens of the pass to each layer, and reads what their rows see.
+        layers: to so many only."""
+        caches: list[Answer] = [{} for _ in self.layers]
+        last = len(self.layers) if layers is None else layers
+        for number, layer, right in self.get_layers(model):
+            if model.fed and number < last:
+                caches[number] = layer.update("a", model.fed, right.cache.tokens)
         answer = {"offsets": self.get_offsets(), "caches": caches}
         if generated:
             tokens = list(generated)
@@ -164,8 +164,8 @@ class ConversationSubject:
         return answer
 
     def verify_attention(self, model: ConversationModel) -> None:
-        for layer, right in self.get_layers(model):
-            if layer.config["kind"] != "state":
+        for layer, right in zip(self.layers, model.cache.layers, strict=True):
+            if layer is not None and right is not None:
                 layer.verify_attention(right.cache.visible, model.fed, right.offset)
 
     def close(self, name: str, model: ConversationModel) -> Answer:

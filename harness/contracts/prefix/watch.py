@@ -27,6 +27,16 @@ class WatchedCache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cache, name)
 
+    @property
+    def offset(self) -> Any:
+        """Asked for most of all, and sooner found here than by `__getattr__`."""
+        return self.cache.offset
+
+    @property
+    def can_split(self) -> Any:
+        """The same."""
+        return self.cache.can_split
+
     def get_bytes(self) -> int:
         """Of all open snapshots."""
         snapshots = self.open.values()
