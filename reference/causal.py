@@ -104,19 +104,17 @@ class CausalCache:
         self.current = batch
 
     def visible(self, row: int) -> list[SharedToken]:
-        """What a row of the open pass may attend to."""
-        return [token for token in self.tokens if self.is_visible(row, token)]
-
-    def is_visible(self, row: int, token: SharedToken) -> bool:
-        """The rule of visibility."""
+        """What a row of the open pass may attend to: of its own sequence, from the begin
+        of its window and of its chunk on, what does not lie ahead of it."""
         assert self.current is not None, "no pass is open"
-        query = self.current.positions[row]
-        return (
-            self.current.sequences[row] in token.sequences
-            and (token.position <= query or row in self.current.exceptions)
-            and token.position >= query - self.window
-            and (self.chunk == inf or token.position >= query - query % self.chunk)
-        )
+        query, sequence = self.current.positions[row], self.current.sequences[row]
+        first = max(query - self.window, query - query % self.chunk)
+        last = inf if row in self.current.exceptions else query
+        return [
+            token
+            for token in self.tokens
+            if sequence in token.sequences and first <= token.position <= last
+        ]
 
     # --- between passes -----------------------------------------------------------------
 
@@ -186,7 +184,7 @@ class CausalCache:
 
     def get_end(self, sequence: int) -> int:
         """The position after the last one stored; 0 if nothing is."""
-        stored = [token.position for token in self.get_tokens(sequence)]
+        stored = [at for _, at, owners in self.tokens if sequence in owners]
         return max(stored, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:

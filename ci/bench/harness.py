@@ -21,8 +21,9 @@ Shares of the time of the plain front, of the same programs, each obtained by it
 * record: the write-ahead record of all programs and steps;
 * reference: its answers, and nothing to compare them with;
 * backend: the programs are checked while a stopwatch runs whenever the harness has called
-  the backend: to make an array, to open a cache, and in every method, until the arrays
-  that it returns are there (`pace/stopwatch.py`). It is the checked run itself, so that
+  the backend: to make or overwrite an array, to open a cache, in every method, until the
+  arrays that it returns are there, and for attention (`pace/stopwatch.py`). It is the
+  checked run itself, so that
   there is no second one to be kept up. What it takes to start and stop the watch is
   taken off;
 * compare: what is left of plain: making the content of arrays, reading those that come

@@ -20,14 +20,14 @@ Replace = Callable[[Any, str, Any], None]
 def change_rule(replace: Replace, rule: Callable[..., bool]) -> None:
     """Another rule of visibility: rule(cache, query, token, row)."""
 
-    def is_visible(self: CausalCache, row: int, token: SharedToken) -> bool:
+    def visible(self: CausalCache, row: int) -> list[SharedToken]:
         assert self.current is not None
-        query = self.current.positions[row]
-        own = self.current.sequences[row] in token.sequences
+        query, sequence = self.current.positions[row], self.current.sequences[row]
         ahead = row in self.current.exceptions
-        return own and rule(self, query, token, ahead)
+        own = [token for token in self.tokens if sequence in token.sequences]
+        return [token for token in own if rule(self, query, token, ahead)]
 
-    replace(CausalCache, "is_visible", is_visible)
+    replace(CausalCache, "visible", visible)
 
 
 def sees_the_next(replace: Replace) -> None:

@@ -22,18 +22,22 @@ CACHES = frozenset({"clone", "of"})
 
 
 class Stopwatch:
-    """A backend that runs as ever, and the time that it takes: of all calls of its
-    caches, until the arrays that they return are there, and of making the arrays that
-    they are given. A call that comes from within another one, as a trie's to its layers,
-    is part of that one.
+    """A backend that runs as ever, and the time that its code takes: of all calls of its
+    caches, until the arrays that they return are there, of making the arrays that they
+    are given and of overwriting them, and of its framework's attention. A call that comes
+    from within another one, as a trie's to its layers, is part of that one.
 
-    Reading an array once more, and attention over it, is not timed.
+    Reading an array once more is not timed.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.arrays, self.open_cache = backend.arrays, backend.open
         self.spent, self.calls, self.is_running = 0.0, 0, False
-        self.backend = replace(backend, open=self.open, arrays=TimedArrays(self))
+        overwrite = backend.overwrite and partial(self.time, backend.overwrite)
+        arrays = TimedArrays(self)
+        self.backend = replace(
+            backend, open=self.open, arrays=arrays, overwrite=overwrite
+        )
 
     def open(self, config: Mapping[str, Any]) -> Any:
         return TimedCache(self.time(self.open_cache, config), self)
@@ -67,13 +71,16 @@ class Stopwatch:
 
 
 class TimedArrays:
-    """`Arrays` whose making is timed."""
+    """`Arrays` whose making is timed, and attention over them."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.watch, self.arrays = watch, watch.arrays
 
     def from_numpy(self, array: Any, dtype: str) -> Array:
         return self.watch.time(self.arrays.from_numpy, array, dtype)
+
+    def attend(self, *arrays: Any) -> Array:
+        return self.watch.time(self.watch.wait, self.arrays.attend, *arrays)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.arrays, name)
