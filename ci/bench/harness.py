@@ -23,11 +23,10 @@ Shares of the time of the plain front, of the same programs, each obtained by it
 * backend: the programs are checked while a stopwatch runs whenever the harness has called
   the backend: to make or overwrite an array, to open a cache, in every method, until the
   arrays that it returns are there, and for attention (`pace/stopwatch.py`). It is the
-  checked run itself, so that
-  there is no second one to be kept up. What it takes to start and stop the watch is
-  taken off;
+  checked run itself, so that there is no second one to be kept up. What it takes to
+  start and stop the watch is taken off;
 * compare: what is left of plain: making the content of arrays, reading those that come
-  back, comparing, arrays under watch, attention, legality, counting cells.
+  back, comparing, arrays under watch, legality, counting cells.
 
 `outside` is all but reference and backend. "all" is all kinds with equally many programs,
 total steps by total time. The bars are in BARS and OUTSIDE; what misses one is marked.
