@@ -24,7 +24,8 @@ class KVCacheBase(LayerCache):
     def write(self, position: int, arrays: Arrays) -> None:
         """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
         memory, end = self.memory, position + arrays[0].shape[2]
-        memory.secure(position, end)
+        if memory.named:
+            memory.secure(position, end)
         memory.reserve(arrays, position, end)
         memory.write(position, end, arrays)
 

@@ -25,7 +25,8 @@ class RotatingCacheBase(WholeSnapshots):
         length = keys.shape[2]
         memory, begin, arrays = self.memory, self.offset, (keys, values)
         first, end = begin - self.count_before(length), begin + length
-        memory.secure(begin, end)
+        if memory.named:
+            memory.secure(begin, end)
         memory.reserve(arrays, first, begin, end - first)
         memory.write(begin, end, arrays)
         self.advance(length)
