@@ -89,7 +89,7 @@ class Trie(Model):
                 raise ValueError(f"checkpoint {checkpoint} is not behind any token")
         matched = self.count_matched(tokens)
         most = min(matched, len(tokens) - 1)
-        reuse = max(p for p in range(most + 1) if self.can_reach(tokens, p))
+        reuse = next(p for p in range(most, -1, -1) if self.can_reach(tokens, p))
         for number, layer in enumerate(self.layers):
             if number in refusing and self.has_to_move(layer, tokens, reuse):
                 reuse = 0
@@ -214,19 +214,18 @@ class Trie(Model):
         return sum(len(path) - len(parent) for path, parent in parents.items())
 
     def count_bytes(self) -> int:
-        return sum(self.count_layer_bytes(number) for number in range(len(self.layers)))
+        return sum(self.list_layer_bytes())
 
-    def count_layer_bytes(self, number: int) -> int:
-        """What is stored of one layer: all that lies between two points, if it can be
+    def list_layer_bytes(self) -> list[int]:
+        """What is stored of each layer: all that lies between two points, if it can be
         cut; else what was captured at each."""
-        layer = self.layers[number]
-        if layer is None:
-            return 0
-        return sum(
-            layer.count_bytes(len(parent), len(path))
-            for path, parent in self.get_parents().items()
-            if layer.can_be_cut or number in self.points[path].captured
-        )
+        sizes = [0] * len(self.layers)
+        for path, parent in self.get_parents().items():
+            for number, layer in enumerate(self.layers):
+                captured = number in self.points[path].captured
+                if layer is not None and (layer.can_be_cut or captured):
+                    sizes[number] += layer.count_bytes(len(parent), len(path))
+        return sizes
 
     # --- the limit ----------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ class TorchArrays:
         self.is_cpu = self.device.type == "cpu"
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
-        tensor = torch.from_numpy(np.asarray(array, np.float32))
+        array = np.asarray(array, np.float32)
+        # torch shares the memory, and whoever gets the tensor may write to it.
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         if dtype == "float32" and self.is_cpu:
             return tensor
         return tensor.to(self.device, DTYPES[dtype])

@@ -197,11 +197,14 @@ class ConversationSubject:
 
     def check_snapshots(self, model: ConversationModel) -> None:
         """The snapshots that are open are what is stored, no more and no less."""
+        if not self.watched:
+            return
+        trie = model.cache
+        sizes = trie.list_layer_bytes() if isinstance(trie, Trie) else []
         for number, cache in enumerate(self.watched):
             if cache is None:
                 continue
-            held, trie = cache.get_bytes(), model.cache
-            stored = trie.count_layer_bytes(number) if isinstance(trie, Trie) else 0
+            held, stored = cache.get_bytes(), sizes[number] if sizes else 0
             if held != stored:
                 raise Broken(
                     "snapshots",
