@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +24,8 @@ class MLXArrays:
         self.device = device or mx.default_device()
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> mx.array:
-        return mx.array(array).astype(DTYPES[dtype], stream=self.device)
+        """Converted as it is copied: nothing is left to evaluate."""
+        return mx.array(array, DTYPES[dtype])
 
     def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
         """Evaluates `array`, once: float32 is made by numpy, because another evaluation
@@ -34,7 +36,7 @@ class MLXArrays:
         return content.astype(np.float32) if content.dtype == np.float16 else content
 
     def dtype(self, array: mx.array) -> str:
-        return str(array.dtype).removeprefix("mlx.core.")
+        return get_name(array.dtype)
 
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
@@ -46,8 +48,17 @@ class MLXArrays:
         )
 
 
+@cache
+def get_name(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")
+
+
+WIDE = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+"""Each bfloat16 as float32, of which it is the upper half."""
+
+
 def widen(array: mx.array) -> npt.NDArray[np.float32]:
-    """bfloat16, which numpy does not have, as float32, of which it is the upper half."""
+    """bfloat16, which numpy does not have, as float32."""
     content = memoryview(array)  # type: ignore[arg-type]  # it is a buffer, unannounced
     halves = np.frombuffer(content.tobytes(), np.uint16)
-    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(array.shape)
+    return WIDE[halves].reshape(array.shape)

@@ -53,14 +53,19 @@ class OnDevice:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self.cache, name)
-        return partial(self.compute, member) if callable(member) else member
+        if not callable(member):
+            return member
+        method = partial(compute, self.device, member)
+        setattr(self, name, method)  # it is asked for again and again
+        return method
 
-    def compute(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What `method` returns; if there are arrays in it, their evaluation starts."""
-        with mx.stream(self.device):
-            result = method(*arguments)
-            mx.async_eval(result)  # type: ignore[no-untyped-call]
-        return result
+
+def compute(device: mx.Device, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What `method` returns; if there are arrays in it, their evaluation starts."""
+    with mx.stream(device):
+        result = method(*arguments)
+        mx.async_eval(result)  # type: ignore[no-untyped-call]
+    return result
 
 
 def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:

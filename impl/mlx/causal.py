@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
+from impl.mlx.masks import make_small
 from impl.mlx.memory import Pair
 from impl.mlx.places import COLUMNS, ROWS, Places
 from impl.mlx.rope import Rope
@@ -96,7 +97,7 @@ class CausalCache(CausalCacheBase):
         table = self.cells.table[:, current.begin : current.end]
         limits = self.compute_limits(batch)
         if rows * width <= FEW:
-            return self.make_additive(see(limits, *table, rows))
+            return make_small(see(limits, *table, rows), self.mask_dtype)
         sight = compute_sight(limits, *table)
         # What is seen of the rows of padding is behind the end of the line: nothing.
         line = np.concatenate((sight.line, np.zeros(width, np.bool_)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from impl.mlx.wide import read_wide, write_wide
-from impl.shared.batch import Ints
+from impl.shared.batch import Ints, as_slice
 
 ROWS, COLUMNS = 2, 3
 """The axis of a pool that has its cells: [1, heads, cells, dim], or permuted."""
@@ -22,8 +22,9 @@ class Places:
     def __init__(self, cells: Ints) -> None:
         self.slice: slice | None = None
         self.cells = cells
-        if len(cells) and (cells[1:] == cells[:-1] + 1).all():
-            self.slice = slice(int(cells[0]), int(cells[-1]) + 1)
+        place = as_slice(cells)
+        if isinstance(place, slice):
+            self.slice = place
             return
         self.index = {
             ROWS: mx.array(cells[None, None, :, None]),

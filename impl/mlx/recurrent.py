@@ -11,7 +11,7 @@ from impl.mlx.causal import CausalCache
 from impl.mlx.memory import Pair, make_compact
 from impl.shared.causal import Sizes
 from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots
+from impl.shared.slots import Slots, as_slice
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
@@ -39,8 +39,11 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 
     def read_states(self, layer: int) -> Pair:
         """conv and delta of the sequences of the open pass, in order of appearance."""
-        index = mx.array(self.list_slots())
-        return mx.take(self.conv[layer], index, 0), mx.take(self.delta[layer], index, 0)
+        conv, delta = self.conv[layer], self.delta[layer]
+        index = make_index(self.list_slots())
+        if isinstance(index, slice):  # sooner cut out than taken
+            return make_compact((conv[index], delta[index]))
+        return mx.take(conv, index, 0), mx.take(delta, index, 0)
 
     def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
         """The same after the pass; checkpoints that are due are taken."""
@@ -66,10 +69,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
         """conv, delta: a row for each of the slots, or a number for all of them."""
-        first, last = slots[0], slots[-1]
-        index: Any = slice(first, last + 1)
-        if list(slots) != list(range(first, last + 1)):
-            index = mx.array(list(slots))
+        index: Any = make_index(slots)
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
@@ -86,3 +86,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
     def restore_slot(self, slot: int, arrays: dict[int, Pair]) -> None:
         for layer, (conv, delta) in arrays.items():
             self.write_slots(layer, [slot], conv, delta)
+
+
+def make_index(slots: Sequence[int]) -> slice | mx.array:
+    """The slots, as a slice if they are neighbours."""
+    return as_slice(slots) or mx.array(list(slots))

@@ -9,6 +9,11 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
+NONE = np.empty(0, np.int64)
+
+FEW = 64
+"""Numbers that Python sooner compares one by one: it takes numpy longer to begin."""
+
 
 class Batch:
     """One row for each token: where it stands and whose it is.
@@ -38,25 +43,42 @@ class Batch:
         # Copies: masks are made from them later, when the caller's may hold other rows.
         self.positions = np.array(positions, np.int64)
         self.sequences = np.array(sequences, np.int64)
-        if (lowest := self.positions.min()) < 0:
-            raise ValueError(f"position {lowest} is negative")
+        span = get_bounds(self.positions)
+        if span[0] < 0:
+            raise ValueError(f"position {span[0]} is negative")
         self.owners = list(dict.fromkeys(self.sequences.tolist()))
         for owner in self.owners:
             check_sequence(owner, count)
         self.groups = self.group()
-        for row in (*exceptions, *multimodal):
-            if not 0 <= row < rows:
-                raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
-        self.free = np.array(exceptions, np.int64)
-        self.images = np.array(multimodal, np.int64)
+        self.spans = {self.owners[0]: span}
+        if len(self.owners) > 1:
+            self.spans = {
+                owner: get_bounds(self.positions[own])
+                for owner, own in self.groups.items()
+            }
+        self.free = self.name(exceptions)
+        self.images = self.name(multimodal)
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def name(self, rows: Sequence[int]) -> Ints:
+        """Rows that the caller has named; raises ValueError if there is no such row."""
+        if not len(rows):
+            return NONE
+        for row in rows:
+            if not 0 <= row < len(self):
+                raise ValueError(
+                    f"row {row} is named, but the rows are 0 … {len(self) - 1}"
+                )
+        return np.array(rows, np.int64)
 
     def group(self) -> dict[int, Ints | slice]:
         """The rows of each sequence, in order."""
         if len(self.owners) == 1:
             return {self.owners[0]: slice(None)}
+        if len(self.owners) == len(self):
+            return {owner: slice(row, row + 1) for row, owner in enumerate(self.owners)}
         order = self.sequences.argsort(kind="stable")
         ends = np.bincount(self.sequences).cumsum()
         return {
@@ -70,15 +92,37 @@ class Batch:
 
     def get_span(self, owner: int) -> tuple[int, int]:
         """The lowest and the highest position of one sequence."""
-        own = self.positions[self.get_rows(owner)].tolist()
-        return min(own), max(own)
+        return self.spans[owner]
+
+    def count_rows(self) -> list[int]:
+        """How many rows each sequence has."""
+        return [len(self.positions[rows]) for rows in self.groups.values()]
+
+
+def get_bounds(numbers: Ints) -> tuple[int, int]:
+    """The lowest and the highest."""
+    if len(numbers) <= FEW:
+        few = numbers.tolist()
+        return min(few), max(few)
+    return int(numbers.min()), int(numbers.max())
+
+
+def is_ascending(numbers: Ints) -> bool:
+    """Whether none is less than the one before it."""
+    if len(numbers) <= FEW:
+        few = numbers.tolist()
+        return few == sorted(few)
+    return bool((numbers[1:] >= numbers[:-1]).all())
 
 
 def as_slice(numbers: Ints) -> Ints | slice:
-    """Ascending numbers, as a slice if they are neighbours."""
-    first, last = int(numbers[0]), int(numbers[-1])
-    if last - first + 1 == len(numbers):
-        return slice(first, last + 1)
+    """Numbers of which none is there twice; as a slice if they are neighbours, in
+    order."""
+    count = len(numbers)
+    if count:
+        first, last = int(numbers[0]), int(numbers[-1])
+        if last - first + 1 == count and (count == 1 or is_ascending(numbers)):
+            return slice(first, last + 1)
     return numbers
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,8 +77,7 @@ def round_up(number: int, padding: int) -> int:
     return -(-number // padding) * padding
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """An open pass. cells: of each row; None if nothing is stored (it only reserves).
     [begin, end): the columns, as cells."""
 
@@ -166,10 +165,11 @@ class CausalCacheBase(ABC):
     def compute_columns(self, batch: Batch) -> tuple[int, int]:
         """The smallest range of cells that has all that some row may see."""
         first, last = self.cells.count, 0
+        all_ahead = len(batch.free) > 0
         for owner in batch.owners:
             low, high = batch.get_span(owner)
             track = self.cells.tracks[owner]
-            end = len(track) if len(batch.free) else track.find(high + 1)
+            end = len(track) if all_ahead else track.find(high + 1)
             lowest, highest = track.get_range(track.find(self.get_low(low)), end)
             first, last = min(first, lowest), max(last, highest)
         padding = self.sizes.cache_padding
@@ -221,6 +221,11 @@ class CausalCacheBase(ABC):
 
     def check_tokens(self, rows: int, keys: Sequence[int], values: Sequence[int]) -> None:
         """Raises ValueError if K and V have other shapes than a pass of so many rows."""
+        if self.form is not None:
+            heads, key_dim, value_dim = self.form
+            wanted = (1, heads, rows, key_dim), (1, heads, rows, value_dim)
+            if (keys, values) == wanted:
+                return
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
                 raise ValueError(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints
+from impl.shared.batch import Batch, Ints, get_bounds
 from impl.shared.errors import CacheFullError
 from impl.shared.track import Track
 
 MAX_SEQUENCES = 64
 BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
 """One bit for each sequence; that of the last is the sign."""
+
+OTHERS = ~BITS
 
 
 class Cells:
@@ -37,15 +39,16 @@ class Cells:
     def add(self, batch: Batch) -> Ints:
         """Stores the rows; the cell of each. Raises CacheFullError before it changes
         anything."""
-        self.check(len(batch))
-        cells = self.find_free(len(batch))
+        rows = len(batch)
+        self.check(rows)
+        cells = self.find_free(rows)
         self.positions[cells] = batch.positions
         self.bits[cells] = BITS[batch.sequences]
-        self.free -= len(batch)
+        self.free -= rows
         self.lowest = int(cells[-1]) + 1
         for owner in batch.owners:
-            rows = batch.get_rows(owner)
-            self.tracks[owner].add(batch.positions[rows], cells[rows])
+            own = batch.get_rows(owner)
+            self.tracks[owner].add(batch.positions[own], cells[own])
         return cells
 
     def check(self, rows: int) -> None:
@@ -59,7 +62,7 @@ class Cells:
         size = max(64, 4 * count)
         while True:
             window = self.bits[self.lowest : self.lowest + size]
-            found: Ints = np.flatnonzero(window == 0)[:count]
+            found: Ints = (window == 0).nonzero()[0][:count]
             if len(found) == count:
                 return found + self.lowest
             assert self.lowest + size < len(self.bits), "fewer are free than were counted"
@@ -69,12 +72,12 @@ class Cells:
         """The sequence leaves these cells; its track has done so already."""
         if not len(cells):
             return
-        left = self.bits[cells] & ~BITS[owner]
+        left = self.bits[cells] & OTHERS[owner]
         self.bits[cells] = left
         freed = cells[left == 0]
         if len(freed):
             self.free += len(freed)
-            self.lowest = min(self.lowest, int(freed.min()))
+            self.lowest = min(self.lowest, get_bounds(freed)[0])
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """The sequence leaves its tokens in [begin, end)."""
@@ -87,10 +90,9 @@ class Cells:
         for owner, track in enumerate(self.tracks):
             if not len(track):
                 continue
-            if owner in batch.owners:
-                low = int(batch.positions[batch.get_rows(owner)].min())
-            else:
-                low = track.last + 1
+            low = track.last + 1
+            if owner in batch.groups:
+                low, _ = batch.get_span(owner)
             if track.first < low - memory:
                 self.drop(owner, 0, low - memory)
 

@@ -6,8 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from impl.shared.batch import Batch, check_range
 from impl.shared.causal import CausalCacheBase
 from impl.shared.errors import NotSupportedError
@@ -24,9 +22,7 @@ class RecurrentCacheBase(CausalCacheBase):
     pending: Sequence[Checkpoint | None] = ()
 
     def refuse(self, batch: Batch) -> None:
-        lengths = {
-            int(np.count_nonzero(batch.sequences == owner)) for owner in batch.owners
-        }
+        lengths = set(batch.count_rows())
         if len(lengths) > 1:
             raise NotSupportedError(
                 f"the sequences of the batch have {sorted(lengths)} rows; recurrent"
@@ -42,10 +38,13 @@ class RecurrentCacheBase(CausalCacheBase):
             self.clear_slots(fresh)
         if copies:
             self.copy_slots(*zip(*copies, strict=True))
-        self.pending = [
-            self.slots.advance(owner, batch.positions[batch.get_rows(owner)])
-            for owner in batch.owners
-        ]
+        self.pending = [self.advance(owner, batch) for owner in batch.owners]
+
+    def advance(self, owner: int, batch: Batch) -> Checkpoint | None:
+        """The state of one sequence reads its rows; the checkpoint to fill, if one is
+        due."""
+        last = int(batch.positions[batch.get_rows(owner)][-1])
+        return self.slots.advance(owner, last, batch.get_span(owner)[1])
 
     def list_slots(self) -> list[int]:
         """The slots of the open pass, one for each sequence. A pass that only reserves

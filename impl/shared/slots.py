@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from impl.shared.batch import Ints
 from impl.shared.errors import CacheFullError
 
 
@@ -34,6 +33,12 @@ class Slot:
     highest: int = -1
     owners: int = 1
     checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+def as_slice(slots: Sequence[int]) -> slice | None:
+    """The slots, if they are neighbours, in order."""
+    first, end = slots[0], slots[0] + len(slots)
+    return slice(first, end) if list(slots) == list(range(first, end)) else None
 
 
 class Slots:
@@ -73,11 +78,12 @@ class Slots:
                 copies.append((slot.index, own.index))
         return fresh, copies
 
-    def advance(self, owner: int, positions: Ints) -> Checkpoint | None:
-        """The slot reads tokens at `positions`; the checkpoint to fill, if one is due."""
+    def advance(self, owner: int, position: int, highest: int) -> Checkpoint | None:
+        """The slot reads tokens, the last one at `position`; highest: that of all. The
+        checkpoint to fill, if one is due."""
         slot = self.of[owner]
-        slot.position = position = int(positions[-1])
-        slot.highest = max(slot.highest, int(positions.max()))
+        slot.position = position
+        slot.highest = max(slot.highest, highest)
         if self.interval is None:
             return None
         last = slot.checkpoints[-1].position if slot.checkpoints else -self.interval

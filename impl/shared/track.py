@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Ints
+from impl.shared.batch import Ints, get_bounds, is_ascending
 
 
 class Track:
@@ -32,26 +32,27 @@ class Track:
 
     @property
     def first(self) -> int:
-        return int(self.arrays[0, self.begin])
+        return int(self.arrays.item(0, self.begin))
 
     @property
     def last(self) -> int:
-        return int(self.arrays[0, self.end - 1])
+        return int(self.arrays.item(0, self.end - 1))
 
     def find(self, position: int) -> int:
         """The index of the first token at `position` or behind it."""
-        if not len(self) or position <= self.first:
+        begin, end = self.begin, self.end
+        if begin == end or position <= self.first:
             return 0
         if position > self.last:
-            return len(self)
-        return int(self.positions.searchsorted(position))
+            return end - begin
+        return int(self.arrays[0, begin:end].searchsorted(position))
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
         """The lowest and the highest cell of the tokens with index [first, last)."""
-        cells = self.cells[first:last]
+        cells = self.arrays[1, self.begin + first : self.begin + last]
         if self.ascending:
             return int(cells[0]), int(cells[-1])
-        return int(cells.min()), int(cells.max())
+        return get_bounds(cells)
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """More tokens; they need not be the last, nor in order."""
@@ -67,13 +68,8 @@ class Track:
             return
         # From the last token that was there before.
         since = self.arrays[:, max(self.begin, begin - 1) : end]
-        if count == 1:
-            (old, new), (cell, added) = since.tolist()
-            ordered, ascending = old <= new, cell < added
-        else:
-            steps = since[:, 1:] - since[:, :-1]
-            ordered, ascending = steps[0].min() >= 0, steps[1].min() > 0
-        self.ascending = self.ascending and bool(ordered and ascending)
+        ordered, ascending = is_ascending(since[0]), is_ascending(since[1])
+        self.ascending = self.ascending and ordered and ascending
         if not ordered:
             order = self.positions.argsort(kind="stable")
             self.arrays[:, self.begin : self.end] = self.arrays[:, self.begin + order]

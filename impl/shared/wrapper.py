@@ -33,18 +33,17 @@ class WrapperCache:
     ) -> None:
         """All caches take the pass, or none; what each evicts before stays evicted."""
         rows = positions, sequences, exceptions, multimodal
-        batches = [cache.make_batch(*rows) for cache in self.caches]
+        batch = self.caches[0].make_batch(*rows)  # none of them would make another
         self.close()
-        pairs = list(zip(self.caches, batches, strict=True))
         if reserve:
-            for cache, batch in pairs:
+            for cache in self.caches:
                 cache.reserve(batch)
             return
-        for cache, batch in pairs:
+        for cache in self.caches:
             cache.evict(batch)
-        for cache, batch in pairs:
+        for cache in self.caches:
             cache.refuse(batch)
-        for cache, batch in pairs:
+        for cache in self.caches:
             cache.add(batch)
 
     def close(self) -> None:

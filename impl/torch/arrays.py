@@ -32,13 +32,10 @@ class TorchArrays:
         return tensor.to(self.device, DTYPES[dtype])
 
     def to_numpy(self, array: torch.Tensor) -> npt.NDArray[Any]:
-        """One call of torch, if it can be: numpy sooner makes a few numbers float32."""
-        if array.dtype == torch.bfloat16:
-            return widen(array.view(torch.int16).numpy(force=True))
-        if array.dtype not in (torch.float32, torch.float16, torch.bool):
+        if array.dtype not in (torch.float32, torch.bool):
             array = array.float()
         content: npt.NDArray[Any] = array.numpy(force=True)
-        return content.astype(np.float32) if content.dtype == np.float16 else content
+        return content
 
     def dtype(self, array: torch.Tensor) -> str:
         return str(array.dtype).removeprefix("torch.")
@@ -50,8 +47,3 @@ class TorchArrays:
         if isinstance(mask, str):
             return scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-
-
-def widen(halves: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """bfloat16, which numpy does not have, as float32, of which it is the upper half."""
-    return (halves.astype(np.uint32) << 16).view(np.float32)

@@ -48,6 +48,7 @@ class CausalCache(CausalCacheBase):
         self.fill, self.permuted = fill, permuted
         self.mask_memory = mask[:0]  # of the largest so far
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
+        self.pools: list[Pair] = []  # of each layer, views of these
         self.kernels = kernels or choose(like.device)
         self.cells, self.table = track(self.cells, self.kernels, like.device)
         self.index: Index = None  # of the pass's cells, once they are needed
@@ -58,7 +59,7 @@ class CausalCache(CausalCacheBase):
         """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
         put fixes heads and dimensions."""
         current = self.check_put(layer, keys.shape, values.shape)
-        self.write(current, layer, keys, values)
+        self.write(current, self.pools[layer], keys, values)
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """The same for all layers at once: K [layers, 1, heads, rows, key_dim] and V.
@@ -68,7 +69,7 @@ class CausalCache(CausalCacheBase):
         self.check_layers(keys.shape, values.shape)
         for layer in range(self.layers):
             current = self.check_put(layer, keys.shape[1:], values.shape[1:])
-        self.write(current, slice(None), keys, values)
+        self.write(current, (self.keys, self.values), keys, values)
 
     def check_layers(self, keys: Sequence[int], values: Sequence[int]) -> None:
         for shape, name in ((keys, "K"), (values, "V")):
@@ -79,17 +80,12 @@ class CausalCache(CausalCacheBase):
                 )
 
     def write(
-        self,
-        current: Pass,
-        layers: int | slice,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        self, current: Pass, pools: Pair, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         if current.cells is None:
             return
         if self.index is None:
             self.index = self.kernels.place(current.cells, self.like.device)
-        pools = self.keys[layers], self.values[layers]
         self.kernels.scatter(pools, (keys, values), self.index, self.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -102,9 +98,9 @@ class CausalCache(CausalCacheBase):
     def view(self, layer: int, begin: int, end: int) -> Pair:
         """K and V of the cells in [begin, end)."""
         width = end - begin
-        keys = self.keys[layer].narrow(ROWS, begin, width)
+        keys, values = self.pools[layer]
         axis = COLUMNS if self.permuted else ROWS
-        return keys, self.values[layer].narrow(axis, begin, width)
+        return keys.narrow(ROWS, begin, width), values.narrow(axis, begin, width)
 
     def add(self, batch: Batch) -> None:
         super().add(batch)
@@ -151,6 +147,8 @@ class CausalCache(CausalCacheBase):
         shape = (*pool[:3], value_dim, pool[3]) if self.permuted else (*pool, value_dim)
         self.keys = self.like.new_full((*pool, key_dim), self.fill)
         self.values = self.like.new_full(shape, self.fill)
+        layers = range(self.layers)
+        self.pools = [(self.keys[layer], self.values[layer]) for layer in layers]
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim, self.like.device)
 

@@ -9,8 +9,9 @@ import torch
 
 from impl.shared.causal import Sizes
 from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots
+from impl.shared.slots import Slots, as_slice
 from impl.torch.causal import CausalCache
+from impl.torch.kernels.plain import Index, read, write
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -34,35 +35,47 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
     ) -> None:
         super().__init__(sizes, layers, **options)
         self.slots = slots
+        self.slot_index: Index | None = None  # of the pass, once it is needed
         room = (layers, slots.count)
         self.conv = self.like.new_zeros((*room, *conv))
         self.delta = self.like.new_zeros((*room, *delta), dtype=torch.float32)
 
     def read_states(self, layer: int) -> Pair:
         """conv and delta of the sequences of the open pass, in order of appearance."""
-        index = self.make_slot_index(self.list_slots())
-        return self.conv[layer][index], self.delta[layer][index]
+        index = self.get_slot_index()
+        return read(self.conv[layer], index, 0), read(self.delta[layer], index, 0)
 
     def write_states(self, layer: int, conv: torch.Tensor, delta: torch.Tensor) -> None:
         """The same after the pass; checkpoints that are due are taken."""
-        slots = self.list_slots()
+        current = self.get_pass()
+        count = len(current.batch.owners)
         for array, buffer in ((conv, self.conv), (delta, self.delta)):
-            wanted = (len(slots), *buffer.shape[2:])
-            if tuple(array.shape) != wanted:
+            wanted = (count, *buffer.shape[2:])
+            if array.shape != wanted:
                 raise ValueError(
                     f"states of shape {list(array.shape)}, not {list(wanted)}"
                 )
-        if self.get_pass().cells is None:
+        if current.cells is None:
             return
-        index = self.make_slot_index(slots)
-        self.conv[layer][index] = conv.to(self.conv.dtype)
-        self.delta[layer][index] = delta.to(self.delta.dtype)
+        index = self.get_slot_index()
+        write(self.conv[layer], conv, index, 0)
+        write(self.delta[layer], delta, index, 0)
         for row, checkpoint in enumerate(self.pending):
             if checkpoint is not None:
                 checkpoint.arrays[layer] = conv[row].clone(), delta[row].clone()
 
-    def make_slot_index(self, slots: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(slots, device=self.like.device)
+    def close(self) -> None:
+        super().close()
+        self.slot_index = None
+
+    def get_slot_index(self) -> Index:
+        """The slots of the open pass."""
+        if self.slot_index is None:
+            self.slot_index = self.make_slot_index(self.list_slots())
+        return self.slot_index
+
+    def make_slot_index(self, slots: Sequence[int]) -> Index:
+        return as_slice(slots) or torch.tensor(slots, device=self.like.device)
 
     def clear_slots(self, slots: Sequence[int]) -> None:
         index = self.make_slot_index(slots)

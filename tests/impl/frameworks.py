@@ -33,7 +33,7 @@ class Framework:
         self.backend = self.module["backend"].cpu()
 
     def array(self, content: Any, dtype: str = "float32") -> Any:
-        return self.backend.arrays.from_numpy(np.asarray(content, np.float32), dtype)
+        return self.backend.arrays.from_numpy(np.array(content, np.float32), dtype)
 
     def numpy(self, array: Any) -> Floats:
         return np.array(self.backend.arrays.to_numpy(array))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints
+from impl.shared.batch import Batch
 from impl.shared.errors import CacheFullError
 from impl.shared.slots import Checkpoint
 
@@ -62,9 +62,9 @@ def copies_share_checkpoints(cache: Any) -> None:
     those of the other as they go on."""
     slots, advance = cache.slots, cache.slots.advance
 
-    def advance_in_place(owner: int, positions: Ints) -> Checkpoint | None:
+    def advance_in_place(owner: int, *positions: int) -> Checkpoint | None:
         shared = slots.of[owner].checkpoints
-        due: Checkpoint | None = advance(owner, positions)
+        due: Checkpoint | None = advance(owner, *positions)
         shared[:] = slots.of[owner].checkpoints
         slots.of[owner].checkpoints = shared
         return due
@@ -130,8 +130,8 @@ def resumes_behind_last_row(cache: Any) -> None:
     """A state is taken to have read nothing behind the token that it read last."""
     slots, advance = cache.slots, cache.slots.advance
 
-    def advance_to_last(owner: int, positions: Ints) -> Checkpoint | None:
-        due: Checkpoint | None = advance(owner, positions)
+    def advance_to_last(owner: int, *positions: int) -> Checkpoint | None:
+        due: Checkpoint | None = advance(owner, *positions)
         slot = slots.of[owner]
         slot.highest = slot.position
         if due is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from impl.shared.batch import Ints
+from impl.shared.batch import Ints, as_slice
 from impl.torch.kernels import Pair, Table, upload
 from impl.torch.rope import Rope
 
@@ -31,13 +31,8 @@ class PlainKernels:
 
     def place(self, cells: Ints, device: torch.device) -> Index:
         """The cells, as a slice if they are neighbours: that is one copy, no scatter."""
-        count = len(cells)
-        if count:
-            first, last = int(cells[0]), int(cells[-1])
-            neighbours = last - first + 1 == count
-            if neighbours and (count == 1 or bool((cells[1:] > cells[:-1]).all())):
-                return slice(first, last + 1)
-        return upload(cells, device)
+        place = as_slice(cells)
+        return place if isinstance(place, slice) else upload(cells, device)
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
         return Padded(cells)
