@@ -354,7 +354,9 @@ class UnifiedSubject:
     # --- checks beside the answer -------------------------------------------------------
 
     def is_sampled(self, tag: int) -> bool:
-        return self.every or tag % SAMPLE == 0
+        """In another place in programs of another length: not always the first pass,
+        which finds an empty cache."""
+        return self.every or (tag + self.limit) % SAMPLE == 0
 
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
