@@ -117,7 +117,8 @@ class Cells:
         return moved
 
     def list_used(self) -> Ints:
-        return np.flatnonzero(self.bits)
+        (cells,) = self.bits.nonzero()
+        return cells
 
     def load(self, table: Ints) -> None:
         """The first cells hold what `table` says, the others are free."""
@@ -127,6 +128,6 @@ class Cells:
         self.free, self.lowest = self.count - used, used
         positions, bits = table
         for owner in range(len(self.tracks)):
-            cells = np.flatnonzero(bits & BITS[owner])
+            (cells,) = (bits & BITS[owner]).nonzero()
             self.tracks[owner] = Track()
             self.tracks[owner].add(positions[cells], cells)
