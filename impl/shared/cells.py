@@ -59,13 +59,16 @@ class Cells:
 
     def find_free(self, count: int) -> Ints:
         """The lowest `count` free cells, ascending; there must be so many."""
-        size = max(64, 4 * count)
+        first, size = self.lowest, max(64, 4 * count)
+        following = self.bits[first : first + count]
+        if len(following) == count and not np.count_nonzero(following):
+            return np.arange(first, first + count)
         while True:
-            window = self.bits[self.lowest : self.lowest + size]
+            window = self.bits[first : first + size]
             found: Ints = (window == 0).nonzero()[0][:count]
             if len(found) == count:
-                return found + self.lowest
-            assert self.lowest + size < len(self.bits), "fewer are free than were counted"
+                return found + first
+            assert first + size < self.count, "fewer are free than were counted"
             size *= 4
 
     def release(self, owner: int, cells: Ints) -> None:
@@ -111,8 +114,10 @@ class Cells:
         self.drop(owner, begin, end)
         track = self.tracks[owner]
         first = track.find(end)
-        track.positions[first:] += begin - end
         moved = track.cells[first:]
+        if not len(moved):
+            return moved
+        track.positions[first:] += begin - end
         self.positions[moved] += begin - end
         return moved
 
