@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints, get_bounds
+from impl.shared.batch import Batch, Ints
 from impl.shared.errors import CacheFullError
 from impl.shared.track import Track
 
@@ -80,7 +80,7 @@ class Cells:
         freed = cells[left == 0]
         if len(freed):
             self.free += len(freed)
-            self.lowest = min(self.lowest, get_bounds(freed)[0])
+            self.lowest = min(self.lowest, int(freed.min()))
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """The sequence leaves its tokens in [begin, end)."""
