@@ -13,6 +13,9 @@ from impl.shared.causal import Sizes
 from impl.shared.recurrent import RecurrentCacheBase
 from impl.shared.slots import Slots, as_slice
 
+SPARED = 1 << 14
+"""Bytes: of a buffer that is larger by no more, `mx.contiguous` copies nothing."""
+
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
     """The states of all sequences in two buffers for each layer, one row for each slot.
@@ -39,11 +42,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 
     def read_states(self, layer: int) -> Pair:
         """conv and delta of the sequences of the open pass, in order of appearance."""
-        conv, delta = self.conv[layer], self.delta[layer]
-        index = make_index(self.list_slots())
-        if isinstance(index, slice):  # sooner cut out than taken
-            return make_compact((conv[index], delta[index]))
-        return mx.take(conv, index, 0), mx.take(delta, index, 0)
+        slots = self.list_slots()
+        return read_slots(self.conv[layer], slots), read_slots(self.delta[layer], slots)
 
     def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
         """The same after the pass; checkpoints that are due are taken."""
@@ -69,7 +69,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
         """conv, delta: a row for each of the slots, or a number for all of them."""
-        index: Any = make_index(slots)
+        index: Any = as_slice(slots) or mx.array(list(slots))
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
@@ -88,6 +88,12 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
             self.write_slots(layer, [slot], conv, delta)
 
 
-def make_index(slots: Sequence[int]) -> slice | mx.array:
-    """The slots, as a slice if they are neighbours."""
-    return as_slice(slots) or mx.array(list(slots))
+def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
+    """Their rows, which keep no large buffer alive. Where these are nearly all there is,
+    nothing is copied; else taking copies faster than cutting out."""
+    place = as_slice(slots)
+    if place is not None:
+        part = buffer[place]
+        if buffer.nbytes - part.nbytes <= SPARED:
+            return mx.contiguous(part)
+    return mx.take(buffer, mx.array(slots), 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 
 class Rope:
@@ -17,9 +19,7 @@ class Rope:
     def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
         if dim % 2:
             raise ValueError(f"a key of {dim} numbers has no pairs to turn")
-        exponents = np.arange(0, dim, 2) / -dim
-        rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
-        self.rates = np.stack(rows)[:, None, None, None]  # [layers, 1, 1, 1, dim / 2]
+        self.rates = compute_rates(tuple(bases), layers, dim)
 
     def turn(self, keys: mx.array, distance: int) -> mx.array:
         """keys: [layers, 1, heads, tokens, dim]; computed in float32, in their dtype.
@@ -32,3 +32,13 @@ class Rope:
         x, y = mx.split(keys.astype(mx.float32), 2, axis=-1)
         turned = mx.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
         return turned.astype(keys.dtype)
+
+
+@cache
+def compute_rates(
+    bases: tuple[float, ...], layers: int, dim: int
+) -> npt.NDArray[np.float64]:
+    """[layers, 1, 1, 1, dim / 2]; always the same array, which nobody writes to."""
+    exponents = np.arange(0, dim, 2) / -dim
+    rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
+    return np.stack(rows)[:, None, None, None]

@@ -270,7 +270,7 @@ class CausalCacheBase(ABC):
         track = self.cells.tracks[sequence]
         if end is not None:
             following = track.cells[track.find(end) :]
-            if self.cells.is_shared(sequence, following):
+            if len(following) and self.cells.is_shared(sequence, following):
                 raise SharedError(
                     f"what follows position {end} of sequence {sequence} is shared"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints, get_bounds
+from impl.shared.batch import Batch, Ints
 from impl.shared.errors import CacheFullError
 from impl.shared.track import Track
 
@@ -59,13 +59,16 @@ class Cells:
 
     def find_free(self, count: int) -> Ints:
         """The lowest `count` free cells, ascending; there must be so many."""
-        size = max(64, 4 * count)
+        first, size = self.lowest, max(64, 4 * count)
+        following = self.bits[first : first + count]
+        if len(following) == count and not np.count_nonzero(following):
+            return np.arange(first, first + count)
         while True:
-            window = self.bits[self.lowest : self.lowest + size]
+            window = self.bits[first : first + size]
             found: Ints = (window == 0).nonzero()[0][:count]
             if len(found) == count:
-                return found + self.lowest
-            assert self.lowest + size < len(self.bits), "fewer are free than were counted"
+                return found + first
+            assert first + size < self.count, "fewer are free than were counted"
             size *= 4
 
     def release(self, owner: int, cells: Ints) -> None:
@@ -77,7 +80,7 @@ class Cells:
         freed = cells[left == 0]
         if len(freed):
             self.free += len(freed)
-            self.lowest = min(self.lowest, get_bounds(freed)[0])
+            self.lowest = min(self.lowest, int(freed.min()))
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """The sequence leaves its tokens in [begin, end)."""
@@ -111,13 +114,16 @@ class Cells:
         self.drop(owner, begin, end)
         track = self.tracks[owner]
         first = track.find(end)
-        track.positions[first:] += begin - end
         moved = track.cells[first:]
+        if not len(moved):
+            return moved
+        track.positions[first:] += begin - end
         self.positions[moved] += begin - end
         return moved
 
     def list_used(self) -> Ints:
-        return np.flatnonzero(self.bits)
+        (cells,) = self.bits.nonzero()
+        return cells
 
     def load(self, table: Ints) -> None:
         """The first cells hold what `table` says, the others are free."""
@@ -127,6 +133,6 @@ class Cells:
         self.free, self.lowest = self.count - used, used
         positions, bits = table
         for owner in range(len(self.tracks)):
-            cells = np.flatnonzero(bits & BITS[owner])
+            (cells,) = (bits & BITS[owner]).nonzero()
             self.tracks[owner] = Track()
             self.tracks[owner].add(positions[cells], cells)

@@ -10,7 +10,7 @@ from impl.shared.batch import Batch, Ints
 from impl.shared.causal import FEW, CausalCacheBase, Pass, Sizes, round_up
 from impl.shared.sight import see
 from impl.torch.kernels import Index, Kernels, Pair, choose, upload
-from impl.torch.kernels.plain import COLUMNS, ROWS
+from impl.torch.kernels.plain import COLUMNS, ROWS, write
 from impl.torch.masks import make_small
 from impl.torch.mirror import Shared, track
 from impl.torch.rope import Rope
@@ -167,9 +167,6 @@ class CausalCache(CausalCacheBase):
 
     def paste_cells(self, arrays: Pair) -> None:
         keys, values = arrays
-        count = keys.shape[3]
-        self.keys[:, :, :, :count] = keys
-        if self.permuted:
-            self.values[..., :count] = values
-        else:
-            self.values[:, :, :, :count] = values
+        first = slice(0, keys.shape[ROWS])
+        write(self.keys, keys, first, ROWS)
+        write(self.values, values, first, COLUMNS if self.permuted else ROWS)

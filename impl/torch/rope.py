@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -19,9 +20,7 @@ class Rope:
     ) -> None:
         if dim % 2:
             raise ValueError(f"a key of {dim} numbers has no pairs to turn")
-        exponents = torch.arange(0, dim, 2, dtype=torch.float64) / -dim
-        rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
-        self.rates = torch.stack(rows).to(device)
+        self.rates = compute_rates(tuple(bases), layers, dim).to(device)
 
     def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The cosines and the sines of the angles, float32 [layers, dim / 2]. The angles
@@ -34,3 +33,11 @@ class Rope:
         cos, sin = (part[:, None, None, None] for part in self.compute_turn(distance))
         x, y = keys.float().chunk(2, dim=-1)
         return torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1).to(keys.dtype)
+
+
+@cache
+def compute_rates(bases: tuple[float, ...], layers: int, dim: int) -> torch.Tensor:
+    """Always the same tensor; nobody writes to it."""
+    exponents = torch.arange(0, dim, 2, dtype=torch.float64) / -dim
+    rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
+    return torch.stack(rows)

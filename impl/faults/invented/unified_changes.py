@@ -112,6 +112,7 @@ def later_layers_are_not_turned(cache: Any) -> None:
     def allocate_and_forget(*form: int) -> None:
         allocate(*form)
         if cache.bases is not None:
+            cache.rope.rates = cache.rope.rates * 1  # of its own
             cache.rope.rates[1:] = 0
 
     cache.allocate = allocate_and_forget
