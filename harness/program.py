@@ -70,13 +70,17 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+REQUIRED = object()
+"""Stands for the default of a field that has none."""
+
+
 def drop_defaults(
     fields: Mapping[str, Any], schemas: Mapping[str, Schema]
 ) -> dict[str, Any]:
     return {
         name: fields[name]
         for name, schema in schemas.items()
-        if "default" not in schema or fields[name] != schema["default"]
+        if fields[name] != schema.get("default", REQUIRED)
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -39,7 +39,12 @@ class Reader:
         key_dim, value_dim = config["key_dim"], config["value_dim"]
         self.keys = get_table(layer, "key", heads, key_dim, limit, stored)
         self.values = get_table(layer, "value", heads, value_dim, limit, stored)
-        self.queries = get_table(layer, "query", heads, key_dim, limit, stored)
+        self.query_form = layer, "query", heads, key_dim, limit, stored
+
+    @cached_property
+    def queries(self) -> Table:
+        """Of the few updates that are put through attention."""
+        return get_table(*self.query_form)
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
@@ -250,7 +255,8 @@ def interpret_mask(content: bytes, dtype: np.dtype[Any], rows: int, width: int) 
         seen = array
     else:
         seen = array == 0
-        if not (seen | (array <= NEVER)).all():
+        known = np.count_nonzero(seen) + np.count_nonzero(array <= NEVER)
+        if known < array.size:
             raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
     columns = range(width)
     listed = tuple([tuple(compress(columns, row)) for row in seen.tolist()])

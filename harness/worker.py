@@ -40,6 +40,18 @@ from harness.text import say_error
 Emit = Callable[[dict[str, Any]], None]
 
 
+YOUNG = 20_000
+"""New objects, dicts and lists among them, after which garbage is looked for among them.
+Python's own 700 are there after a few steps of a program, which leaves next to none."""
+
+
+def spare_garbage() -> None:
+    """To look for garbage where there may be some, now that a backend is loaded: what its
+    framework imported stays for good."""
+    gc.freeze()
+    gc.set_threshold(YOUNG)
+
+
 class Worker:
     """Carries out tasks, one after the other."""
 
@@ -69,9 +81,7 @@ class Worker:
     def get_backend(self, name: str) -> Backend:
         if name not in self.backends:
             self.backends[name] = load(name, self.limits)
-            # What a framework imports stays for good, and need not be looked through for
-            # garbage now and then.
-            gc.freeze()
+            spare_garbage()
         return self.backends[name]
 
     def note(self, program: Program) -> None:

@@ -34,7 +34,6 @@ total steps by total time. The bars are in BARS and OUTSIDE; what misses one is 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
@@ -58,6 +57,7 @@ from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from harness.contracts import CONTRACTS  # noqa: E402
 from harness.record import Record  # noqa: E402
+from harness.worker import spare_garbage  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 
@@ -133,7 +133,7 @@ def main(
         record = Record(Path(folder) / "record.json")
         for name in names:
             backend = load(name)
-            gc.freeze()  # as a worker does
+            spare_garbage()  # as a worker does
             versions.update(backend.versions)
             own = []
             for kind in kinds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,9 +58,9 @@ class Attention:
         got = self.attend(view, reader.queries.get_vectors(tags))
         for row in sorted({0, len(tags) - 1}):
             seen = [token.tag for token in part.visible(row)]
-            places = tuple([(positions[tag], tag) for tag in seen])
+            places = [(positions[tag], tag) for tag in seen]
             tables = reader.queries, reader.keys, reader.values
-            wanted = recall_attention(*tables, reader.base, tags[row], places)
+            wanted = compute_row(*tables, reader.base, tags[row], places)
             error = float(np.abs(got[0, :, row] - wanted).max())
             self.judge(error, self.get_tolerance(seen, turns), row)
 
@@ -112,18 +111,16 @@ class Attention:
         self.margin = max(self.margin, error / tolerance)
 
 
-@lru_cache(maxsize=4096)
-def recall_attention(
+def compute_row(
     queries: Table,
     keys: Table,
     values: Table,
     base: float | None,
     tag: int,
-    seen: tuple[Place, ...],
+    seen: Sequence[Place],
 ) -> npt.NDArray[np.float64]:
     """[heads, value_dim] of the query of one token that sees others at their positions,
-    by the reference. It is remembered: most programs begin alike. base: of the rotation
-    of keys; None for none."""
+    by the reference. base: of the rotation of keys; None for none."""
     tags = [tag for _, tag in seen]
     heads = zip(
         queries.get_vectors([tag])[0, :, 0].tolist(),
@@ -131,14 +128,12 @@ def recall_attention(
         values.get_vectors(tags)[0].tolist(),
         strict=True,
     )
-    wanted = np.array(
+    return np.array(
         [
             compute_attention(query, turn(own, seen, base), shown)
             for query, own, shown in heads
         ]
     )
-    wanted.flags.writeable = False
-    return wanted
 
 
 def turn(

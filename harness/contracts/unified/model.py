@@ -259,7 +259,8 @@ class UnifiedModel:
         except (CacheFull, NotSupported, Shared) as error:
             if operation == "forward":
                 self.batch = None
-            self.past.add(f"{operation}-failed")
+            if operation in ("forward", "remove"):
+                self.past.add(f"{operation}-failed")
             return {"error": ERRORS[type(error)]}
         return {} if result is None else {"result": result}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,15 @@ class PositionReader:
         value_dim = config["value_dim"]
         self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
         self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
-        self.queries = get_table(layer, "query", heads, key_dim, limit, self.dtype)
+        self.query_form = layer, "query", heads, key_dim, limit, self.dtype
         self.stored: dict[Place, bytes] = {}
         self.accepted: dict[tuple[Place, Turns], bytes] = {}
         self.margin = 0.0
+
+    @cached_property
+    def queries(self) -> Table:
+        """Of the few passes that are put through attention."""
+        return get_table(*self.query_form)
 
     def learn(self, places: Sequence[Place]) -> None:
         """What the keys look like there. Once for the 40 places of a program takes twice

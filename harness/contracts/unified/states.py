@@ -63,8 +63,6 @@ STATES = (
     *RECURRENT,
 )
 
-KNOWN = frozenset(STATES)
-
 
 def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
     """The states that `op` is about to run in."""
@@ -87,7 +85,7 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
             found |= get_slot_states(part)
     if is_pass:
         found |= get_pass_states(op, model, ends)
-    return list(found & KNOWN)
+    return list(found)
 
 
 def get_owner(op: Op) -> int | None:
