@@ -95,12 +95,17 @@ class Run:
         self.coverage, self.on_step = coverage, on_step
         self.model = self.rules.open_model(program.config)
         self.subject: Any = None
+        self.found: list[Cell] = []
         self.result = Result()
 
     def run(self) -> Result:
         """Until the end, or the first divergence."""
-        with self.backend.scope():
-            return self.run_here()
+        try:
+            with self.backend.scope():
+                return self.run_here()
+        finally:
+            if self.coverage is not None:
+                self.coverage.update(self.found)
 
     def run_here(self) -> Result:
         step, operation = 0, "open"
@@ -157,8 +162,8 @@ class Run:
             self.subject,
         )
         if self.coverage is not None:
-            for state in self.rules.get_states(op, model):
-                self.coverage[state, operation.name] += 1
+            name = operation.name
+            self.found += [(state, name) for state in self.rules.get_states(op, model)]
         subject.settle(op)
         expected = self.expect(op)
         observed = self.observe(op)

@@ -219,13 +219,19 @@ class Trie(Model):
     def list_layer_bytes(self) -> list[int]:
         """What is stored of each layer: all that lies between two points, if it can be
         cut; else what was captured at each."""
-        sizes = [0] * len(self.layers)
-        for path, parent in self.get_parents().items():
-            for number, layer in enumerate(self.layers):
-                captured = number in self.points[path].captured
-                if layer is not None and (layer.can_be_cut or captured):
-                    sizes[number] += layer.count_bytes(len(parent), len(path))
-        return sizes
+        parents = self.get_parents()
+        return [self.count_layer_bytes(at, parents) for at in range(len(self.layers))]
+
+    def count_layer_bytes(self, number: int, parents: Mapping[Path, Path]) -> int:
+        layer = self.layers[number]
+        if layer is None:
+            return 0
+        is_whole = layer.can_be_cut
+        return sum(
+            layer.count_bytes(len(parent), len(path))
+            for path, parent in parents.items()
+            if is_whole or number in self.points[path].captured
+        )
 
     # --- the limit ----------------------------------------------------------------------
 

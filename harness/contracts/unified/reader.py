@@ -70,11 +70,12 @@ class PositionReader:
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
         places = list(zip(positions, tags, strict=True))
-        stored = self.stored
-        if not stored.keys() >= {*places}:
-            self.learn([place for place in places if place not in stored])
+        stored = list(map(self.stored.get, places))
+        if None in stored:
+            self.learn([place for place in places if place not in self.stored])
+            stored = list(map(self.stored.get, places))
         # A copy: whoever gets it may keep it, and write to it.
-        content = bytearray().join([stored[place] for place in places])
+        content = bytearray().join(stored)  # type: ignore[arg-type]  # all are known
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
         values = self.values.get_vectors(tags)

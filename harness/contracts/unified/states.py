@@ -84,7 +84,7 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
         if isinstance(part, RecurrentCache):
             found |= get_slot_states(part)
     if is_pass:
-        found |= get_pass_states(op, model, ends)
+        add_pass_states(found, op, owners, ends, model)
     return list(found)
 
 
@@ -193,36 +193,41 @@ def get_slot_states(part: RecurrentCache) -> set[str]:
     return found
 
 
-def get_pass_states(op: Op, model: UnifiedModel, ends: Mapping[int, int]) -> set[str]:
+def add_pass_states(
+    found: set[str],
+    op: Op,
+    owners: set[int | None],
+    ends: Mapping[int, int],
+    model: UnifiedModel,
+) -> None:
     """What a pass brings. ends: of the sequences that have tokens, as in `get_end`."""
-    found = set()
-    sequences, owners = op["sequences"], set(op["sequences"])
-    rows = list(zip(op["positions"], sequences, strict=False))
+    positions, sequences = op["positions"], op["sequences"]
+    length = min(len(positions), len(sequences))
     if op["except"]:
         found.add("exception")
     if op["reserve"]:
         found.add("reserve")
     if len(owners) > 1:
         found.add("several-sequences")
-        changes = sum(a != b for a, b in pairwise(sequences))
+        changes = sum([a != b for a, b in pairwise(sequences)])
         if changes >= len(owners):
             found.add("interleaved")
-    if len(rows) == 1:
+        if len({sequences.count(owner) for owner in owners}) > 1:
+            found.add("uneven-batch")
+    if length == 1:
         found.add("one-row")
-    if len(rows) == model.config["batch"]:
+    if length == model.config["batch"]:
         found.add("whole-batch")
     if model.causal:
-        if len(rows) > model.get_room():
+        if length > model.get_room():
             found.add("too-many-rows")
+        rows = zip(positions, sequences, strict=False)
         if any(at < ends.get(owner, 0) for at, owner in rows):
             found.add("step-back")
     if op["multimodal"] and "encoder" in model.kinds:
         found.add("image-in-batch")
         if len(op["multimodal"]) > 1:
             found.add("several-images")
-    if len({sequences.count(owner) for owner in owners}) > 1:
-        found.add("uneven-batch")
-    return found
 
 
 OF_KIND: Mapping[str, Sequence[str]] = {

@@ -363,10 +363,12 @@ class UnifiedSubject:
         that the cache was given are free to be used again."""
         if self.every:
             self.promises.check()
-        if self.backend.lifetime == "until-write" and op["op"] in WRITES:
+        if op["op"] not in WRITES:
+            return
+        if self.promises.kept and self.backend.lifetime == "until-write":
             self.promises.check()
             self.promises.drop("a")
-        if op["op"] in WRITES:
+        if self.inputs:
             overwrite, inputs = self.backend.overwrite, self.inputs
             self.inputs = []
             if overwrite:
