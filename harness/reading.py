@@ -267,6 +267,18 @@ def interpret_mask(content: bytes, dtype: np.dtype[Any], rows: int, width: int) 
 recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 
 
+SAMPLE = 16
+"""One pass or update in so many keeps its arrays under watch and is put through
+attention."""
+
+
+def get_phase(tags: int) -> int:
+    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
+    many the program has. Of few tokens the first pass is one; in longer programs it would
+    be one too many each time, on an empty cache."""
+    return 0 if tags <= SAMPLE else tags
+
+
 MOST_KEPT = 12
 """Pairs of arrays under watch at a time: the latest."""
 

@@ -40,6 +40,9 @@ from harness.text import say_error
 Emit = Callable[[dict[str, Any]], None]
 
 
+COSTLY = ("alias", "attention")
+"""What differs where only the checks show it that are not made at every step."""
+
 YOUNG = 20_000
 """New objects, dicts and lists among them, after which garbage is looked for among them.
 Python's own 700 are there after a few steps of a program, which leaves next to none."""
@@ -134,8 +137,13 @@ class Worker:
             return None
 
         # The costly checks only where the others do not show it, or may not any more when
-        # the program is another one.
-        every = backend is REFERENCE or find(program, every=False) is None
+        # the program is another one, in which other steps are sampled.
+        if backend is REFERENCE:
+            every = True
+        elif divergence.what in COSTLY:
+            every = find(program, every=True) is not None
+        else:
+            every = find(program, every=False) is None
 
         latest = divergence
 

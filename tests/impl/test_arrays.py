@@ -39,3 +39,14 @@ def test_numbers_between_two_that_a_dtype_holds_go_to_the_nearest(name: str) -> 
         step = 2.0**-bits
         numbers = np.float32([1 + 0.25 * step, 1 + 0.5 * step, 1 + 1.5 * step])
         assert on.numpy(on.array(numbers, dtype)).tolist() == [1, 1, 1 + 2 * step]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_what_is_not_to_be_written_is_not_shared(name: str) -> None:
+    on = Framework(name)
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+    numbers.flags.writeable = False
+    array = on.backend.arrays.from_numpy(numbers, "float32")
+    array += 1
+    assert on.numpy(array).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert numbers.tolist() == [[0, 1, 2], [3, 4, 5]]

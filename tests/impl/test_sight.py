@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from impl.shared.batch import Ints
 from impl.shared.causal import FAR
 from impl.shared.cells import BITS
-from impl.shared.sight import Seen, Sight, compute_sight
+from impl.shared.sight import Seen, Sight, compute_sight, see
 
 Case = tuple[Ints, Ints, Ints]
 """limits, positions, bits"""
@@ -47,6 +47,12 @@ def make_prompt(before: int, rows: int, window: int | None = None) -> Case:
     low = np.zeros_like(high) if window is None else np.maximum(0, high - window)
     limits = np.stack((np.ones_like(high), low, high))
     return limits, positions, np.ones_like(positions)
+
+
+def test_rows_of_padding_see_nothing() -> None:
+    case = make_prompt(3, 2)
+    assert np.array_equal(see(*case, 2), compare_all(*case))
+    assert np.array_equal(see(*case, 4), np.pad(compare_all(*case), ((0, 2), (0, 0))))
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 100])

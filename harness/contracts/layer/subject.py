@@ -15,16 +15,13 @@ from harness.contracts.layer.model import Cache, get_range
 from harness.contracts.recurrence import Recurrence
 from harness.interface import Array, Mask
 from harness.payload import Table
-from harness.reading import Column, Promises, Reader, get_rows
+from harness.reading import SAMPLE, Column, Promises, Reader, get_phase, get_rows
 from harness.tolerance import get_attention_tolerance
 from reference.attention import compute_attention
 from reference.token import Token
 
 WRITES = frozenset({"update", "trim", "restore", "free"})
 """The operations after which a view of the cache need not hold any more."""
-
-SAMPLE = 16
-"""One update in so many keeps its arrays under watch and is put through attention."""
 
 
 class LayerSubject:
@@ -44,8 +41,9 @@ class LayerSubject:
     ) -> None:
         self.backend = backend
         self.config = {**config, "poison": backend.poison}
-        self.limit = max(1, tags)
-        self.reader = Reader(backend, config, self.limit, layer)
+        limit = max(1, tags)
+        self.phase = get_phase(limit)
+        self.reader = Reader(backend, config, limit, layer)
         self.promises = Promises(backend.arrays)
         self.every = every
         self.tells_layout = False
@@ -159,9 +157,7 @@ class LayerSubject:
             self.promises.keep(name, "update", arrays, "was given")
 
     def is_sampled(self, tag: int) -> bool:
-        """In another place in programs of another length: not always the first pass,
-        which finds an empty cache."""
-        return self.every or (tag + self.limit) % SAMPLE == 0
+        return self.every or (tag + self.phase) % SAMPLE == 0
 
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays

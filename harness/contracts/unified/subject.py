@@ -14,7 +14,15 @@ from harness.contracts.unified.attention import Attention, Positions, View
 from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from harness.contracts.unified.reader import Place, PositionReader
 from harness.interface import Array
-from harness.reading import Column, Promises, Sight, get_sight, to_numpy
+from harness.reading import (
+    SAMPLE,
+    Column,
+    Promises,
+    Sight,
+    get_phase,
+    get_sight,
+    to_numpy,
+)
 from harness.text import clean
 from reference.causal import CausalCache
 from reference.encoder import EncoderCache
@@ -25,9 +33,6 @@ if TYPE_CHECKING:
 
 WRITES = frozenset({"forward", "remove", "load", "put"})
 """The operations after which a view of the cache need not hold any more."""
-
-SAMPLE = 16
-"""One pass in so many keeps its arrays under watch and is put through attention."""
 
 
 class UnifiedSubject:
@@ -50,6 +55,7 @@ class UnifiedSubject:
         self.every = every
         self.tells_layout = False
         self.limit = max(1, tags)
+        self.phase = get_phase(self.limit)
         self.places = places
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
@@ -354,9 +360,7 @@ class UnifiedSubject:
     # --- checks beside the answer -------------------------------------------------------
 
     def is_sampled(self, tag: int) -> bool:
-        """In another place in programs of another length: not always the first pass,
-        which finds an empty cache."""
-        return self.every or (tag + self.limit) % SAMPLE == 0
+        return self.every or (tag + self.phase) % SAMPLE == 0
 
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays

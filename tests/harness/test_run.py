@@ -1,0 +1,134 @@
+"""What a run does beside comparing: it has a scope, counts cells, takes samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.backend import Backend
+from harness.contracts import CONTRACTS
+from harness.fronts import FRONTS
+from harness.fronts.draw import Drawer
+from harness.program import Program
+from harness.reading import SAMPLE, Promises
+from harness.run import Coverage, run
+from tests.harness.misbehaving import Cache, correct, misbehave
+
+BACKEND = correct()
+DECLARED = BACKEND.contracts["layer"]["kv"]
+
+
+def make(updates: int) -> Program:
+    """So many updates with one token."""
+    config = CONTRACTS["layer"].get_plain_config("kv", DECLARED, BACKEND.dtypes)
+    return Program("layer", config, [{"op": "update", "length": 1}] * updates)
+
+
+def fail_after(updates: int, error: BaseException) -> Backend:
+    """A backend that raises in the update after so many."""
+
+    def update(cache: Cache, keys: Any, values: Any) -> Any:
+        if cache.offset == updates:
+            raise error
+        return Cache.update(cache, keys, values)
+
+    return misbehave(update)
+
+
+# --- the scope --------------------------------------------------------------------------
+
+
+class Scope:
+    """Knows whether somebody is in it, and how often somebody was."""
+
+    def __init__(self) -> None:
+        self.is_open, self.times = False, 0
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        self.is_open, self.times = True, self.times + 1
+        try:
+            yield
+        finally:
+            self.is_open = False
+
+
+def test_a_program_runs_in_the_scope_of_its_backend() -> None:
+    scope, seen = Scope(), []
+
+    def update(cache: Cache, keys: Any, values: Any) -> Any:
+        seen.append(scope.is_open)
+        return Cache.update(cache, keys, values)
+
+    backend = replace(misbehave(update), scope=scope.enter)
+    assert run(make(3), backend).divergence is None
+    assert seen == [True] * 3
+    assert (scope.is_open, scope.times) == (False, 1)
+
+
+def test_a_scope_ends_where_the_backend_fails() -> None:
+    scope = Scope()
+    backend = replace(fail_after(1, RuntimeError("no")), scope=scope.enter)
+    divergence = run(make(3), backend).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == ("error", 1)
+    assert not scope.is_open
+
+
+# --- cells ------------------------------------------------------------------------------
+
+
+def count_cells(program: Program, backend: Backend) -> Coverage:
+    coverage: Coverage = Counter()
+    run(program, backend, coverage=coverage)
+    return coverage
+
+
+def test_cells_are_counted_up_to_the_divergence() -> None:
+    failing = fail_after(3, RuntimeError("no"))
+    assert count_cells(make(9), failing) == count_cells(make(4), BACKEND)
+    assert count_cells(make(9), BACKEND) != count_cells(make(4), BACKEND)
+
+
+def test_cells_are_counted_where_a_run_is_interrupted() -> None:
+    coverage: Coverage = Counter()
+    with pytest.raises(KeyboardInterrupt):
+        run(make(9), fail_after(3, KeyboardInterrupt()), coverage=coverage)
+    assert coverage == count_cells(make(4), BACKEND)
+
+
+# --- samples ----------------------------------------------------------------------------
+
+
+def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a program that begins are none too often."""
+    updates: list[int] = []
+    sampled: list[int] = []
+    keep = Promises.keep
+
+    def update(cache: Cache, keys: Any, values: Any) -> Any:
+        updates.append(cache.offset)
+        return Cache.update(cache, keys, values)
+
+    def note(promises: Promises, cache: str, name: str, *given: Any) -> None:
+        if name == "update" and len(given) == 1:  # not what was given, but returned
+            sampled.append(updates[-1])
+        keep(promises, cache, name, *given)
+
+    def check(program: Program) -> None:
+        assert run(program, backend).divergence is None
+
+    monkeypatch.setattr(Promises, "keep", note)
+    backend = misbehave(update)
+    FRONTS["plain"](400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check)
+    assert len(updates) > 2000
+    for some, all_of_them in (
+        (len(sampled), len(updates)),
+        (sampled.count(0), updates.count(0)),
+    ):
+        assert 0.5 < some * SAMPLE / all_of_them < 2
