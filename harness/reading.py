@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from harness.backend import Alignment, Backend
 from harness.contracts.base import Broken
 from harness.interface import Array, Arrays, Mask
-from harness.payload import F32, Table, get_table, snap, split_tokens
+from harness.payload import F32, Table, snap, split_tokens
+from harness.tables import Tables
 from harness.text import say_error
 from reference.token import Token
 
@@ -22,7 +23,7 @@ Column = int | str | tuple[int, int]
 caller's, or words for what is neither."""
 
 
-class Reader:
+class Reader(Tables):
     """Makes the K and V that go into one layer, and reads those that come out.
 
     limit: tags are below it.
@@ -34,17 +35,9 @@ class Reader:
         self.arrays = backend.arrays
         self.tolerance = backend.tolerance
         self.dtype: str = config["dtype"]
-        heads = config["heads"]
-        stored = "coarse" if backend.tolerance else self.dtype
-        key_dim, value_dim = config["key_dim"], config["value_dim"]
-        self.keys = get_table(layer, "key", heads, key_dim, limit, stored)
-        self.values = get_table(layer, "value", heads, value_dim, limit, stored)
-        self.query_form = layer, "query", heads, key_dim, limit, stored
-
-    @cached_property
-    def queries(self) -> Table:
-        """Of the few updates that are put through attention."""
-        return get_table(*self.query_form)
+        super().__init__(
+            config, limit, layer, "coarse" if backend.tolerance else self.dtype
+        )
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """K [1, heads, tags, key_dim] and V of the tokens with these tags."""

@@ -100,29 +100,22 @@ class Run:
 
     def run(self) -> Result:
         """Until the end, or the first divergence."""
-        try:
-            with self.backend.scope():
-                return self.run_here()
-        finally:
-            if self.coverage is not None:
-                self.coverage.update(self.found)
-
-    def run_here(self) -> Result:
         step, operation = 0, "open"
         try:
-            self.subject = self.open_subject()
-            for step, op in enumerate(self.program.ops):
-                operation = op["op"]
-                if self.on_step:
-                    self.on_step(step)
-                if self.is_skipped(op):
-                    continue
-                expected, observed, difference = self.take_step(op)
-                if difference is not None:
-                    self.diverge(difference, step, operation, expected, observed)
-                    return self.result
-            self.subject.finish()
-            self.result.margin = self.subject.margin
+            with self.backend.scope():
+                self.subject = self.open_subject()
+                for step, op in enumerate(self.program.ops):
+                    operation = op["op"]
+                    if self.on_step:
+                        self.on_step(step)
+                    if self.is_skipped(op):
+                        continue
+                    expected, observed, difference = self.take_step(op)
+                    if difference is not None:
+                        self.diverge(difference, step, operation, expected, observed)
+                        return self.result
+                self.subject.finish()
+                self.result.margin = self.subject.margin
         except Broken as broken:
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), step, blamed)
@@ -137,6 +130,9 @@ class Run:
         except BaseException as error:
             message = f"would have ended the process: raised {say_error(error)}"
             self.diverge(Difference("crash", message), step, operation)
+        finally:
+            if self.coverage is not None:
+                self.coverage.update(self.found)
         return self.result
 
     def open_subject(self) -> Any:

@@ -184,7 +184,7 @@ class CausalCache:
 
     def get_end(self, sequence: int) -> int:
         """The position after the last one stored; 0 if nothing is."""
-        stored = [at for _, at, owners in self.tokens if sequence in owners]
+        stored = [token.position for token in self.get_tokens(sequence)]
         return max(stored, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:

@@ -217,20 +217,20 @@ class Trie(Model):
         return sum(self.list_layer_bytes())
 
     def list_layer_bytes(self) -> list[int]:
-        """What is stored of each layer: all that lies between two points, if it can be
-        cut; else what was captured at each."""
+        """What is stored of each layer."""
         parents = self.get_parents()
         return [self.count_layer_bytes(at, parents) for at in range(len(self.layers))]
 
     def count_layer_bytes(self, number: int, parents: Mapping[Path, Path]) -> int:
+        """All that lies between two points, if the layer can be cut; else what was
+        captured at each. parents: see `get_parents`."""
         layer = self.layers[number]
         if layer is None:
             return 0
-        is_whole = layer.can_be_cut
         return sum(
             layer.count_bytes(len(parent), len(path))
             for path, parent in parents.items()
-            if is_whole or number in self.points[path].captured
+            if layer.can_be_cut or number in self.points[path].captured
         )
 
     # --- the limit ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from impl.mlx.memory import Pair
 from impl.mlx.places import COLUMNS, ROWS, Places
 from impl.mlx.rope import Rope
 from impl.shared.batch import Batch, Ints
-from impl.shared.causal import FEW, CausalCacheBase, Pass, Sizes, round_up
+from impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
 from impl.shared.sight import Patch, Seen, compute_sight, see
 
 
@@ -96,7 +96,7 @@ class CausalCache(CausalCacheBase):
             return mx.broadcast_to(self.unseen, (rows, width))
         table = self.cells.table[:, current.begin : current.end]
         limits = self.compute_limits(batch)
-        if rows * width <= FEW:
+        if rows * width <= SMALL:
             return make_small(see(limits, *table, rows), self.mask_dtype)
         sight = compute_sight(limits, *table)
         # What is seen of the rows of padding is behind the end of the line: nothing.

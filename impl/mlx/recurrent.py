@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from impl.mlx.causal import CausalCache
 from impl.mlx.memory import Pair, make_compact
+from impl.shared.batch import as_slice
 from impl.shared.causal import Sizes
 from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots, as_slice
+from impl.shared.slots import Slots
 
 SPARED = 1 << 14
 """Bytes: of a buffer that is larger by no more, `mx.contiguous` copies nothing."""
@@ -69,7 +71,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
         """conv, delta: a row for each of the slots, or a number for all of them."""
-        index: Any = as_slice(slots) or mx.array(list(slots))
+        place = as_slice(np.array(slots))
+        index = place if isinstance(place, slice) else mx.array(place)
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
@@ -91,9 +94,10 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
     """Their rows, which keep no large buffer alive. Where these are nearly all there is,
     nothing is copied; else taking copies faster than cutting out."""
-    place = as_slice(slots)
-    if place is not None:
-        part = buffer[place]
-        if buffer.nbytes - part.nbytes <= SPARED:
-            return mx.contiguous(part)
+    place = as_slice(np.array(slots))
+    if not isinstance(place, slice):
+        return mx.take(buffer, mx.array(place), 0)
+    part = buffer[place]
+    if buffer.nbytes - part.nbytes <= SPARED:
+        return mx.contiguous(part)
     return mx.take(buffer, mx.array(slots), 0)

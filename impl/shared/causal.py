@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ Form = tuple[int, int, int]
 FAR = 1 << 62
 """Behind every position."""
 
-FEW = 4096
+SMALL = 4096
 """Numbers of a mask that are sooner compared one by one than put together: what there is
 to think of before takes longer."""
 
@@ -175,22 +175,14 @@ class CausalCacheBase(ABC):
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
-    def get_low(self, position: int) -> int:
-        """The first position that a query at `position` may see."""
-        low = 0
+    def get_low(self, position: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
+        """The first position that a query at `position` may see; or for each of many
+        positions, where `larger` is of arrays."""
+        low: Any = 0
         if self.window is not None:
-            low = max(low, position - self.window)
+            low = larger(low, position - self.window)
         if self.chunk is not None:
-            low = max(low, position - position % self.chunk)
-        return low
-
-    def compute_low(self, positions: Ints) -> Ints | int:
-        """The same of each of many positions."""
-        low: Ints | int = 0
-        if self.window is not None:
-            low = np.maximum(low, positions - self.window)
-        if self.chunk is not None:
-            low = np.maximum(low, positions - positions % self.chunk)
+            low = larger(low, position - position % self.chunk)
         return low
 
     def compute_limits(self, batch: Batch) -> Ints:
@@ -198,7 +190,7 @@ class CausalCacheBase(ABC):
         that it may see."""
         limits = np.empty((3, len(batch)), np.int64)
         limits[0] = BITS[batch.sequences]
-        limits[1] = self.compute_low(batch.positions)
+        limits[1] = self.get_low(batch.positions, np.maximum)
         limits[2] = batch.positions
         if len(batch.free):
             limits[2, batch.free] = FAR

@@ -35,12 +35,6 @@ class Slot:
     checkpoints: list[Checkpoint] = field(default_factory=list)
 
 
-def as_slice(slots: Sequence[int]) -> slice | None:
-    """The slots, if they are neighbours, in order."""
-    first, end = slots[0], slots[0] + len(slots)
-    return slice(first, end) if list(slots) == list(range(first, end)) else None
-
-
 class Slots:
     """The slots of all sequences.
 

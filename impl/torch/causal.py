@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from impl.shared.batch import Batch, Ints
-from impl.shared.causal import FEW, CausalCacheBase, Pass, Sizes, round_up
+from impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
 from impl.shared.sight import see
 from impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from impl.torch.kernels.plain import COLUMNS, ROWS, write
@@ -113,15 +113,13 @@ class CausalCache(CausalCacheBase):
         if current.cells is None:  # of the largest form, so nothing to keep
             return self.allocate_mask(padded, width).fill_(-torch.inf)
         limits = self.compute_limits(current.batch)
-        if isinstance(self.table, Shared) and padded * width <= FEW:
-            table = self.cells.table[:, current.begin : current.end]
-            return make_small(see(limits, *table, padded), self.mask_like.dtype)
+        if isinstance(self.table, Shared) and padded * width <= SMALL:
+            columns = self.cells.table[:, current.begin : current.end]
+            return make_small(see(limits, *columns, padded), self.mask_like.dtype)
         mask = self.reuse_mask(padded, width)
+        bounds, table = upload(limits, mask.device), self.table.read(self.cells)
         alone = len(current.batch.owners) == 1
-        on_device = upload(limits, mask.device)
-        self.kernels.mask(
-            self.table.read(self.cells), on_device, current.begin, mask, alone
-        )
+        self.kernels.mask(table, bounds, current.begin, mask, alone)
         return mask
 
     def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:

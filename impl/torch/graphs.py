@@ -108,7 +108,7 @@ class FixedStep:
             raise ValueError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
         self.cache.check_tokens(self.rows, keys.shape, values.shape)
         self.cache.written[layer] = True
-        self.write(layer, (keys, values))
+        self.write(self.cache.pools[layer], (keys, values))
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """The same for all layers in one launch: K [layers, 1, heads, `rows`, key_dim]
@@ -116,10 +116,9 @@ class FixedStep:
         self.cache.check_layers(keys.shape, values.shape)
         self.cache.check_tokens(self.rows, keys.shape[1:], values.shape[1:])
         self.cache.written[:] = [True] * self.cache.layers
-        self.write(slice(None), (keys, values))
+        self.write((self.cache.keys, self.cache.values), (keys, values))
 
-    def write(self, layers: int | slice, tokens: Pair) -> None:
-        pools = self.cache.keys[layers], self.cache.values[layers]
+    def write(self, pools: Pair, tokens: Pair) -> None:
         self.cache.kernels.scatter(pools, tokens, self.index, self.cache.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from impl.shared.batch import as_slice
 from impl.shared.causal import Sizes
 from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots, as_slice
+from impl.shared.slots import Slots
 from impl.torch.causal import CausalCache
 from impl.torch.kernels.plain import Index, read, write
 
@@ -75,7 +77,10 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         return self.slot_index
 
     def make_slot_index(self, slots: Sequence[int]) -> Index:
-        return as_slice(slots) or torch.tensor(slots, device=self.like.device)
+        place = as_slice(np.array(slots))
+        if isinstance(place, slice):
+            return place
+        return torch.from_numpy(place).to(self.like.device)
 
     def clear_slots(self, slots: Sequence[int]) -> None:
         index = self.make_slot_index(slots)

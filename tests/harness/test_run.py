@@ -80,6 +80,16 @@ def test_a_scope_ends_where_the_backend_fails() -> None:
     assert not scope.is_open
 
 
+def test_a_scope_that_fails_is_the_backends_mistake() -> None:
+    def enter() -> Any:
+        raise RuntimeError("no")
+
+    divergence = run(make(3), replace(BACKEND, scope=enter)).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.operation) == ("error", "open")
+    assert "no" in divergence.message
+
+
 # --- cells ------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ def find_divergences(name: str, kind: str) -> list[Divergence]:
 @pytest.fixture
 def as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in INSTALLED:
-        monkeypatch.setattr(f"impl.{name}.causal.FEW", 0)
+        monkeypatch.setattr(f"impl.{name}.causal.SMALL", 0)
     monkeypatch.setattr(batch, "FEW", 0)
 
 

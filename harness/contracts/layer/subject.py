@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.backend import Backend
 from harness.contracts.base import Answer, Broken, Op
 from harness.contracts.layer.model import Cache, get_range
 from harness.contracts.recurrence import Recurrence
 from harness.interface import Array, Mask
-from harness.payload import Table
 from harness.reading import SAMPLE, Column, Promises, Reader, get_phase, get_rows
 from harness.tolerance import get_attention_tolerance
-from reference.attention import compute_attention
 from reference.token import Token
 
 WRITES = frozenset({"update", "trim", "restore", "free"})
@@ -194,10 +191,9 @@ class LayerSubject:
         arrays = self.reader.arrays
         framework = arrays.from_numpy(queries, self.config["dtype"])
         got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
-        tables = self.reader.queries, self.reader.keys, self.reader.values
         for row in {0, length // 3, 2 * length // 3, length - 1}:
-            seen = tuple([token.tag for token in visible(offset - length + row)])
-            wanted = recall_attention(*tables, tags[row], seen)
+            seen = [token.tag for token in visible(offset - length + row)]
+            wanted = self.reader.compute_row(tags[row], seen)
             self.judge(got[0, :, row], wanted, len(seen), row)
 
     def judge(self, got: Any, wanted: Any, tokens: int, row: int) -> None:
@@ -212,24 +208,6 @@ class LayerSubject:
                 f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
             )
         self.margin = max(self.margin, error / tolerance)
-
-
-@lru_cache(maxsize=4096)
-def recall_attention(
-    queries: Table, keys: Table, values: Table, tag: int, seen: tuple[int, ...]
-) -> npt.NDArray[np.float64]:
-    """[heads, value_dim] of the query of one token that sees others, by the reference.
-    It is remembered: most programs begin with the same tags, and a conversation that is
-    computed anew has the same ones again."""
-    heads = zip(
-        queries.get_vectors([tag])[0, :, 0].tolist(),
-        keys.get_vectors(seen)[0].tolist(),
-        values.get_vectors(seen)[0].tolist(),
-        strict=True,
-    )
-    wanted = np.array([compute_attention(q, k, v) for q, k, v in heads])
-    wanted.flags.writeable = False
-    return wanted
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:

@@ -37,7 +37,7 @@ class WatchedReference:
             self.refusing, self.refused = False, True
             raise NotSupported("it could, but refuses")
         refused = None
-        before = self.model.list_keys() if end is not None else []
+        before = self.model.list_keys()
         try:
             self.model.cache.remove(sequence, begin, end)
         except REFUSALS as error:  # in a wrapper, some caches may have changed

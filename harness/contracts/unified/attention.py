@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ import numpy.typing as npt
 
 from harness.contracts.base import Broken
 from harness.contracts.unified.model import Turns
-from harness.contracts.unified.reader import Place, PositionReader
+from harness.contracts.unified.reader import PositionReader
 from harness.interface import Array, Arrays
-from harness.payload import F32, Table
+from harness.payload import F32
 from harness.reading import to_numpy
 from harness.tolerance import get_attention_tolerance, get_key_tolerance
-from reference.attention import Vector, compute_attention
+from reference.attention import Vector
 from reference.causal import CausalCache
 from reference.rope import rotate
 
@@ -58,9 +59,8 @@ class Attention:
         got = self.attend(view, reader.queries.get_vectors(tags))
         for row in sorted({0, len(tags) - 1}):
             seen = [token.tag for token in part.visible(row)]
-            places = [(positions[tag], tag) for tag in seen]
-            tables = reader.queries, reader.keys, reader.values
-            wanted = compute_row(*tables, reader.base, tags[row], places)
+            turn = partial(turn_all, [positions[tag] for tag in seen], reader.base)
+            wanted = reader.compute_row(tags[row], seen, turn)
             error = float(np.abs(got[0, :, row] - wanted).max())
             self.judge(error, self.get_tolerance(seen, turns), row)
 
@@ -111,36 +111,10 @@ class Attention:
         self.margin = max(self.margin, error / tolerance)
 
 
-def compute_row(
-    queries: Table,
-    keys: Table,
-    values: Table,
-    base: float | None,
-    tag: int,
-    seen: Sequence[Place],
-) -> npt.NDArray[np.float64]:
-    """[heads, value_dim] of the query of one token that sees others at their positions,
-    by the reference. base: of the rotation of keys; None for none."""
-    tags = [tag for _, tag in seen]
-    heads = zip(
-        queries.get_vectors([tag])[0, :, 0].tolist(),
-        keys.get_vectors(tags)[0].tolist(),
-        values.get_vectors(tags)[0].tolist(),
-        strict=True,
-    )
-    return np.array(
-        [
-            compute_attention(query, turn(own, seen, base), shown)
-            for query, own, shown in heads
-        ]
-    )
-
-
-def turn(
-    keys: Sequence[Vector], seen: Sequence[Place], base: float | None
+def turn_all(
+    positions: Sequence[int], base: float | None, keys: Sequence[Vector]
 ) -> Sequence[Vector]:
-    """The keys of one head, each turned to where its token stands."""
+    """The keys of one head, each turned to its position. base: None for no turning."""
     if base is None:
         return keys
-    places = zip(keys, seen, strict=True)
-    return [rotate(key, position, base) for key, (position, _) in places]
+    return [rotate(key, at, base) for key, at in zip(keys, positions, strict=True)]

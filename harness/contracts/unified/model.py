@@ -259,7 +259,7 @@ class UnifiedModel:
         except (CacheFull, NotSupported, Shared) as error:
             if operation == "forward":
                 self.batch = None
-            if operation in ("forward", "remove"):
+            if operation in NOTED:
                 self.past.add(f"{operation}-failed")
             return {"error": ERRORS[type(error)]}
         return {} if result is None else {"result": result}
@@ -272,9 +272,8 @@ class UnifiedModel:
         ]
 
     def note_turns(self, sequence: int, before: Sequence[Mapping[int, int]]) -> None:
-        """Which keys a removal from the sequence turned. before: `list_keys` before it;
-        empty if it can have turned none."""
-        for part, turns, old in zip(self.parts, self.turns, before, strict=False):
+        """Which keys a removal from the sequence turned. before: `list_keys` then."""
+        for part, turns, old in zip(self.parts, self.turns, before, strict=True):
             for tag, position, _ in get_tokens(part):
                 distance = abs(position - old[tag])
                 if distance:
@@ -286,6 +285,9 @@ class UnifiedModel:
     def close(self) -> None:
         self.batch = None
 
+
+NOTED = ("forward", "remove")
+"""The operations of which a refusal is an abstract state."""
 
 ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
 

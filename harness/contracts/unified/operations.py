@@ -101,7 +101,7 @@ class Remove(UnifiedOperation):
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         fields = op["sequence"], op["begin"], op["end"]
-        before = model.list_keys() if op["end"] is not None else []
+        before = model.list_keys()
         answer = model.ask(lambda: model.cache.remove(*fields), self.name)
         model.note_turns(op["sequence"], before)
         return self.close(model, answer)

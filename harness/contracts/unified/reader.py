@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from harness.contracts.base import Broken
 from harness.contracts.unified.model import NEVER, Turns
 from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
 from harness.interface import Array
-from harness.payload import F32, Table, get_table, split_tokens
+from harness.payload import F32, Table, split_tokens
 from harness.reading import Column, is_of_form, name_vectors, split_pair, to_numpy
+from harness.tables import Tables
 from harness.tolerance import get_key_tolerance
 
 Place = tuple[int, int]
@@ -27,7 +27,7 @@ AT_ONCE = 256
 """Keys that are computed at a time, so that few numbers are in double precision."""
 
 
-class PositionReader:
+class PositionReader(Tables):
     """Makes the K and V of one layer of one part, and reads those that come out.
 
     layer: tells the payloads of all layers of all parts apart. base: of the rotation;
@@ -44,19 +44,10 @@ class PositionReader:
     ) -> None:
         self.arrays, self.dtype, self.base = backend.arrays, config["dtype"], base
         self.permuted = config["permuted_values"]
-        heads, key_dim = config["heads"], config["key_dim"]
-        value_dim = config["value_dim"]
-        self.keys = get_table(layer, "key", heads, key_dim, limit, self.dtype)
-        self.values = get_table(layer, "value", heads, value_dim, limit, self.dtype)
-        self.query_form = layer, "query", heads, key_dim, limit, self.dtype
+        super().__init__(config, limit, layer, self.dtype)
         self.stored: dict[Place, bytes] = {}
         self.accepted: dict[tuple[Place, Turns], bytes] = {}
         self.margin = 0.0
-
-    @cached_property
-    def queries(self) -> Table:
-        """Of the few passes that are put through attention."""
-        return get_table(*self.query_form)
 
     def learn(self, places: Sequence[Place]) -> None:
         """What the keys look like there. Once for the 40 places of a program takes twice
