@@ -124,7 +124,7 @@ def count(lines: Sequence[str], end: str) -> int:
 # --- the parts --------------------------------------------------------------------------
 
 
-LOCKSTEP = (sys.executable, "-m", "harness.cli")
+LOCKSTEP = (sys.executable, "-m", "lockstep.harness.cli")
 JSON = ("--json", "{file}")
 
 
@@ -133,8 +133,8 @@ def list_parts(programs: int | None, failures: Path) -> list[Part]:
     for those that are found."""
     options = ("--json", "--failures", str(failures))
     profile = ("--profile", "ci") if programs is None else ("--programs", str(programs))
-    cuda = "torch-cuda", "impl.torch.backend:cuda", None
-    places = (cuda, ("mlx-gpu", "impl.mlx.backend:gpu", find_mlx_gpu()))
+    cuda = "torch-cuda", "lockstep.impl.torch.backend:cuda", None
+    places = (cuda, ("mlx-gpu", "lockstep.impl.mlx.backend:gpu", find_mlx_gpu()))
     parts = []
     for place, name, lacks in places:
         check = (*LOCKSTEP, "check", "--backend", name, *options, *profile)
@@ -183,7 +183,7 @@ def find_mlx_gpu() -> str | None:
     """Why MLX has no GPU here; None if it has one."""
     if lacks := is_missing("mlx"):
         return lacks
-    code = "from impl.mlx.backend import gpu; gpu()"
+    code = "from lockstep.impl.mlx.backend import gpu; gpu()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
     )

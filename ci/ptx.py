@@ -32,9 +32,9 @@ from rich.table import Table as Printed  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
-from impl.torch.kernels import Table  # noqa: E402
-from impl.torch.kernels.fused import TritonKernels  # noqa: E402
-from impl.torch.rope import Rope  # noqa: E402
+from lockstep.impl.torch.kernels import Table  # noqa: E402
+from lockstep.impl.torch.kernels.fused import TritonKernels  # noqa: E402
+from lockstep.impl.torch.rope import Rope  # noqa: E402
 
 LAYERS, HEADS, DIM, CELLS, ROWS = 32, 8, 128, 1 << 16, 8192
 META = torch.device("meta")

@@ -34,14 +34,14 @@ REACHED.start()
 
 import click  # noqa: E402
 
-from harness.backend import Backend, Kind  # noqa: E402
-from harness.fronts import FRONTS  # noqa: E402
-from harness.fronts.draw import Drawer  # noqa: E402
-from harness.outcome import PROFILES, Settings  # noqa: E402
-from harness.program import Program  # noqa: E402
-from harness.registry import load  # noqa: E402
-from harness.run import run  # noqa: E402
-from harness.shard import get_seed  # noqa: E402
+from lockstep.harness.backend import Backend, Kind  # noqa: E402
+from lockstep.harness.fronts import FRONTS  # noqa: E402
+from lockstep.harness.fronts.draw import Drawer  # noqa: E402
+from lockstep.harness.outcome import PROFILES, Settings  # noqa: E402
+from lockstep.harness.program import Program  # noqa: E402
+from lockstep.harness.registry import load  # noqa: E402
+from lockstep.harness.run import run  # noqa: E402
+from lockstep.harness.shard import get_seed  # noqa: E402
 
 FILES = {"swa": "causal", "swa-memory": "causal", "chunked": "causal"}
 """The file in which a kind is described, if it has another name."""

@@ -19,10 +19,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from impl.torch.kernels import Table  # noqa: E402
-from impl.torch.kernels.fused import TritonKernels  # noqa: E402
-from impl.torch.kernels.plain import PlainKernels  # noqa: E402
-from impl.torch.rope import Rope  # noqa: E402
+from lockstep.impl.torch.kernels import Table  # noqa: E402
+from lockstep.impl.torch.kernels.fused import TritonKernels  # noqa: E402
+from lockstep.impl.torch.kernels.plain import PlainKernels  # noqa: E402
+from lockstep.impl.torch.rope import Rope  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LAYERS, HEADS, CELLS = 2, 3, 71

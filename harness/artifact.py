@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from harness.document import MAX_BYTES, check_size, read_bytes
-from harness.errors import UsageError
+from lockstep.harness.document import MAX_BYTES, check_size, read_bytes
+from lockstep.harness.errors import UsageError
 
 MAX_ARCHIVE = 64 << 20
 """Bytes of a zip."""

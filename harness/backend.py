@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.code import Code
-from harness.interface import Array, Arrays
+from lockstep.harness.code import Code
+from lockstep.harness.interface import Array, Arrays
 
 Alignment = Literal["lower-right", "upper-left"]
 """Where the diagonal of a mask called "causal" ends: in the last column or the first."""

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.backend import Kind
-from harness.errors import UsageError
-from harness.failures import RUNNING, save
-from harness.outcome import Outcome, Pair, Settings
-from harness.pool import Event, Pool, Task
-from harness.program import Program, parse_program
-from harness.rank import get_rank
-from harness.relations import reference
-from harness.run import Divergence
-from harness.shrink import Shrinker
-from harness.surroundings import get_surroundings
+from lockstep.harness.backend import Kind
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING, save
+from lockstep.harness.outcome import Outcome, Pair, Settings
+from lockstep.harness.pool import Event, Pool, Task
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.rank import get_rank
+from lockstep.harness.relations import reference
+from lockstep.harness.run import Divergence
+from lockstep.harness.shrink import Shrinker
+from lockstep.harness.surroundings import get_surroundings
 
 CRASHES = 2
 """After so many, the remaining shards of a pair are left out."""

@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.campaign import Campaign
-from harness.command import command
-from harness.console import (
+from lockstep.harness.campaign import Campaign
+from lockstep.harness.command import command
+from lockstep.harness.console import (
     print_outcome,
 )
-from harness.errors import UsageError
-from harness.fronts import FRONTS
-from harness.options import (
+from lockstep.harness.errors import UsageError
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.options import (
     backends_option,
     failures_option,
     jobs_option,
@@ -27,10 +27,10 @@ from harness.options import (
     step_option,
     strict_option,
 )
-from harness.outcome import PROFILES, Settings
-from harness.progress import Progress, draw_progress, get_status
-from harness.registry import get_target, list_names
-from harness.report import to_json, write_outcome
+from lockstep.harness.outcome import PROFILES, Settings
+from lockstep.harness.progress import Progress, draw_progress, get_status
+from lockstep.harness.registry import get_target, list_names
+from lockstep.harness.report import to_json, write_outcome
 
 CHECK_EXAMPLES = """\b
 Examples:

@@ -11,21 +11,21 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from harness import __version__
-from harness.campaign import get_crash
-from harness.check_command import check
-from harness.command import command
-from harness.console import (
+from lockstep.harness import __version__
+from lockstep.harness.campaign import get_crash
+from lockstep.harness.check_command import check
+from lockstep.harness.command import command
+from lockstep.harness.console import (
     print_failure,
 )
-from harness.contracts import CONTRACTS
-from harness.doctor import list_checks
-from harness.errors import UsageError
-from harness.explore_command import explore
-from harness.failures import RUNNING, save
-from harness.faults_command import faults
-from harness.new_backend_command import new_backend
-from harness.options import (
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.doctor import list_checks
+from lockstep.harness.errors import UsageError
+from lockstep.harness.explore_command import explore
+from lockstep.harness.failures import RUNNING, save
+from lockstep.harness.faults_command import faults
+from lockstep.harness.new_backend_command import new_backend
+from lockstep.harness.options import (
     BACKEND_HELP,
     Seconds,
     backends_option,
@@ -33,22 +33,22 @@ from harness.options import (
     step_option,
     strict_option,
 )
-from harness.pool import Event, Pool
-from harness.program import parse_program
-from harness.registry import get_target, list_names
-from harness.replay_command import (
+from lockstep.harness.pool import Event, Pool
+from lockstep.harness.program import parse_program
+from lockstep.harness.registry import get_target, list_names
+from lockstep.harness.replay_command import (
     call,
     get_own_backend,
     get_single,
     replay,
     say_end,
 )
-from harness.run import Divergence, trace
-from harness.saved import load_saved
-from harness.show_command import report, show
-from harness.snippet_command import snippet
-from harness.surroundings import get_surroundings
-from harness.vectors_command import vectors
+from lockstep.harness.run import Divergence, trace
+from lockstep.harness.saved import load_saved
+from lockstep.harness.show_command import report, show
+from lockstep.harness.snippet_command import snippet
+from lockstep.harness.surroundings import get_surroundings
+from lockstep.harness.vectors_command import vectors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from harness.errors import UsageError
-from harness.text import make_printable
+from lockstep.harness.errors import UsageError
+from lockstep.harness.text import make_printable
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:

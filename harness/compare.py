@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.text import make_plain
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.text import make_plain
 
 Tokens = Sequence[Any]
 """Tags, or (position, tag); words for what is neither."""

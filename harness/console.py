@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.failures import Failure, get_replay_line
-from harness.outcome import Outcome, Pair
-from harness.story import tell
-from harness.text import make_printable, say_needed
+from lockstep.harness.failures import Failure, get_replay_line
+from lockstep.harness.outcome import Outcome, Pair
+from lockstep.harness.story import tell
+from lockstep.harness.text import make_printable, say_needed
 
 DETAILS = ("programs", "steps", "mean", "cells", "margin", "known")
 WIDE = 76

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from harness import __version__
-from harness.errors import UsageError
-from harness.failures import RUNNING, get_replay_line
-from harness.pool import Pool
-from harness.program import load_programs
-from harness.registry import list_names
-from harness.text import make_printable
+from lockstep.harness import __version__
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING, get_replay_line
+from lockstep.harness.pool import Pool
+from lockstep.harness.program import load_programs
+from lockstep.harness.registry import list_names
+from lockstep.harness.text import make_printable
 
 PACKAGES = (
     "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers",

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from lockstep.harness.errors import UsageError
 
 MAX_BYTES = 8 << 20
 """Of one document, unpacked."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command
-from harness.contracts.domain import SIZES
-from harness.errors import UsageError
-from harness.explore_console import describe, get_status, print_exploration
-from harness.explorer import Explorer
-from harness.options import (
+from lockstep.harness.command import command
+from lockstep.harness.contracts.domain import SIZES
+from lockstep.harness.errors import UsageError
+from lockstep.harness.explore_console import describe, get_status, print_exploration
+from lockstep.harness.explorer import Explorer
+from lockstep.harness.options import (
     backends_option,
     failures_option,
     jobs_option,
@@ -24,10 +24,10 @@ from harness.options import (
     step_option,
     strict_option,
 )
-from harness.outcome import Settings
-from harness.progress import Progress
-from harness.registry import get_target, list_names
-from harness.relations.reference import NAME
+from lockstep.harness.outcome import Settings
+from lockstep.harness.progress import Progress
+from lockstep.harness.registry import get_target, list_names
+from lockstep.harness.relations.reference import NAME
 
 EXPLORE_EXAMPLES = """\b
 Examples:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.console import list_unfinished, print_failure
-from harness.explorer import Exploration, Survey
+from lockstep.harness.console import list_unfinished, print_failure
+from lockstep.harness.explorer import Exploration, Survey
 
 
 def get_status(exploration: Exploration) -> Text:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.campaign import Campaign, make_task, say_unavailable
-from harness.contracts.base import Op
-from harness.errors import UsageError
-from harness.journal import Journal
-from harness.outcome import Outcome, Pair, Settings
-from harness.pool import Event, Pool, Task
+from lockstep.harness.campaign import Campaign, make_task, say_unavailable
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.errors import UsageError
+from lockstep.harness.journal import Journal
+from lockstep.harness.outcome import Outcome, Pair, Settings
+from lockstep.harness.pool import Event, Pool, Task
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from harness.program import Program
-from harness.run import Divergence
+from lockstep.harness.program import Program
+from lockstep.harness.run import Divergence
 
 OUTCOME = "outcome.json"
 """The file, beside the folders of signatures, that says what a check has come to."""

@@ -10,14 +10,14 @@ from difflib import get_close_matches
 from statistics import median
 from typing import Any
 
-from harness.backend import Planted
-from harness.campaign import make_task
-from harness.errors import UsageError
-from harness.failures import RUNNING
-from harness.outcome import Settings
-from harness.pool import Event, Pool, Task
-from harness.program import parse_program
-from harness.run import Divergence
+from lockstep.harness.backend import Planted
+from lockstep.harness.campaign import make_task
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.outcome import Settings
+from lockstep.harness.pool import Event, Pool, Task
+from lockstep.harness.program import parse_program
+from lockstep.harness.run import Divergence
 
 SHARD = 50
 """Programs that are run before it is seen whether they were enough."""

@@ -9,19 +9,19 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command
-from harness.faults import Hunt
-from harness.faults_console import get_status, print_searches
-from harness.options import (
+from lockstep.harness.command import command
+from lockstep.harness.faults import Hunt
+from lockstep.harness.faults_console import get_status, print_searches
+from lockstep.harness.options import (
     backends_option,
     failures_option,
     jobs_option,
     json_option,
     step_option,
 )
-from harness.outcome import Settings
-from harness.progress import Progress
-from harness.registry import get_target, list_names
+from lockstep.harness.outcome import Settings
+from lockstep.harness.progress import Progress
+from lockstep.harness.registry import get_target, list_names
 
 FAULTS_EXAMPLES = """\b
 Examples:

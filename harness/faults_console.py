@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.faults import Search, Searches, list_survivors, summarize
+from lockstep.harness.faults import Search, Searches, list_survivors, summarize
 
 
 def get_status(searches: Searches) -> Text:

@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema
 
-from harness.errors import UsageError
-from harness.failures import slug
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import slug
 
 FORMAT = "lockstep-explored/1"
 FOLDER = "explored"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.contracts.base import Contract, Op
-from harness.document import parse_json, read_text
-from harness.errors import UsageError
-from harness.program import Program, get_named, parse_program
+from lockstep.harness.contracts.base import Contract, Op
+from lockstep.harness.document import parse_json, read_text
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program, get_named, parse_program
 
 VERDICTS = ("bug", "limit")
 

@@ -9,9 +9,15 @@ from shlex import quote
 
 import click
 
-from harness.command import command
-from harness.errors import UsageError
-from harness.skeleton import IMPORTS, INTERFACES, say_cache, write_driver, write_skeleton
+from lockstep.harness.command import command
+from lockstep.harness.errors import UsageError
+from lockstep.harness.skeleton import (
+    IMPORTS,
+    INTERFACES,
+    say_cache,
+    write_driver,
+    write_skeleton,
+)
 
 EXAMPLES = """\b
 Examples:

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from harness.command import count_cores
-from harness.contracts import CONTRACTS
-from harness.program import suggest
+from lockstep.harness.command import count_cores
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.program import suggest
 
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 

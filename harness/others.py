@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from harness.program import Program
-from harness.run import Divergence
+from lockstep.harness.program import Program
+from lockstep.harness.run import Divergence
 
 
 @dataclass(frozen=True)

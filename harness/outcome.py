@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.backend import Kind
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Cell
-from harness.failures import Failure
-from harness.pool import Event
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.failures import Failure
+from lockstep.harness.pool import Event
 
 SHARD = 125
 """Programs in a shard. Many small shares keep all workers busy until the end."""

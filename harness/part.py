@@ -8,17 +8,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.backend import Backend
-from harness.contracts.domain import fit
-from harness.errors import UsageError
-from harness.fronts.draw import Drawer
-from harness.fronts.every import ROOT, Walk
-from harness.program import drop_defaults
-from harness.registry import get_target, hash_code
-from harness.shard import Shard
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.domain import fit
+from lockstep.harness.errors import UsageError
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.every import ROOT, Walk
+from lockstep.harness.program import drop_defaults
+from lockstep.harness.registry import get_target, hash_code
+from lockstep.harness.shard import Shard
 
 if TYPE_CHECKING:
-    from harness.worker import Worker
+    from lockstep.harness.worker import Worker
 
 MOST = 10**10
 """Programs, before those that are not legal are left out: weeks."""

@@ -23,9 +23,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
-from harness.errors import UsageError
-from harness.exec.limits import limit_by
-from harness.text import clean, say_exit
+from lockstep.harness.errors import UsageError
+from lockstep.harness.exec.limits import limit_by
+from lockstep.harness.text import clean, say_exit
 
 Task = Mapping[str, Any]
 Event = dict[str, Any]
@@ -180,7 +180,7 @@ class Pool:
             sys.executable,
             "-P",
             "-m",
-            "harness.worker",
+            "lockstep.harness.worker",
             str(theirs.fileno()),
             str(record),
             json.dumps(asdict(self.limits)),

@@ -13,11 +13,11 @@ from typing import Any
 
 import jsonschema
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Contract, Op, Schema
-from harness.document import parse_json, read_text, shorten
-from harness.errors import UsageError
-from harness.payload import get_tag_limit
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Contract, Op, Schema
+from lockstep.harness.document import parse_json, read_text, shorten
+from lockstep.harness.errors import UsageError
+from lockstep.harness.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
 MAX_OPERATIONS = 10_000

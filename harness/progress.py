@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.console import make_matrices
-from harness.outcome import Outcome, Pair
+from lockstep.harness.console import make_matrices
+from lockstep.harness.outcome import Outcome, Pair
 
 QUIET_SECONDS = 15.0
 """How often progress is printed where nothing can be redrawn."""

@@ -61,10 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
-        from harness.contracts import CONTRACTS
-        from harness.errors import UsageError
-        from harness.program import suggest
-        from harness.registry import get_target, list_names
+        from lockstep.harness.contracts import CONTRACTS
+        from lockstep.harness.errors import UsageError
+        from lockstep.harness.program import suggest
+        from lockstep.harness.registry import get_target, list_names
 
         options = metafunc.config.option
         every = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
@@ -90,8 +90,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def lockstep_pool(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One worker process for all tests of this pytest process."""
-    from harness.failures import RUNNING
-    from harness.pool import Pool
+    from lockstep.harness.failures import RUNNING
+    from lockstep.harness.pool import Pool
 
     options = request.config.option
     folder = Path(options.failures) / RUNNING
@@ -104,9 +104,9 @@ def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Any
 ) -> Callable[[Case], Any]:
     """Runs a case; fails with the story of each divergence, skips what is not there."""
-    from harness.campaign import Campaign
-    from harness.outcome import PROFILES, Settings
-    from harness.registry import get_target
+    from lockstep.harness.campaign import Campaign
+    from lockstep.harness.outcome import PROFILES, Settings
+    from lockstep.harness.registry import get_target
 
     options = request.config.option
     profile = PROFILES[options.profile]
@@ -144,7 +144,7 @@ def describe(outcome: Any) -> str:
 
     from rich.console import Console
 
-    from harness.console import list_notes, print_failure
+    from lockstep.harness.console import list_notes, print_failure
 
     text = StringIO()
     console = Console(file=text, width=100, highlight=False)

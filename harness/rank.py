@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.contracts.fields import DERIVED
-from harness.program import Program, drop_defaults
+from lockstep.harness.contracts.fields import DERIVED
+from lockstep.harness.program import Program, drop_defaults
 
 
 class Rank(NamedTuple):

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Alignment, Backend
-from harness.contracts.base import Broken
-from harness.interface import Array, Arrays, Mask
-from harness.payload import F32, Table, snap, split_tokens
-from harness.tables import Tables
-from harness.text import say_error
-from reference.token import Token
+from lockstep.harness.backend import Alignment, Backend
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.interface import Array, Arrays, Mask
+from lockstep.harness.payload import F32, Table, snap, split_tokens
+from lockstep.harness.tables import Tables
+from lockstep.harness.text import say_error
+from lockstep.reference.token import Token
 
 Column = int | str | tuple[int, int]
 """What stands in one column of K and V: a tag, (position, tag) where positions are the

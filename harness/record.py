@@ -11,7 +11,7 @@ import json
 import mmap
 from pathlib import Path
 
-from harness.program import Program
+from lockstep.harness.program import Program
 
 SIZE = 1 << 16
 STEP = b', "step": '

@@ -16,16 +16,21 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
-from harness.backend import Alignment, Backend, Kind, Lifetime, Planted
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Broken, Contract
-from harness.errors import UsageError
-from harness.exec.backend import is_driver, list_files, load_driver, split_command
-from harness.exec.limits import Limits
-from harness.program import check_field
-from harness.relations import reference
-from harness.text import say_error
-from harness.tolerance import UNIT
+from lockstep.harness.backend import Alignment, Backend, Kind, Lifetime, Planted
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Broken, Contract
+from lockstep.harness.errors import UsageError
+from lockstep.harness.exec.backend import (
+    is_driver,
+    list_files,
+    load_driver,
+    split_command,
+)
+from lockstep.harness.exec.limits import Limits
+from lockstep.harness.program import check_field
+from lockstep.harness.relations import reference
+from lockstep.harness.text import say_error
+from lockstep.harness.tolerance import UNIT
 
 GROUP = "lockstep.backends"
 
@@ -103,9 +108,7 @@ def import_backend(name: str) -> Backend:
     except Exception as error:
         raise Unavailable(f"its factory raised {say_error(error)}") from error
     if not isinstance(backend, Backend):
-        raise Unavailable(
-            f"its factory returned {type(backend).__name__}, not harness.backend.Backend"
-        )
+        raise Unavailable(f"its factory returned {type(backend).__name__}, not a Backend")
     return backend
 
 
@@ -118,9 +121,7 @@ def load_faults(target: str) -> list[Planted]:
     faults = list(function())
     for planted in faults:
         if not isinstance(planted, Planted):
-            raise Unavailable(
-                f"{target} returned {planted!r}, not harness.backend.Planted"
-            )
+            raise Unavailable(f"{target} returned {planted!r}, not a Planted")
     return faults
 
 
@@ -180,9 +181,7 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
 def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """What is declared for a kind has the types that it should have."""
     if not isinstance(declared, Kind):
-        raise Unavailable(
-            f"declares {kind} as a {type(declared).__name__}, not a harness.backend.Kind"
-        )
+        raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
     for operation in contract.required:
         if operation not in declared.operations:
             raise Unavailable(f"declares {kind} without {operation}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from harness.contracts.base import Op
-from harness.program import Program, drop_defaults
-from harness.shrink import leave_out
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.program import Program, drop_defaults
+from lockstep.harness.shrink import leave_out
 
 FindSignature = Callable[[Program], str | None]
 """The signature of a program's first divergence, or None if it agrees."""

@@ -9,22 +9,22 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.command import command, print_error
-from harness.console import print_replayed
-from harness.errors import UsageError
-from harness.failures import RUNNING
-from harness.options import (
+from lockstep.harness.command import command, print_error
+from lockstep.harness.console import print_replayed
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.options import (
     backends_option,
     failures_option,
     step_option,
     strict_option,
 )
-from harness.pool import Event, Pool
-from harness.program import Program
-from harness.registry import get_target, list_names
-from harness.run import Divergence
-from harness.saved import iterate_saved, load_saved
-from harness.surroundings import compare_surroundings, get_surroundings
+from lockstep.harness.pool import Event, Pool
+from lockstep.harness.program import Program
+from lockstep.harness.registry import get_target, list_names
+from lockstep.harness.run import Divergence
+from lockstep.harness.saved import iterate_saved, load_saved
+from lockstep.harness.surroundings import compare_surroundings, get_surroundings
 
 EXAMPLES = """\b
 Examples:

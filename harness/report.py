@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
-from harness.failures import OUTCOME, Failure, write_whole
-from harness.outcome import Outcome, Pair
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import OUTCOME, Failure, write_whole
+from lockstep.harness.outcome import Outcome, Pair
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.backend import Backend
-from harness.compare import Difference, find_difference
-from harness.contracts.base import Answer, Broken, Cell, Op
-from harness.errors import UsageError
-from harness.program import Program
-from harness.text import make_plain, say_error, say_missing, say_raised
+from lockstep.harness.backend import Backend
+from lockstep.harness.compare import Difference, find_difference
+from lockstep.harness.contracts.base import Answer, Broken, Cell, Op
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program
+from lockstep.harness.text import make_plain, say_error, say_missing, say_raised
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""

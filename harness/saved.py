@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from os.path import isdir, lexists  # of a name that is too long, too
 from pathlib import Path, PurePath
 
-from harness.artifact import list_members
-from harness.document import MAX_BYTES, decode, read_bytes
-from harness.errors import UsageError
-from harness.failures import OUTCOME, RUNNING
-from harness.program import Program, parse_programs
+from lockstep.harness.artifact import list_members
+from lockstep.harness.document import MAX_BYTES, decode, read_bytes
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import OUTCOME, RUNNING
+from lockstep.harness.program import Program, parse_programs
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 

@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.backend import Backend
-from harness.contracts.base import Cell
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.ledger import load_ledger
-from harness.program import Program
-from harness.registry import Unavailable
-from harness.relations.check import derive_one
-from harness.relations.reference import REFERENCE, run_any
-from harness.run import Coverage, Divergence, Result
-from harness.shrink import make_busy_clock
-from harness.supported import is_known, why_unsupported
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.ledger import load_ledger
+from lockstep.harness.program import Program
+from lockstep.harness.registry import Unavailable
+from lockstep.harness.relations.check import derive_one
+from lockstep.harness.relations.reference import REFERENCE, run_any
+from lockstep.harness.run import Coverage, Divergence, Result
+from lockstep.harness.shrink import make_busy_clock
+from lockstep.harness.supported import is_known, why_unsupported
 
 if TYPE_CHECKING:
-    from harness.worker import Worker
+    from lockstep.harness.worker import Worker
 
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0

@@ -8,20 +8,25 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command, print_error
-from harness.errors import UsageError
-from harness.failures import RUNNING
-from harness.options import BACKEND_HELP, backends_option, failures_option, step_option
-from harness.pages.annotations import render_annotations
-from harness.pages.gather import Saved, gather
-from harness.pages.html import render_html
-from harness.pages.markdown import render_markdown
-from harness.pages.play import Stage
-from harness.pages.save import save_page
-from harness.pages.terminal import Painter, get_bounds
-from harness.pages.view import ReportView, make_failure, make_report
-from harness.pool import Pool
-from harness.registry import get_target
+from lockstep.harness.command import command, print_error
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.options import (
+    BACKEND_HELP,
+    backends_option,
+    failures_option,
+    step_option,
+)
+from lockstep.harness.pages.annotations import render_annotations
+from lockstep.harness.pages.gather import Saved, gather
+from lockstep.harness.pages.html import render_html
+from lockstep.harness.pages.markdown import render_markdown
+from lockstep.harness.pages.play import Stage
+from lockstep.harness.pages.save import save_page
+from lockstep.harness.pages.terminal import Painter, get_bounds
+from lockstep.harness.pages.view import ReportView, make_failure, make_report
+from lockstep.harness.pool import Pool
+from lockstep.harness.registry import get_target
 
 SHOW_EXAMPLES = """\b
 Examples:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from harness.contracts.base import Op, Schema
-from harness.contracts.fields import JOINT
-from harness.program import Program
-from harness.rank import get_rank
+from lockstep.harness.contracts.base import Op, Schema
+from lockstep.harness.contracts.fields import JOINT
+from lockstep.harness.program import Program
+from lockstep.harness.rank import get_rank
 
 Fails = Callable[[Program], bool]
 """Whether a program still shows the same bug."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import jinja2
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Contract
-from harness.exec.schema import load
-from harness.interface import LayerCache, StateCache, UnifiedCache
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.exec.schema import load
+from lockstep.harness.interface import LayerCache, StateCache, UnifiedCache
 
 INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(("kv", "rotating"), LayerCache),

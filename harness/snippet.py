@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
 
-from harness import __version__
-from harness.backend import Backend
-from harness.code import Call, Code
-from harness.contracts.base import Answer, Op
-from harness.errors import UsageError
-from harness.program import Program
-from harness.run import trace
-from harness.story import describe_config
-from harness.supported import why_unsupported
-from harness.text import make_printable
-from harness.vocabulary import Vocabulary
+from lockstep.harness import __version__
+from lockstep.harness.backend import Backend
+from lockstep.harness.code import Call, Code
+from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program
+from lockstep.harness.run import trace
+from lockstep.harness.story import describe_config
+from lockstep.harness.supported import why_unsupported
+from lockstep.harness.text import make_printable
+from lockstep.harness.vocabulary import Vocabulary
 
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from harness.command import command
-from harness.errors import UsageError
-from harness.failures import RUNNING
-from harness.options import BACKEND_HELP, failures_option
-from harness.pool import Pool
-from harness.registry import get_target
-from harness.replay_command import call, get_own_backend, get_single, say_end
+from lockstep.harness.command import command
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.options import BACKEND_HELP, failures_option
+from lockstep.harness.pool import Pool
+from lockstep.harness.registry import get_target
+from lockstep.harness.replay_command import call, get_own_backend, get_single, say_end
 
 EXAMPLES = """\b
 Example:

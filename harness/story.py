@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.program import Program, drop_defaults
-from harness.run import Divergence
+from lockstep.harness.program import Program, drop_defaults
+from lockstep.harness.run import Divergence
 
 MOST = 4
 """Tokens whose story is told."""

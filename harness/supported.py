@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.backend import Backend
-from harness.ledger import Entry, matches
-from harness.program import Program
+from lockstep.harness.backend import Backend
+from lockstep.harness.ledger import Entry, matches
+from lockstep.harness.program import Program
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:

@@ -9,8 +9,8 @@ import platform
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness import __version__
-from harness.text import clean
+from lockstep.harness import __version__
+from lockstep.harness.text import clean
 
 MOST_VERSIONS = 8
 """Packages that are compared: what a file says is data, and may be too much."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.payload import Role, Table, get_table
-from reference.attention import Vector, compute_attention
+from lockstep.harness.payload import Role, Table, get_table
+from lockstep.reference.attention import Vector, compute_attention
 
 Turn = Callable[[Sequence[Vector]], Sequence[Vector]]
 """From the keys of some tokens, of one head, to what they look like where they stand."""

@@ -8,23 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.backend import Backend
-from harness.ledger import load_ledger
-from harness.pages.recorder import record
-from harness.part import Part
-from harness.program import Program, parse_program, why_too_large
-from harness.registry import Unavailable, load_faults
-from harness.related import find_likely
-from harness.shard import PROGRESS_SECONDS, Shard
-from harness.snippet import write_snippet
-from harness.supported import why_unsupported
-from harness.vectors.audit import audit
-from harness.vectors.batch import Batch
-from harness.vectors.coverage import describe
-from harness.vectors.selection import SIZES, Selection
+from lockstep.harness.backend import Backend
+from lockstep.harness.ledger import load_ledger
+from lockstep.harness.pages.recorder import record
+from lockstep.harness.part import Part
+from lockstep.harness.program import Program, parse_program, why_too_large
+from lockstep.harness.registry import Unavailable, load_faults
+from lockstep.harness.related import find_likely
+from lockstep.harness.shard import PROGRESS_SECONDS, Shard
+from lockstep.harness.snippet import write_snippet
+from lockstep.harness.supported import why_unsupported
+from lockstep.harness.vectors.audit import audit
+from lockstep.harness.vectors.batch import Batch
+from lockstep.harness.vectors.coverage import describe
+from lockstep.harness.vectors.selection import SIZES, Selection
 
 if TYPE_CHECKING:
-    from harness.worker import Worker
+    from lockstep.harness.worker import Worker
 
 RELATE_SECONDS = 10.0
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.command import command
-from harness.errors import UsageError
-from harness.options import (
+from lockstep.harness.command import command
+from lockstep.harness.errors import UsageError
+from lockstep.harness.options import (
     backends_option,
     failures_option,
     jobs_option,
@@ -19,13 +19,13 @@ from harness.options import (
     kinds_option,
     step_option,
 )
-from harness.outcome import Settings
-from harness.progress import Progress
-from harness.registry import get_target
-from harness.vectors.export import export
-from harness.vectors.selection import SIZES
-from harness.vectors.verification import FRONT, Verification, audit_set
-from harness.vectors_console import (
+from lockstep.harness.outcome import Settings
+from lockstep.harness.progress import Progress
+from lockstep.harness.registry import get_target
+from lockstep.harness.vectors.export import export
+from lockstep.harness.vectors.selection import SIZES
+from lockstep.harness.vectors.verification import FRONT, Verification, audit_set
+from lockstep.harness.vectors_console import (
     get_audit_status,
     get_export_status,
     get_run_status,

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness import report
-from harness.console import list_errors, list_unfinished, print_failure
-from harness.outcome import Outcome, Pair
-from harness.text import make_printable
-from harness.vectors.export import Export
-from harness.vectors.verification import Audit
+from lockstep.harness import report
+from lockstep.harness.console import list_errors, list_unfinished, print_failure
+from lockstep.harness.outcome import Outcome, Pair
+from lockstep.harness.text import make_printable
+from lockstep.harness.vectors.export import Export
+from lockstep.harness.vectors.verification import Audit
 
 # --- a set that is made -----------------------------------------------------------------
 

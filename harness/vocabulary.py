@@ -9,7 +9,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from harness.code import Code
+from lockstep.harness.code import Code
 
 
 class Vocabulary:

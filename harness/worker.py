@@ -1,6 +1,6 @@
 """A worker: a process of its own in which backends are imported and run.
 
-Started as ``python -m harness.worker FD RECORD LIMITS``. It reads tasks from the
+Started as ``python -m lockstep.harness.worker FD RECORD LIMITS``. It reads tasks from the
 connection at file descriptor FD, answers with events, and keeps its write-ahead record at
 RECORD. LIMITS, in JSON, are those of drivers; see `harness.exec.limits`. A
 backend can end or hang this process; the pool that started it is then none the worse.
@@ -22,20 +22,20 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from harness.backend import Backend
-from harness.errors import UsageError
-from harness.exec.limits import Limits
-from harness.ledger import Entry
-from harness.others import Others, Shrunk
-from harness.program import Program, why_too_large
-from harness.record import Record
-from harness.registry import Unavailable, load
-from harness.relations.reference import REFERENCE, run_any
-from harness.run import Divergence, Result, breaks_usage
-from harness.shrink import Clock, Shrinker
-from harness.supported import is_known, why_unsupported
-from harness.tasks import TASKS
-from harness.text import say_error
+from lockstep.harness.backend import Backend
+from lockstep.harness.errors import UsageError
+from lockstep.harness.exec.limits import Limits
+from lockstep.harness.ledger import Entry
+from lockstep.harness.others import Others, Shrunk
+from lockstep.harness.program import Program, why_too_large
+from lockstep.harness.record import Record
+from lockstep.harness.registry import Unavailable, load
+from lockstep.harness.relations.reference import REFERENCE, run_any
+from lockstep.harness.run import Divergence, Result, breaks_usage
+from lockstep.harness.shrink import Clock, Shrinker
+from lockstep.harness.supported import is_known, why_unsupported
+from lockstep.harness.tasks import TASKS
+from lockstep.harness.text import say_error
 
 Emit = Callable[[dict[str, Any]], None]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from reference.batch import (
+from .batch import (
     Batch,
     check_copy,
     check_position,
     check_range,
 )
-from reference.errors import CacheFull, NotSupported, Shared
-from reference.token import SharedToken
+from .errors import CacheFull, NotSupported, Shared
+from .token import SharedToken
 
 
 class CausalCache:

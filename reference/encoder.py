@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference.batch import Batch, check_copy, check_position, check_range
-from reference.errors import NotSupported
+from .batch import Batch, check_copy, check_position, check_range
+from .errors import NotSupported
 
 
 class EncoderCache:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reference.kv import KVCache
-from reference.rotating import RotatingCache
-from reference.state import StateCache
+from .kv import KVCache
+from .rotating import RotatingCache
+from .state import StateCache
 
 Tokens = Sequence[int]
 """Tokens as a tokenizer numbers them."""

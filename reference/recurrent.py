@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from reference.batch import Batch, check_position, check_range
-from reference.causal import CausalCache
-from reference.errors import CacheFull, NotSupported
-from reference.token import Token
+from .batch import Batch, check_position, check_range
+from .causal import CausalCache
+from .errors import CacheFull, NotSupported
+from .token import Token
 
 
 class Slot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from reference.layers import GetTags, Layer, Model, Tokens, count_common
+from .layers import GetTags, Layer, Model, Tokens, count_common
 
 
 class Session(Model):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference.errors import CacheFull, NotSupported, Shared
-from reference.layers import Tokens, check_tokens, count_common
+from .errors import CacheFull, NotSupported, Shared
+from .layers import Tokens, check_tokens, count_common
 
 
 class Cache(Protocol):

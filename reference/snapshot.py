@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reference.token import Token
+from .token import Token
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference.snapshot import Captures, Snapshot
-from reference.token import Token
+from .snapshot import Captures, Snapshot
+from .token import Token
 
 
 class StateCache:

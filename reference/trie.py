@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reference.layers import GetTags, Layer, Model, Tokens, count_common
+from .layers import GetTags, Layer, Model, Tokens, count_common
 
 Path = tuple[int, ...]
 """The tokens of a conversation, from its beginning on."""

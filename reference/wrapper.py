@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference.batch import Batch, check_copy, check_range
-from reference.causal import CausalCache
-from reference.encoder import EncoderCache
+from .batch import Batch, check_copy, check_range
+from .causal import CausalCache
+from .encoder import EncoderCache
 
 
 class WrapperCache:

@@ -41,7 +41,7 @@ from ci.bench.speed.kernels import (  # noqa: E402
     Work,
     list_cases,
 )
-from impl.torch.kernels import Kernels, choose  # noqa: E402
+from lockstep.impl.torch.kernels import Kernels, choose  # noqa: E402
 
 Timer = Callable[[Work], float]
 """Microseconds for a piece of work."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from harness.backend import Backend
-from harness.errors import UsageError
-from harness.registry import Unavailable
-from harness.registry import load as load_or_raise
+from lockstep.harness.backend import Backend
+from lockstep.harness.errors import UsageError
+from lockstep.harness.registry import Unavailable
+from lockstep.harness.registry import load as load_or_raise
 
 
 def check_folder(

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from harness.contracts.base import Contract
-from harness.contracts.layer import LAYER
-from harness.contracts.prefix import PREFIX
-from harness.contracts.unified import UNIFIED
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.layer import LAYER
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.contracts.unified import UNIFIED
 
 CONTRACTS: Mapping[str, Contract] = {
     contract.name: contract for contract in (LAYER, UNIFIED, PREFIX)

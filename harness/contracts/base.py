@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from harness.backend import Backend, Kind
-from harness.contracts.domain import Domain
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.contracts.domain import Domain
 
 Op = Mapping[str, Any]
 """One operation of a program: {"op": name, field: value, …}, every field set."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from harness.backend import Kind
+from lockstep.harness.backend import Kind
 
 if TYPE_CHECKING:
-    from harness.contracts.base import Contract, Op
+    from lockstep.harness.contracts.base import Contract, Op
 
 SIZES = ("tiny", "small", "standard")
 """From fewest operations to most."""

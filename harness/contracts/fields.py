@@ -6,7 +6,7 @@ limit.
 
 from typing import Any
 
-from harness.contracts.base import Schema
+from lockstep.harness.contracts.base import Schema
 
 MAX_LENGTH = 1024
 """Tokens in one update."""

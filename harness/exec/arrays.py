@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Alignment
-from harness.exec.fields import Malformed, say
+from lockstep.harness.backend import Alignment
+from lockstep.harness.exec.fields import Malformed, say
 
 MOST_WORDS = 1 << 16
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.backend import Backend
-from harness.contracts.prefix.config import CONVERSATIONS
-from harness.errors import UsageError
-from harness.exec.declaration import make_backend
-from harness.exec.driver import Driver
-from harness.exec.fields import Malformed, find_number
-from harness.exec.layer import KINDS as LAYER
-from harness.exec.limits import Limits
-from harness.exec.prefix import PrefixCache, SlotsCache
-from harness.exec.unified import open_unified
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.prefix.config import CONVERSATIONS
+from lockstep.harness.errors import UsageError
+from lockstep.harness.exec.declaration import make_backend
+from lockstep.harness.exec.driver import Driver
+from lockstep.harness.exec.fields import Malformed, find_number
+from lockstep.harness.exec.layer import KINDS as LAYER
+from lockstep.harness.exec.limits import Limits
+from lockstep.harness.exec.prefix import PrefixCache, SlotsCache
+from lockstep.harness.exec.unified import open_unified
 
 PREFIX = "exec:"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.backend import Backend, Kind
-from harness.exec.arrays import WireArrays
-from harness.exec.driver import PROTOCOL
-from harness.exec.errors import REFUSALS
-from harness.exec.fields import (
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.exec.arrays import WireArrays
+from lockstep.harness.exec.driver import PROTOCOL
+from lockstep.harness.exec.errors import REFUSALS
+from lockstep.harness.exec.fields import (
     Answer,
     Malformed,
     find,
@@ -19,7 +19,7 @@ from harness.exec.fields import (
     find_text,
     say,
 )
-from harness.program import suggest
+from lockstep.harness.program import suggest
 
 Open = Callable[[Mapping[str, Any]], Any]
 

@@ -9,14 +9,14 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from harness.contracts.base import Broken
-from harness.exec.arrays import Tensor
-from harness.exec.errors import ERRORS
-from harness.exec.fields import Answer, Malformed, say
-from harness.exec.limits import Limits
-from harness.exec.process import Misbehaved, Process
-from harness.exec.schema import check_answer, check_request
-from harness.text import clean
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.exec.arrays import Tensor
+from lockstep.harness.exec.errors import ERRORS
+from lockstep.harness.exec.fields import Answer, Malformed, say
+from lockstep.harness.exec.limits import Limits
+from lockstep.harness.exec.process import Misbehaved, Process
+from lockstep.harness.exec.schema import check_answer, check_request
+from lockstep.harness.text import clean
 
 PROTOCOL = 1
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from harness.text import clean
+from lockstep.harness.text import clean
 
 Answer = Mapping[str, Any]
 

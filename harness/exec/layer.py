@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backend import Alignment
-from harness.exec.arrays import PromisedMask, Tensor, parse_mask
-from harness.exec.driver import Driver
-from harness.exec.fields import (
+from lockstep.harness.backend import Alignment
+from lockstep.harness.exec.arrays import PromisedMask, Tensor, parse_mask
+from lockstep.harness.exec.driver import Driver
+from lockstep.harness.exec.fields import (
     Answer,
     find,
     find_bool,
@@ -16,7 +16,7 @@ from harness.exec.fields import (
     find_number,
     find_numbers,
 )
-from harness.exec.proxy import Cache, Pair, Snapshot, get_number
+from lockstep.harness.exec.proxy import Cache, Pair, Snapshot, get_number
 
 
 class LayerCache(Cache):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backend import Alignment
-from harness.contracts.prefix.config import get_layer_config, get_unified_config
-from harness.exec.driver import Driver
-from harness.exec.fields import (
+from lockstep.harness.backend import Alignment
+from lockstep.harness.contracts.prefix.config import get_layer_config, get_unified_config
+from lockstep.harness.exec.driver import Driver
+from lockstep.harness.exec.fields import (
     Answer,
     Malformed,
     find_list,
@@ -16,9 +16,9 @@ from harness.exec.fields import (
     find_numbers,
     say,
 )
-from harness.exec.layer import KINDS, LayerCache
-from harness.exec.proxy import Cache
-from harness.exec.unified import UnifiedCache, open_unified
+from lockstep.harness.exec.layer import KINDS, LayerCache
+from lockstep.harness.exec.proxy import Cache
+from lockstep.harness.exec.unified import UnifiedCache, open_unified
 
 Layers = list[LayerCache | None]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from harness.text import clean, say_exit
+from lockstep.harness.text import clean, say_exit
 
 CHUNK = 1 << 16
 LAST_WORDS = 4096

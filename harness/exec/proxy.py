@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from harness.contracts.base import Broken
-from harness.exec.arrays import Tensor, parse_array
-from harness.exec.driver import Driver
-from harness.exec.fields import Answer, Malformed, find, find_number, say
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.exec.arrays import Tensor, parse_array
+from lockstep.harness.exec.driver import Driver
+from lockstep.harness.exec.fields import Answer, Malformed, find, find_number, say
 
 T = TypeVar("T")
 Pair = tuple[Tensor, Tensor]

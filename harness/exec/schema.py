@@ -13,9 +13,9 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 from referencing import Registry, Resource
 
-from harness.errors import UsageError
-from harness.exec.fields import Malformed
-from harness.text import clean
+from lockstep.harness.errors import UsageError
+from lockstep.harness.exec.fields import Malformed
+from lockstep.harness.text import clean
 
 NAMES = ("common", "session", "layer", "unified", "prefix")
 
@@ -86,5 +86,5 @@ def get_registry() -> Registry[Any]:
 
 def load(name: str) -> Any:
     """One of the schemas in this folder."""
-    text = (files("harness.exec") / "schemas" / f"{name}.json").read_text()
+    text = (files("lockstep.harness.exec") / "schemas" / f"{name}.json").read_text()
     return json.loads(text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.exec.arrays import Tensor
-from harness.exec.driver import Driver
-from harness.exec.fields import Answer, find_bool, find_number
-from harness.exec.proxy import Cache, Pair, Saved
+from lockstep.harness.exec.arrays import Tensor
+from lockstep.harness.exec.driver import Driver
+from lockstep.harness.exec.fields import Answer, find_bool, find_number
+from lockstep.harness.exec.proxy import Cache, Pair, Saved
 
 Triple = tuple[Tensor, Tensor, Tensor]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from harness.fronts import hypothesis, plain
+from lockstep.harness.fronts import hypothesis, plain
 
 FRONTS: Mapping[str, Any] = {
     "hypothesis": hypothesis.generate,

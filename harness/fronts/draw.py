@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.backend import Kind
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Cell, Contract, Op, Source
-from harness.fronts.plain import RandomSource
-from harness.ledger import Entry, matches
-from harness.payload import get_tag_limit
-from harness.program import MAX_TOKENS, Program
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell, Contract, Op, Source
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.ledger import Entry, matches
+from lockstep.harness.payload import get_tag_limit
+from lockstep.harness.program import MAX_TOKENS, Program
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""

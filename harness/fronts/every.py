@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.contracts.base import Contract, Op
-from harness.contracts.domain import World
-from harness.program import Program
+from lockstep.harness.contracts.base import Contract, Op
+from lockstep.harness.contracts.domain import World
+from lockstep.harness.program import Program
 
 Path = tuple[int, ...]
 """The moves of a program, by number."""

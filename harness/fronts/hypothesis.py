@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from harness.contracts.base import Source
-from harness.program import Program
+from lockstep.harness.contracts.base import Source
+from lockstep.harness.program import Program
 
 BASE, ROOM = 1 << 100, 1 << 24
 """Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants that it finds

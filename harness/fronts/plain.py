@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from harness.contracts.base import Source, T
-from harness.program import Program
+from lockstep.harness.contracts.base import Source, T
+from lockstep.harness.program import Program
 
 
 class RandomSource(Source):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.pages.outcomes import OutcomeSummary
-from harness.pages.view import FailureView, ReportView
-from harness.text import clean, say_needed
+from lockstep.harness.pages.outcomes import OutcomeSummary
+from lockstep.harness.pages.view import FailureView, ReportView
+from lockstep.harness.text import clean, say_needed
 
 MOST = 10
 """GitHub shows so many errors of one step, and drops the others without a word."""

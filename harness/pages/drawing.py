@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from harness.compare import (
+from lockstep.harness.compare import (
     COLUMNS,
     LAYERS,
     PARTS,
@@ -19,10 +19,10 @@ from harness.compare import (
     join,
     say,
 )
-from harness.contracts.base import Answer, Held
-from harness.pages.grid import Known, Sights, choose, draw_grid
-from harness.pages.picture import Bounds, Chip, Fact, Grid, Part, Step
-from harness.text import clean
+from lockstep.harness.contracts.base import Answer, Held
+from lockstep.harness.pages.grid import Known, Sights, choose, draw_grid
+from lockstep.harness.pages.picture import Bounds, Chip, Fact, Grid, Part, Step
+from lockstep.harness.text import clean
 
 MOST_WORDS = 160
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.document import decode, parse_json
-from harness.errors import UsageError
-from harness.pages.outcomes import OutcomeSummary, is_outcome, read_outcome
-from harness.program import Program, parse_program
-from harness.saved import is_several, iterate_saved, list_files, list_outcomes
+from lockstep.harness.document import decode, parse_json
+from lockstep.harness.errors import UsageError
+from lockstep.harness.pages.outcomes import OutcomeSummary, is_outcome, read_outcome
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.saved import is_several, iterate_saved, list_files, list_outcomes
 
 
 @dataclass(frozen=True)

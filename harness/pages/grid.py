@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from harness.contracts.base import Place
-from harness.pages.picture import (
+from lockstep.harness.contracts.base import Place
+from lockstep.harness.pages.picture import (
     EXTRA,
     HIDDEN,
     MISSING,

@@ -11,12 +11,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from harness import __version__
-from harness.pages.matrix import list_notes, make_matrices, say_pair
-from harness.pages.outcomes import PairSummary
-from harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN
-from harness.pages.view import ReportView
-from harness.text import make_printable
+from lockstep.harness import __version__
+from lockstep.harness.pages.matrix import list_notes, make_matrices, say_pair
+from lockstep.harness.pages.outcomes import PairSummary
+from lockstep.harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN
+from lockstep.harness.pages.view import ReportView
+from lockstep.harness.text import make_printable
 
 GENERATOR = f"Lockstep {__version__}"
 
@@ -78,7 +78,11 @@ def make_readable(value: Any) -> Any:
 
 
 def read_resource(name: str) -> str:
-    return resources.files("harness.pages").joinpath(name).read_text(encoding="utf-8")
+    return (
+        resources.files("lockstep.harness.pages")
+        .joinpath(name)
+        .read_text(encoding="utf-8")
+    )
 
 
 def make_policy(style: str, script: str) -> str:

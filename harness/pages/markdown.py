@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.pages.matrix import Matrix, list_notes, make_matrices, say_pair
-from harness.pages.outcomes import PairSummary
-from harness.pages.view import FailureView, ReportView
-from harness.text import clean
+from lockstep.harness.pages.matrix import Matrix, list_notes, make_matrices, say_pair
+from lockstep.harness.pages.outcomes import PairSummary
+from lockstep.harness.pages.view import FailureView, ReportView
+from lockstep.harness.text import clean
 
 MOST_BYTES = 256 << 10
 """A step's summary on GitHub takes 1 MiB of all steps together."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.contracts import CONTRACTS
-from harness.pages.outcomes import OutcomeSummary, PairSummary
-from harness.text import say_needed
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.pages.outcomes import OutcomeSummary, PairSummary
+from lockstep.harness.text import say_needed
 
 
 @dataclass(frozen=True)

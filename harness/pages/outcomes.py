@@ -8,9 +8,9 @@ from typing import Any
 
 import jsonschema
 
-from harness.document import shorten
-from harness.errors import UsageError
-from harness.run import ERRORS
+from lockstep.harness.document import shorten
+from lockstep.harness.errors import UsageError
+from lockstep.harness.run import ERRORS
 
 FORMAT = "lockstep-outcome/1"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from harness.campaign import get_crash
-from harness.pages.gather import Saved
-from harness.pages.picture import Bounds, Step, read_step
-from harness.pool import Event, Pool
-from harness.program import Program
-from harness.registry import list_names
-from harness.relations.reference import NAME
-from harness.run import Divergence
-from harness.surroundings import compare_surroundings, get_surroundings
-from harness.text import clean
+from lockstep.harness.campaign import get_crash
+from lockstep.harness.pages.gather import Saved
+from lockstep.harness.pages.picture import Bounds, Step, read_step
+from lockstep.harness.pool import Event, Pool
+from lockstep.harness.program import Program
+from lockstep.harness.registry import list_names
+from lockstep.harness.relations.reference import NAME
+from lockstep.harness.run import Divergence
+from lockstep.harness.surroundings import compare_surroundings, get_surroundings
+from lockstep.harness.text import clean
 
 MOST_SNIPPET = 20_000
 """Letters of a snippet that is shown."""

@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.backend import Backend
-from harness.contracts.base import Answer, Held, Op
-from harness.pages.drawing import draw_step
-from harness.pages.grid import Known
-from harness.pages.picture import Bounds, Step
-from harness.program import Program, parse_program
-from harness.registry import Unavailable
-from harness.relations.reference import REFERENCE
-from harness.run import Divergence, Result, Run
-from harness.story import MOST, describe_token, list_lives
-from harness.supported import why_unsupported
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Answer, Held, Op
+from lockstep.harness.pages.drawing import draw_step
+from lockstep.harness.pages.grid import Known
+from lockstep.harness.pages.picture import Bounds, Step
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.registry import Unavailable
+from lockstep.harness.relations.reference import REFERENCE
+from lockstep.harness.run import Divergence, Result, Run
+from lockstep.harness.story import MOST, describe_token, list_lives
+from lockstep.harness.supported import why_unsupported
 
 if TYPE_CHECKING:
-    from harness.worker import Worker
+    from lockstep.harness.worker import Worker
 
 MAX_STORY = 1 << 21
 """Operations times tokens of a program whose tokens' lives are told: the walk looks at

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from harness.errors import UsageError
+from lockstep.harness.errors import UsageError
 
 SIGN = "Lockstep"
 """Stands near the beginning of every file of ours."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from harness.console import indent
-from harness.pages.picture import (
+from lockstep.harness.console import indent
+from lockstep.harness.pages.picture import (
     EXTRA,
     HIDDEN,
     MISSING,
@@ -20,8 +20,8 @@ from harness.pages.picture import (
     Part,
     Step,
 )
-from harness.pages.view import FailureView
-from harness.text import clean, make_printable
+from lockstep.harness.pages.view import FailureView
+from lockstep.harness.text import clean, make_printable
 
 LABEL = 34
 """The widest that the words of a row may be."""

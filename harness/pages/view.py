@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.failures import get_replay_line
-from harness.pages.gather import Material, Saved
-from harness.pages.outcomes import OutcomeSummary, PairSummary
-from harness.pages.picture import Bounds, Step
-from harness.pages.play import Played, Stage
-from harness.story import describe_config
-from harness.text import clean
+from lockstep.harness.failures import get_replay_line
+from lockstep.harness.pages.gather import Material, Saved
+from lockstep.harness.pages.outcomes import OutcomeSummary, PairSummary
+from lockstep.harness.pages.picture import Bounds, Step
+from lockstep.harness.pages.play import Played, Stage
+from lockstep.harness.story import describe_config
+from lockstep.harness.text import clean
 
 MOST_PLAYED = 40
 """Failures that are shown step by step; of others, there is the sentence."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
-from harness.contracts.base import Answer
+from lockstep.harness.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
+from lockstep.harness.contracts.base import Answer
 
 DETOUR = "a token of the detour"
 """Stands where the derived program answers a token that the first one does not have."""

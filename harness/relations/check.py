@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from harness.contracts.base import Answer
-from harness.errors import UsageError
-from harness.program import Program
-from harness.relations import layer, prefix, unified
-from harness.relations.derived import Derived
-from harness.relations.history import make_history
-from harness.relations.relation import Relation, find_broken_claim
-from harness.run import Divergence, trace
-from harness.text import say_error
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program
+from lockstep.harness.relations import layer, prefix, unified
+from lockstep.harness.relations.derived import Derived
+from lockstep.harness.relations.history import make_history
+from lockstep.harness.relations.relation import Relation, find_broken_claim
+from lockstep.harness.run import Divergence, trace
+from lockstep.harness.text import say_error
 
 RELATIONS: Mapping[str, Sequence[Relation]] = {
     "layer": layer.RELATIONS,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Answer, Op
-from harness.program import Program, why_too_large
-from harness.relations.answers import View, see_all
-from harness.relations.history import History, Step
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.program import Program, why_too_large
+from lockstep.harness.relations.answers import View, see_all
+from lockstep.harness.relations.history import History, Step
 
 Match = Callable[[Program, Sequence[Answer]], Mapping[int, int]]
 """Finds tags → tags of the first program, from the derived program and its answers."""

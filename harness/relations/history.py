@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from harness.contracts.base import Answer, Op
-from harness.program import Program
+from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.program import Program
 
 
 @dataclass(frozen=True)

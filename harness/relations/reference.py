@@ -10,13 +10,13 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from harness.backend import Backend, Kind
-from harness.contracts import CONTRACTS
-from harness.interface import Arrays
-from harness.program import Program
-from harness.relations.check import find_contradiction
-from harness.run import Coverage, Divergence, Result, run
-from harness.text import say_error
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.interface import Arrays
+from lockstep.harness.program import Program
+from lockstep.harness.relations.check import find_contradiction
+from lockstep.harness.run import Coverage, Divergence, Result, run
+from lockstep.harness.text import say_error
 
 NAME = "reference"
 

@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.compare import Difference, find_difference
-from harness.contracts.base import Answer
-from harness.errors import UsageError
-from harness.program import Program
-from harness.relations.answers import map_answer, restrict
-from harness.relations.derived import Claim, Derived
-from harness.relations.history import History
-from harness.run import Divergence, trace
-from harness.text import say_error
+from lockstep.harness.compare import Difference, find_difference
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program
+from lockstep.harness.relations.answers import map_answer, restrict
+from lockstep.harness.relations.derived import Claim, Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.run import Divergence, trace
+from lockstep.harness.text import say_error
 
 MOST_TOLD = 8
 """Operations of a derived program that a message names."""

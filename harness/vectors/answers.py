@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Schema
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Schema
 
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 BOOLEAN: Schema = {"type": "boolean"}

@@ -10,15 +10,15 @@ from typing import Any
 
 import jsonschema
 
-from harness.contracts.base import Cell
-from harness.document import MAX_BYTES, parse_json, shorten
-from harness.errors import UsageError
-from harness.program import Program, parse_program
-from harness.run import trace
-from harness.vectors.lines import write_json
-from harness.vectors.manifest import MAX_FILE, read_bounded
-from harness.vectors.schema import make_schema
-from harness.vectors.selection import walk
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.document import MAX_BYTES, parse_json, shorten
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.run import trace
+from lockstep.harness.vectors.lines import write_json
+from lockstep.harness.vectors.manifest import MAX_FILE, read_bounded
+from lockstep.harness.vectors.schema import make_schema
+from lockstep.harness.vectors.selection import walk
 
 MOST_REPORTED = 10
 """Of one file."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.program import Program, parse_program, why_too_large
-from harness.run import breaks_usage
-from harness.shard import Shard
-from harness.supported import is_known, why_unsupported
+from lockstep.harness.program import Program, parse_program, why_too_large
+from lockstep.harness.run import breaks_usage
+from lockstep.harness.shard import Shard
+from lockstep.harness.supported import is_known, why_unsupported
 
 WITHOUT_EFFECT = ("dtype", "heads", "key_dim", "value_dim", "conv_width", "step")
 """Fields of a config on which no answer depends."""

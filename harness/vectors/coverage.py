@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Cell
-from harness.vectors.levels import get_whole, list_levels
-from harness.vectors.selection import ERROR, Selection
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.vectors.levels import get_whole, list_levels
+from lockstep.harness.vectors.selection import ERROR, Selection
 
 
 def describe(selection: Selection) -> dict[str, Any]:

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.errors import UsageError
-from harness.failures import RUNNING
-from harness.pool import Event, Pool, Task
-from harness.relations.reference import NAME
-from harness.vectors.folder import list_replaced, write_set
-from harness.vectors.lines import write_lines, write_pretty
-from harness.vectors.manifest import make_manifest
-from harness.vectors.manual import make_manual
-from harness.vectors.schema import make_schema
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.pool import Event, Pool, Task
+from lockstep.harness.relations.reference import NAME
+from lockstep.harness.vectors.folder import list_replaced, write_set
+from lockstep.harness.vectors.lines import write_lines, write_pretty
+from lockstep.harness.vectors.manifest import make_manifest
+from lockstep.harness.vectors.manual import make_manual
+from lockstep.harness.vectors.schema import make_schema
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 

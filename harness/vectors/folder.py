@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.errors import UsageError
-from harness.vectors.manifest import MANIFEST, read_manifest
+from lockstep.harness.errors import UsageError
+from lockstep.harness.vectors.manifest import MANIFEST, read_manifest
 
 DRAFT = f"{MANIFEST}.draft"
 

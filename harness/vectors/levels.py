@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.backend import Kind
-from harness.contracts import CONTRACTS
-from harness.contracts.layer import CHOICES
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.layer import CHOICES
 
 DTYPES = ("float32", "float16", "bfloat16")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.program import FORMAT, Program
-from harness.run import trace
+from lockstep.harness.program import FORMAT, Program
+from lockstep.harness.run import trace
 
 TRACE_FORMAT = "lockstep-trace/1"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import jsonschema
 
-from harness import __version__
-from harness.contracts import CONTRACTS
-from harness.document import parse_json, read_bytes, shorten
-from harness.errors import UsageError
-from harness.program import FORMAT, show
-from harness.vectors.lines import TRACE_FORMAT
-from harness.vectors.selection import SEED
+from lockstep.harness import __version__
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.document import parse_json, read_bytes, shorten
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import FORMAT, show
+from lockstep.harness.vectors.lines import TRACE_FORMAT
+from lockstep.harness.vectors.selection import SEED
 
 SET_FORMAT = "lockstep-vectors/1"
 MANIFEST = "manifest.json"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from harness import __version__
-from harness.payload import BITS, Role, compute_vectors
-from harness.vectors.levels import ADDED
-from harness.vectors.selection import SIZES
+from lockstep.harness import __version__
+from lockstep.harness.payload import BITS, Role, compute_vectors
+from lockstep.harness.vectors.levels import ADDED
+from lockstep.harness.vectors.selection import SIZES
 
 TEMPLATE = Path(__file__).with_name("manual.md")
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Contract, Schema
-from harness.contracts.fields import DERIVED, JOINT
-from harness.program import FORMAT, MAX_OPERATIONS
-from harness.vectors.answers import SKIPPED, get_answers
-from harness.vectors.lines import TRACE_FORMAT
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Contract, Schema
+from lockstep.harness.contracts.fields import DERIVED, JOINT
+from lockstep.harness.program import FORMAT, MAX_OPERATIONS
+from lockstep.harness.vectors.answers import SKIPPED, get_answers
+from lockstep.harness.vectors.lines import TRACE_FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Cell
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import generate
-from harness.program import Program
-from harness.vectors.levels import DTYPES, SETTINGS, Level, list_levels
-from harness.vectors.lines import make_line, make_typed
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import generate
+from lockstep.harness.program import Program
+from lockstep.harness.vectors.levels import DTYPES, SETTINGS, Level, list_levels
+from lockstep.harness.vectors.lines import make_line, make_typed
 
 SEED = 0
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.campaign import CRASHES, Campaign, Watch, make_task
-from harness.failures import RUNNING
-from harness.outcome import Pair, Settings
-from harness.pool import Event, Pool, Task
-from harness.relations.reference import NAME
-from harness.vectors.audit import Problem
-from harness.vectors.manifest import check_files, read_manifest
+from lockstep.harness.campaign import CRASHES, Campaign, Watch, make_task
+from lockstep.harness.failures import RUNNING
+from lockstep.harness.outcome import Pair, Settings
+from lockstep.harness.pool import Event, Pool, Task
+from lockstep.harness.relations.reference import NAME
+from lockstep.harness.vectors.audit import Problem
+from lockstep.harness.vectors.manifest import check_files, read_manifest
 
 BATCH = 25
 """Programs that a worker gets at a time."""

@@ -5,8 +5,8 @@ any. Each is planted in a correct cache by replacing a method or two, on torch a
 alike.
 """
 
-from impl.faults import invented, layer, prefix, unified
-from impl.faults.fault import Fault, plant
+from lockstep.impl.faults import invented, layer, prefix, unified
+from lockstep.impl.faults.fault import Fault, plant
 
 FAULTS = {**layer.FAULTS, **unified.FAULTS, **prefix.FAULTS, **invented.FAULTS}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.shared.memory import Arrays
+from lockstep.impl.shared.memory import Arrays
 
 
 def keep_offset(cache: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints, check_range
-from impl.shared.cells import Cells
-from impl.shared.errors import NotSupportedError, SharedError
+from lockstep.impl.shared.batch import Batch, Ints, check_range
+from lockstep.impl.shared.cells import Cells
+from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 
 def resume_anywhere(cache: Any) -> None:

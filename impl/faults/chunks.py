@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.fault import Form, MakeBand
-from impl.shared.memory import Arrays
+from lockstep.impl.faults.fault import Form, MakeBand
+from lockstep.impl.shared.memory import Arrays
 
 CHUNK = 4
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import round_up
-from impl.shared.cells import Cells
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import round_up
+from lockstep.impl.shared.cells import Cells
 
 Move = tuple[int, int]
 """(from, to)"""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from typing import Any
 
-from harness.backend import Backend, Kind, Planted
+from lockstep.harness.backend import Backend, Kind, Planted
 
 MakeBand = Callable[..., Any]
 """The `make_band` of the cache's framework."""
@@ -92,7 +92,7 @@ class Fault:
         """The name of the backend without the mistake; place: one of PLACES."""
         if self.form is None:
             return PLACES[place]
-        return f"impl.faults.forms_{place}:{self.form.id}"
+        return f"lockstep.impl.faults.forms_{place}:{self.form.id}"
 
 
 def make_plain_fault(
@@ -186,7 +186,7 @@ def describe(faults: Iterable[Fault], place: str) -> list[Planted]:
             fault.kind,
             fault.mistake,
             fault.shortest,
-            f"impl.faults.{place}:{fault.id.replace('-', '_')}",
+            f"lockstep.impl.faults.{place}:{fault.id.replace('-', '_')}",
             fault.get_correct(place),
             fault.operation,
             fault.nature,

@@ -7,12 +7,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from harness.backend import Backend
-from impl.faults.chunks import CHUNKED
-from impl.faults.fault import Form, declare_form
-from impl.faults.quantized import QUANTIZED
-from impl.mlx.backend import OnDevice, cpu, make_cache
-from impl.mlx.masks import make_band
+from lockstep.harness.backend import Backend
+from lockstep.impl.faults.chunks import CHUNKED
+from lockstep.impl.faults.fault import Form, declare_form
+from lockstep.impl.faults.quantized import QUANTIZED
+from lockstep.impl.mlx.backend import OnDevice, cpu, make_cache
+from lockstep.impl.mlx.masks import make_band
 
 
 def declare(backend: Backend, device: mx.Device, form: Form) -> Backend:

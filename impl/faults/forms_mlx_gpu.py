@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from harness.backend import Backend
-from impl.faults.chunks import CHUNKED
-from impl.faults.forms_mlx import declare
-from impl.faults.quantized import QUANTIZED
-from impl.mlx.backend import gpu
+from lockstep.harness.backend import Backend
+from lockstep.impl.faults.chunks import CHUNKED
+from lockstep.impl.faults.forms_mlx import declare
+from lockstep.impl.faults.quantized import QUANTIZED
+from lockstep.impl.mlx.backend import gpu
 
 
 def chunked() -> Backend:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from harness.backend import Backend
-from impl.faults.chunks import CHUNKED
-from impl.faults.fault import Form, declare_form
-from impl.faults.quantized import QUANTIZED
-from impl.torch.backend import cpu
-from impl.torch.masks import make_band
+from lockstep.harness.backend import Backend
+from lockstep.impl.faults.chunks import CHUNKED
+from lockstep.impl.faults.fault import Form, declare_form
+from lockstep.impl.faults.quantized import QUANTIZED
+from lockstep.impl.torch.backend import cpu
+from lockstep.impl.torch.masks import make_band
 
 
 def declare(backend: Backend, form: Form) -> Backend:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.backend import Backend
-from impl.faults.chunks import CHUNKED
-from impl.faults.forms_torch import declare
-from impl.faults.quantized import QUANTIZED
-from impl.torch.backend import cuda
+from lockstep.harness.backend import Backend
+from lockstep.impl.faults.chunks import CHUNKED
+from lockstep.impl.faults.forms_torch import declare
+from lockstep.impl.faults.quantized import QUANTIZED
+from lockstep.impl.torch.backend import cuda
 
 
 def chunked() -> Backend:

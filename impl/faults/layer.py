@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from impl.faults import buffers, chunks, quantized, snapshots, windows
-from impl.faults.fault import Fault, make_plain_fault
+from lockstep.impl.faults import buffers, chunks, quantized, snapshots, windows
+from lockstep.impl.faults.fault import Fault, make_plain_fault
 
 make_fault = partial(make_plain_fault, "layer")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from harness.backend import Backend, Planted
-from impl.faults import FAULTS, Fault, plant
-from impl.faults.fault import declare, describe, find
-from impl.mlx.backend import OnDevice, cpu, make_cache, open_cache
-from impl.mlx.masks import make_band
+from lockstep.harness.backend import Backend, Planted
+from lockstep.impl.faults import FAULTS, Fault, plant
+from lockstep.impl.faults.fault import declare, describe, find
+from lockstep.impl.mlx.backend import OnDevice, cpu, make_cache, open_cache
+from lockstep.impl.mlx.masks import make_band
 
 
 def list_faults() -> list[Planted]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from harness.backend import Backend, Planted
-from impl.faults import FAULTS
-from impl.faults.fault import describe, find
-from impl.faults.mlx import plant_in
-from impl.mlx.backend import gpu
+from lockstep.harness.backend import Backend, Planted
+from lockstep.impl.faults import FAULTS
+from lockstep.impl.faults.fault import describe, find
+from lockstep.impl.faults.mlx import plant_in
+from lockstep.impl.mlx.backend import gpu
 
 
 def list_faults() -> list[Planted]:

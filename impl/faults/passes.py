@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import FAR
-from impl.shared.errors import CacheFullError, NotSupportedError
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import FAR
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 
 def slide_batch_only(cache: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from impl.faults.fault import make_plain_fault
+from lockstep.impl.faults.fault import make_plain_fault
 
 make_fault = partial(make_plain_fault, "prefix")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.fault import Form, MakeBand
-from impl.shared.memory import Arrays
+from lockstep.impl.faults.fault import Form, MakeBand
+from lockstep.impl.shared.memory import Arrays
 
 RESIDUAL = 4
 """Tokens that are kept as they came; with one more, all of them are packed."""

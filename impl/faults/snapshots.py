@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.shared.memory import Snapshot
+from lockstep.impl.shared.memory import Snapshot
 
 
 def never_copy(cache: Any) -> None:

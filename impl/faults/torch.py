@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.backend import Backend, Planted
-from impl.faults import FAULTS, Fault, plant
-from impl.faults.fault import declare, describe, find
-from impl.torch.backend import cpu
-from impl.torch.masks import make_band
+from lockstep.harness.backend import Backend, Planted
+from lockstep.impl.faults import FAULTS, Fault, plant
+from lockstep.impl.faults.fault import declare, describe, find
+from lockstep.impl.torch.backend import cpu
+from lockstep.impl.torch.masks import make_band
 
 
 def list_faults() -> list[Planted]:

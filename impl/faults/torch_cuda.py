@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.backend import Backend, Planted
-from impl.faults import FAULTS
-from impl.faults.fault import describe, find
-from impl.faults.torch import plant_in
-from impl.torch.backend import cuda
+from lockstep.harness.backend import Backend, Planted
+from lockstep.impl.faults import FAULTS
+from lockstep.impl.faults.fault import describe, find
+from lockstep.impl.faults.torch import plant_in
+from lockstep.impl.torch.backend import cuda
 
 
 def list_faults() -> list[Planted]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from impl.faults import changes, defragment, passes
-from impl.faults.fault import make_plain_fault
+from lockstep.impl.faults import changes, defragment, passes
+from lockstep.impl.faults.fault import make_plain_fault
 
 make_fault = partial(make_plain_fault, "unified")
 

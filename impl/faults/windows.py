@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.fault import MakeBand
-from impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.faults.fault import MakeBand
+from lockstep.impl.shared.memory import Arrays, Snapshot
 
 # --- what the ring still has ------------------------------------------------------------
 

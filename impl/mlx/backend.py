@@ -10,17 +10,17 @@ from typing import Any
 
 import mlx.core as mx
 
-from harness.backend import Backend, Kind
-from impl.mlx.arrays import DTYPES, MLXArrays
-from impl.mlx.causal import CausalCache
-from impl.mlx.encoder import EncoderCache
-from impl.mlx.kv import KVCache
-from impl.mlx.recurrent import RecurrentCache
-from impl.mlx.rotating import RotatingCache
-from impl.mlx.state import StateCache
-from impl.prefix import config as prefix
-from impl.shared import unified
-from impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.harness.backend import Backend, Kind
+from lockstep.impl.mlx.arrays import DTYPES, MLXArrays
+from lockstep.impl.mlx.causal import CausalCache
+from lockstep.impl.mlx.encoder import EncoderCache
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.recurrent import RecurrentCache
+from lockstep.impl.mlx.rotating import RotatingCache
+from lockstep.impl.mlx.state import StateCache
+from lockstep.impl.prefix import config as prefix
+from lockstep.impl.shared import unified
+from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 UNIFIED = {
     kind: Kind(operations, unified.CONFIG, refuses=True)
@@ -111,6 +111,10 @@ def make_unified(config: Mapping[str, Any]) -> Any:
     return RecurrentCache(sizes, *states, layers, **options)
 
 
+PLANTED = {"mlx-cpu": "mlx", "mlx-gpu": "mlx_gpu"}
+"""The module of `impl.faults` with the mistakes planted on a device."""
+
+
 def declare(name: str, device: mx.Device) -> Backend:
     return Backend(
         name=name,
@@ -123,7 +127,7 @@ def declare(name: str, device: mx.Device) -> Backend:
         causal="lower-right",
         poison=True,
         errors={**unified.ERRORS, **prefix.ERRORS},
-        faults=f"impl.faults.{name.replace('-cpu', '').replace('-', '_')}:list_faults",
+        faults=f"lockstep.impl.faults.{PLANTED[name]}:list_faults",
         versions={"mlx": version("mlx")},
     )
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from impl.mlx.masks import make_small
-from impl.mlx.memory import Pair
-from impl.mlx.places import COLUMNS, ROWS, Places
-from impl.mlx.rope import Rope
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
-from impl.shared.sight import Patch, Seen, compute_sight, see
+from lockstep.impl.mlx.masks import make_small
+from lockstep.impl.mlx.memory import Pair
+from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
+from lockstep.impl.mlx.rope import Rope
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.sight import Patch, Seen, compute_sight, see
 
 
 class CausalCache(CausalCacheBase):

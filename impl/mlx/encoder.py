@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from impl.mlx.memory import Pair, make_compact
-from impl.shared.encoder import EncoderCacheBase
+from lockstep.impl.mlx.memory import Pair, make_compact
+from lockstep.impl.shared.encoder import EncoderCacheBase
 
 
 class EncoderCache(EncoderCacheBase):

@@ -6,11 +6,11 @@ from typing import Literal
 
 import mlx.core as mx
 
-from impl.mlx.masks import make_band
-from impl.mlx.memory import Pair, PairMemory, make_compact
-from impl.mlx.wide import write_wide
-from impl.shared.kv import KVCacheBase
-from impl.shared.memory import Linear, compute_capacity
+from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import Pair, PairMemory, make_compact
+from lockstep.impl.mlx.wide import write_wide
+from lockstep.impl.shared.kv import KVCacheBase
+from lockstep.impl.shared.memory import Linear, compute_capacity
 
 
 class LinearMemory(PairMemory, Linear):

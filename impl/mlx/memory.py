@@ -13,7 +13,7 @@ from typing import Self
 
 import mlx.core as mx
 
-from impl.shared.memory import Memory
+from lockstep.impl.shared.memory import Memory
 
 Pair = tuple[mx.array, mx.array]
 

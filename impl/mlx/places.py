@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from impl.mlx.wide import read_wide, write_wide
-from impl.shared.batch import Ints, as_slice
+from lockstep.impl.mlx.wide import read_wide, write_wide
+from lockstep.impl.shared.batch import Ints, as_slice
 
 ROWS, COLUMNS = 2, 3
 """The axis of a pool that has its cells: [1, heads, cells, dim], or permuted."""

@@ -8,12 +8,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from impl.mlx.causal import CausalCache
-from impl.mlx.memory import Pair, make_compact
-from impl.shared.batch import as_slice
-from impl.shared.causal import Sizes
-from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots
+from lockstep.impl.mlx.causal import CausalCache
+from lockstep.impl.mlx.memory import Pair, make_compact
+from lockstep.impl.shared.batch import as_slice
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.recurrent import RecurrentCacheBase
+from lockstep.impl.shared.slots import Slots
 
 SPARED = 1 << 14
 """Bytes: of a buffer that is larger by no more, `mx.contiguous` copies nothing."""

@@ -6,11 +6,11 @@ from typing import Literal
 
 import mlx.core as mx
 
-from impl.mlx.masks import make_band
-from impl.mlx.memory import Pair, PairMemory
-from impl.mlx.wide import write_wide
-from impl.shared.memory import Ring, compute_capacity
-from impl.shared.rotating import RotatingCacheBase
+from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import Pair, PairMemory
+from lockstep.impl.mlx.wide import write_wide
+from lockstep.impl.shared.memory import Ring, compute_capacity
+from lockstep.impl.shared.rotating import RotatingCacheBase
 
 
 class RingMemory(PairMemory, Ring):

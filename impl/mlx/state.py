@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from impl.mlx.memory import Pair, make_compact
-from impl.shared.memory import Memory, Snapshot
-from impl.shared.state import StateCacheBase, check_form
+from lockstep.impl.mlx.memory import Pair, make_compact
+from lockstep.impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.state import StateCacheBase, check_form
 
 
 class StateMemory(Memory):

@@ -28,11 +28,11 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from harness.backend import Backend, Kind
-from harness.code import Code
-from harness.interface import Array, Mask
-from impl.mlx.arrays import MLXArrays
-from impl.peers.mlx_lm_code import (
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.code import Code
+from lockstep.harness.interface import Array, Mask
+from lockstep.impl.mlx.arrays import MLXArrays
+from lockstep.impl.peers.mlx_lm_code import (
     write_chunked,
     write_concatenated,
     write_plain,

@@ -15,10 +15,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, LRUPromptCache
 
-from harness.backend import Backend, Kind
-from impl.mlx.arrays import MLXArrays
-from impl.peers.mlx_lm import LEDGER, Layer
-from impl.peers.mlx_lm_code import write_prompts
+from lockstep.harness.backend import Backend, Kind
+from lockstep.impl.mlx.arrays import MLXArrays
+from lockstep.impl.peers.mlx_lm import LEDGER, Layer
+from lockstep.impl.peers.mlx_lm_code import write_prompts
 
 MODEL = "model"
 ENTRIES = 1 << 20

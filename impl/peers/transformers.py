@@ -24,11 +24,11 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from harness.backend import Backend, Kind, Lifetime
-from harness.code import Code
-from harness.interface import Array, Mask
-from impl.peers.transformers_code import get_attention, write_with
-from impl.torch.arrays import TorchArrays
+from lockstep.harness.backend import Backend, Kind, Lifetime
+from lockstep.harness.code import Code
+from lockstep.harness.interface import Array, Mask
+from lockstep.impl.peers.transformers_code import get_attention, write_with
+from lockstep.impl.torch.arrays import TorchArrays
 
 Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.code import Call, Code
+from lockstep.harness.code import Call, Code
 
 Config = Mapping[str, Any]
 SOURCE = Path(__file__).parent / "snippets" / "transformers.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impl.prefix.layers import Layer, Snapshot
+from lockstep.impl.prefix.layers import Layer, Snapshot
 
 
 class Captures:

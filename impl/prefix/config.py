@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from impl.prefix.session import Session
-from impl.prefix.slots import NoSlotError, Slots
-from impl.prefix.trie import Trie
+from lockstep.impl.prefix.session import Session
+from lockstep.impl.prefix.slots import NoSlotError, Slots
+from lockstep.impl.prefix.trie import Trie
 
 ERRORS: Mapping[str, type[Exception]] = {"no-slot": NoSlotError}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from impl.prefix.layers import Layer, Snapshot
-from impl.prefix.node import Node
+from lockstep.impl.prefix.layers import Layer, Snapshot
+from lockstep.impl.prefix.node import Node
 
 Numbered = Iterable[tuple[int, Layer]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import heappop, heappush
 
-from impl.prefix.node import Node
-from impl.prefix.tree import Tree
+from lockstep.impl.prefix.node import Node
+from lockstep.impl.prefix.tree import Tree
 
 
 class Eviction:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.prefix.layers import Snapshot
-from impl.prefix.tokens import Path
+from lockstep.impl.prefix.layers import Snapshot
+from lockstep.impl.prefix.tokens import Path
 
 
 class Node:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impl.prefix.layers import Layer
-from impl.prefix.tree import Match
+from lockstep.impl.prefix.layers import Layer
+from lockstep.impl.prefix.tree import Match
 
 Numbered = Sequence[tuple[int, Layer]]
 """The layers that have a cache, with their numbers."""

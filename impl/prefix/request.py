@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from impl.prefix.layers import Layer, Layers
-from impl.prefix.statistics import Log
-from impl.prefix.tokens import check_request, check_tokens
+from lockstep.impl.prefix.layers import Layer, Layers
+from lockstep.impl.prefix.statistics import Log
+from lockstep.impl.prefix.tokens import check_request, check_tokens
 
 
 class Requests:

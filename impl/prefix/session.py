@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from impl.prefix.layers import Layers
-from impl.prefix.request import Requests
-from impl.prefix.statistics import Statistics, explain
-from impl.prefix.tokens import count_common
+from lockstep.impl.prefix.layers import Layers
+from lockstep.impl.prefix.request import Requests
+from lockstep.impl.prefix.statistics import Statistics, explain
+from lockstep.impl.prefix.tokens import count_common
 
 
 class Session(Requests):

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from impl.prefix.statistics import Log, Statistics, explain
-from impl.prefix.tokens import check_request, check_tokens, count_common
-from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.prefix.statistics import Log, Statistics, explain
+from lockstep.impl.prefix.tokens import check_request, check_tokens, count_common
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
 
 REFUSALS: tuple[type[Exception], ...] = (CacheFullError, NotSupportedError, SharedError)
 """What our own caches raise where they cannot cut or copy a sequence."""

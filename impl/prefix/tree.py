@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from impl.prefix.cut import Cut, take_pieces
-from impl.prefix.layers import Layer, Layers, Snapshot
-from impl.prefix.node import Node
-from impl.prefix.tokens import Path, count_common
+from lockstep.impl.prefix.cut import Cut, take_pieces
+from lockstep.impl.prefix.layers import Layer, Layers, Snapshot
+from lockstep.impl.prefix.node import Node
+from lockstep.impl.prefix.tokens import Path, count_common
 
 
 @dataclass

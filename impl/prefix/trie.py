@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from impl.prefix.captures import Captures
-from impl.prefix.eviction import Eviction
-from impl.prefix.layers import Layers, Snapshot
-from impl.prefix.node import Node
-from impl.prefix.reach import Reach
-from impl.prefix.request import Requests
-from impl.prefix.statistics import Statistics, explain
-from impl.prefix.tokens import Path, count_common
-from impl.prefix.tree import Match, Tree
+from lockstep.impl.prefix.captures import Captures
+from lockstep.impl.prefix.eviction import Eviction
+from lockstep.impl.prefix.layers import Layers, Snapshot
+from lockstep.impl.prefix.node import Node
+from lockstep.impl.prefix.reach import Reach
+from lockstep.impl.prefix.request import Requests
+from lockstep.impl.prefix.statistics import Statistics, explain
+from lockstep.impl.prefix.tokens import Path, count_common
+from lockstep.impl.prefix.tree import Match, Tree
 
 
 class Trie(Requests):

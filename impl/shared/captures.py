@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from impl.shared.memory import Snapshot
+from lockstep.impl.shared.memory import Snapshot
 
 
 class Captures:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impl.shared.batch import (
+from lockstep.impl.shared.batch import (
     Batch,
     Ints,
     check_copy,
     check_position,
     check_range,
 )
-from impl.shared.cells import BITS, Cells
-from impl.shared.errors import NotSupportedError, SharedError
+from lockstep.impl.shared.cells import BITS, Cells
+from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Batch, Ints
-from impl.shared.errors import CacheFullError
-from impl.shared.track import Track
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.errors import CacheFullError
+from lockstep.impl.shared.track import Track
 
 MAX_SEQUENCES = 64
 BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))

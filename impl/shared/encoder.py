@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impl.shared.batch import Batch, check_copy, check_position, check_range
-from impl.shared.errors import NotSupportedError
+from lockstep.impl.shared.batch import Batch, check_copy, check_position, check_range
+from lockstep.impl.shared.errors import NotSupportedError
 
 
 class EncoderCacheBase:

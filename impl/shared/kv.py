@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.shared.layer import LayerCache
-from impl.shared.memory import Arrays, Linear, Snapshot
+from lockstep.impl.shared.layer import LayerCache
+from lockstep.impl.shared.memory import Arrays, Linear, Snapshot
 
 
 class KVCacheBase(LayerCache):

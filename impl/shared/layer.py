@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from impl.shared.captures import Captures
-from impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.captures import Captures
+from lockstep.impl.shared.memory import Memory, Snapshot
 
 
 class LayerCache(ABC):

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from impl.shared.batch import Batch, check_range
-from impl.shared.causal import CausalCacheBase
-from impl.shared.errors import NotSupportedError
-from impl.shared.slots import Checkpoint, Slots
+from lockstep.impl.shared.batch import Batch, check_range
+from lockstep.impl.shared.causal import CausalCacheBase
+from lockstep.impl.shared.errors import NotSupportedError
+from lockstep.impl.shared.slots import Checkpoint, Slots
 
 
 class RecurrentCacheBase(CausalCacheBase):

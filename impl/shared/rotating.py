@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.shared.layer import WholeSnapshots
-from impl.shared.memory import Arrays, Ring, Snapshot
+from lockstep.impl.shared.layer import WholeSnapshots
+from lockstep.impl.shared.memory import Arrays, Ring, Snapshot
 
 
 class RotatingCacheBase(WholeSnapshots):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from impl.shared.batch import Ints, as_slice
+from lockstep.impl.shared.batch import Ints, as_slice
 
 Seen = npt.NDArray[np.bool_]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from impl.shared.errors import CacheFullError
+from lockstep.impl.shared.errors import CacheFullError
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.shared.layer import WholeSnapshots
-from impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.shared.layer import WholeSnapshots
+from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 def check_form(held: Arrays, arrays: Arrays) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impl.shared.batch import Ints, get_bounds, is_ascending
+from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending
 
 
 class Track:

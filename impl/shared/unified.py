@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from impl.shared.causal import Sizes
-from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
-from impl.shared.slots import Slots
-from impl.shared.wrapper import WrapperCache
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.shared.slots import Slots
+from lockstep.impl.shared.wrapper import WrapperCache
 
 ERRORS: Mapping[str, type[Exception]] = {
     "cache-full": CacheFullError,

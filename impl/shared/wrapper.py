@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from impl.shared.batch import check_copy, check_position, check_range
+from lockstep.impl.shared.batch import check_copy, check_position, check_range
 
 
 class WrapperCache:

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
-from harness.backend import Backend, Kind
-from impl.prefix import config as prefix
-from impl.shared import unified
-from impl.shared.operations import CONFIG, OPERATIONS
-from impl.torch.arrays import DTYPES, TorchArrays
-from impl.torch.causal import CausalCache
-from impl.torch.encoder import EncoderCache
-from impl.torch.kernels import Kernels
-from impl.torch.kv import KVCache
-from impl.torch.recurrent import RecurrentCache
-from impl.torch.rotating import RotatingCache
-from impl.torch.state import StateCache
+from lockstep.harness.backend import Backend, Kind
+from lockstep.impl.prefix import config as prefix
+from lockstep.impl.shared import unified
+from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.torch.arrays import DTYPES, TorchArrays
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.encoder import EncoderCache
+from lockstep.impl.torch.kernels import Kernels
+from lockstep.impl.torch.kv import KVCache
+from lockstep.impl.torch.recurrent import RecurrentCache
+from lockstep.impl.torch.rotating import RotatingCache
+from lockstep.impl.torch.state import StateCache
 
 UNIFIED = {
     kind: Kind(operations, unified.CONFIG, refuses=True)
@@ -103,7 +103,7 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
         scope=torch.inference_mode,
         overwrite=lambda array: array.fill_(math.nan),
         errors={**unified.ERRORS, **prefix.ERRORS},
-        faults=f"impl.faults.{PLANTED[arrays.device.type]}:list_faults",
+        faults=f"lockstep.impl.faults.{PLANTED[arrays.device.type]}:list_faults",
         versions={"torch": torch.__version__},
     )
 
@@ -126,6 +126,6 @@ def triton() -> Backend:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("set TRITON_INTERPRET=1: kernels run on the CPU only so")
-    from impl.torch.kernels.fused import TritonKernels
+    from lockstep.impl.torch.kernels.fused import TritonKernels
 
     return declare("torch-triton", "cpu", TritonKernels())

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
-from impl.shared.sight import see
-from impl.torch.kernels import Index, Kernels, Pair, choose, upload
-from impl.torch.kernels.plain import COLUMNS, ROWS, write
-from impl.torch.masks import make_small
-from impl.torch.mirror import Shared, track
-from impl.torch.rope import Rope
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.sight import see
+from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
+from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
+from lockstep.impl.torch.masks import make_small
+from lockstep.impl.torch.mirror import Shared, track
+from lockstep.impl.torch.rope import Rope
 
 FLOAT32 = torch.empty(0)
 """Stands for float32 on the CPU."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.encoder import EncoderCacheBase
+from lockstep.impl.shared.encoder import EncoderCacheBase
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.shared.batch import Ints
-from impl.shared.causal import Pass, round_up
-from impl.shared.recurrent import RecurrentCacheBase
-from impl.torch.causal import CausalCache
-from impl.torch.kernels import Pair, Table, pin
-from impl.torch.kernels.plain import PlainKernels
-from impl.torch.mirror import Mirror
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.causal import Pass, round_up
+from lockstep.impl.shared.recurrent import RecurrentCacheBase
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.kernels import Pair, Table, pin
+from lockstep.impl.torch.kernels.plain import PlainKernels
+from lockstep.impl.torch.mirror import Mirror
 
 NOTHING = -1
 """As a cell: none. As the limits of a row: it sees nothing."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.kv import KVCacheBase
-from impl.shared.memory import Linear, compute_capacity
-from impl.torch.buffer import Buffer, Pair, clone, copy_both, get_bytes, has_gradient
-from impl.torch.masks import BOOLEAN, make_band
+from lockstep.impl.shared.kv import KVCacheBase
+from lockstep.impl.shared.memory import Linear, compute_capacity
+from lockstep.impl.torch.buffer import (
+    Buffer,
+    Pair,
+    clone,
+    copy_both,
+    get_bytes,
+    has_gradient,
+)
+from lockstep.impl.torch.masks import BOOLEAN, make_band
 
 
 class LinearMemory(Linear):

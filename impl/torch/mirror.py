@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from impl.shared.batch import Batch, Ints
-from impl.shared.cells import Cells
-from impl.torch.kernels import Kernels, Table, upload
-from impl.torch.kernels.plain import PlainKernels
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.cells import Cells
+from lockstep.impl.torch.kernels import Kernels, Table, upload
+from lockstep.impl.torch.kernels.plain import PlainKernels
 
 SHORT = (1 << 31) - 1
 """No position before it needs more than 32 bits, and it lies behind all of these."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.shared.batch import as_slice
-from impl.shared.causal import Sizes
-from impl.shared.recurrent import RecurrentCacheBase
-from impl.shared.slots import Slots
-from impl.torch.causal import CausalCache
-from impl.torch.kernels.plain import Index, read, write
+from lockstep.impl.shared.batch import as_slice
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.recurrent import RecurrentCacheBase
+from lockstep.impl.shared.slots import Slots
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.kernels.plain import Index, read, write
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

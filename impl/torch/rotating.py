@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.memory import Ring, compute_capacity
-from impl.shared.rotating import RotatingCacheBase
-from impl.torch.buffer import Pair, TwinBuffer, clone, copy_both, get_bytes, has_gradient
-from impl.torch.masks import BOOLEAN, make_band
+from lockstep.impl.shared.memory import Ring, compute_capacity
+from lockstep.impl.shared.rotating import RotatingCacheBase
+from lockstep.impl.torch.buffer import (
+    Pair,
+    TwinBuffer,
+    clone,
+    copy_both,
+    get_bytes,
+    has_gradient,
+)
+from lockstep.impl.torch.masks import BOOLEAN, make_band
 
 
 class RingMemory(Ring):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from impl.shared.memory import Memory, Snapshot
-from impl.shared.state import StateCacheBase, check_form
+from lockstep.impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.state import StateCacheBase, check_form
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from impl.shared.causal import Sizes
-from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
-from impl.torch.causal import CausalCache
-from reference.batch import Batch
-from reference.causal import CausalCache as Reference
-from reference.errors import CacheFull, NotSupported, Shared
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache as Reference
+from lockstep.reference.errors import CacheFull, NotSupported, Shared
 
 STEPS, LIVES = 100_000, 40
 REFUSALS = {

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from harness.outcome import Outcome
-from harness.pytest_plugin import Case
+from lockstep.harness.outcome import Outcome
+from lockstep.harness.pytest_plugin import Case
 
 
 def test_agrees_with_the_reference(

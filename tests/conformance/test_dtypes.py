@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.contracts.prefix import PREFIX
-from harness.contracts.unified import UNIFIED
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.registry import load
-from harness.run import run
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.contracts.unified import UNIFIED
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.registry import load
+from lockstep.harness.run import run
 
 PROGRAMS = 12
 

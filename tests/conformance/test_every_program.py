@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.explorer import Explorer
-from harness.options import KINDS
-from harness.outcome import Settings
-from harness.pool import Pool
-from harness.pytest_plugin import describe
+from lockstep.harness.explorer import Explorer
+from lockstep.harness.options import KINDS
+from lockstep.harness.outcome import Settings
+from lockstep.harness.pool import Pool
+from lockstep.harness.pytest_plugin import describe
 
 DEPTH = 3
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaign import Campaign
-from harness.outcome import Outcome, Settings
-from harness.pool import Pool
-from harness.program import load_programs
-from harness.replay_command import judge
-from impl.faults import FAULTS, Fault
-from impl.faults.fault import INVENTED
+from lockstep.harness.campaign import Campaign
+from lockstep.harness.outcome import Outcome, Settings
+from lockstep.harness.pool import Pool
+from lockstep.harness.program import load_programs
+from lockstep.harness.replay_command import judge
+from lockstep.impl.faults import FAULTS, Fault
+from lockstep.impl.faults.fault import INVENTED
 
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
@@ -53,7 +53,7 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     fault: Fault, framework: str, tmp_path: Path, lockstep_pool: Pool
 ) -> None:
     name = fault.id.replace("-", "_")
-    backend = f"impl.faults.{framework}:{name}"
+    backend = f"lockstep.impl.faults.{framework}:{name}"
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, shard=SHARD)
     most = fault.shortest + EXCESS
     started = time.monotonic()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.program import parse_program
-from harness.registry import load
-from harness.run import Run
-from impl.faults import FAULTS
-from impl.faults.fault import INVENTED, make_plain_fault
-from impl.shared.memory import Arrays, Snapshot
+from lockstep.harness.program import parse_program
+from lockstep.harness.registry import load
+from lockstep.harness.run import Run
+from lockstep.impl.faults import FAULTS
+from lockstep.impl.faults.fault import INVENTED, make_plain_fault
+from lockstep.impl.shared.memory import Arrays, Snapshot
 
 Ops = list[dict[str, Any]]
 Parts = tuple[Snapshot | None, Snapshot | None]
@@ -176,7 +176,7 @@ def test_program_shows_mistake(
     correct = Run(program, load(fault.get_correct(framework)), every=True).run()
     assert correct.divergence is None
     assert correct.skipped == 0
-    planted = load(f"impl.faults.{framework}:{name}")
+    planted = load(f"lockstep.impl.faults.{framework}:{name}")
     divergence = Run(program, planted, every=True).run().divergence
     assert divergence is not None
     assert divergence.what == what

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.program import Program, parse_program
-from harness.registry import load
-from harness.run import Run, trace
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.registry import load
+from lockstep.harness.run import Run, trace
 
 Ops = list[dict[str, Any]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.contracts import CONTRACTS
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.registry import load
-from harness.run import run, trace
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.registry import load
+from lockstep.harness.run import run, trace
 
 PROGRAMS, LEAST = 40, 20
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Backend, Kind, Planted
+from lockstep.harness.backend import Backend, Kind, Planted
 
 Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reference.kv import KVCache
-from reference.rotating import RotatingCache
-from reference.snapshot import Captures, Snapshot
-from reference.state import StateCache
-from reference.token import Token
+from lockstep.reference.kv import KVCache
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.snapshot import Captures, Snapshot
+from lockstep.reference.state import StateCache
+from lockstep.reference.token import Token
 
 Replace = Callable[[Any, str, Any], None]
 

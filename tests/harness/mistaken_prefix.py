@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import reference.session
-import reference.trie
-from reference.layers import Layer, Model
-from reference.rotating import RotatingCache
-from reference.session import Session
-from reference.slots import REFUSALS, Slots
-from reference.trie import Path, Trie
+import lockstep.reference.session
+import lockstep.reference.trie
+from lockstep.reference.layers import Layer, Model
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.session import Session
+from lockstep.reference.slots import REFUSALS, Slots
+from lockstep.reference.trie import Path, Trie
 
 Replace = Callable[[Any, str, Any], None]
 
 
 def compares_three_tokens(replace: Replace) -> None:
     """What follows the first three tokens is never reused: always, and the same."""
-    count_common = reference.session.count_common
+    count_common = lockstep.reference.session.count_common
 
     def wrong(left: Sequence[int], right: Sequence[int]) -> int:
         return min(3, count_common(left, right))
 
-    replace(reference.session, "count_common", wrong)
+    replace(lockstep.reference.session, "count_common", wrong)
 
 
 def windows_come_back_short(replace: Replace) -> None:
@@ -59,7 +59,7 @@ def nothing_is_left(replace: Replace) -> None:
 
     def begin(self: Session, tokens: Sequence[int], refusing: Any = ()) -> list[int]:
         self.check_begin(tokens)
-        common = reference.session.count_common(tokens, self.stored)
+        common = lockstep.reference.session.count_common(tokens, self.stored)
         reuse = common if common < len(tokens) else max(0, common - 2)
         for layer in self.cached:
             if not layer.cache.can_restore(None, reuse):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from reference.batch import Batch
-from reference.causal import CausalCache
-from reference.encoder import EncoderCache
-from reference.errors import CacheFull
-from reference.recurrent import RecurrentCache, Slot
-from reference.token import SharedToken
-from reference.wrapper import WrapperCache
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.errors import CacheFull
+from lockstep.reference.recurrent import RecurrentCache, Slot
+from lockstep.reference.token import SharedToken
+from lockstep.reference.wrapper import WrapperCache
 
 Replace = Callable[[Any, str, Any], None]
 

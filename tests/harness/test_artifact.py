@@ -13,12 +13,12 @@ from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile, ZipInfo
 import pytest
 from click.testing import CliRunner
 
-from harness import artifact
-from harness.cli import main
-from harness.document import MAX_BYTES
-from harness.errors import UsageError
-from harness.program import Program
-from harness.saved import iterate_saved, load_saved
+from lockstep.harness import artifact
+from lockstep.harness.cli import main
+from lockstep.harness.document import MAX_BYTES
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program
+from lockstep.harness.saved import iterate_saved, load_saved
 
 ROOT = Path(__file__).parents[2]
 TEXT = json.dumps(

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.backend import Kind
-from harness.console import list_empty_cells, make_details
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Cell, Unreachable
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.outcome import PROFILES, Outcome, Pair, Settings
-from harness.program import Program
-from harness.registry import load
-from harness.report import describe_pair
-from harness.shard import get_seed
+from lockstep.harness.backend import Kind
+from lockstep.harness.console import list_empty_cells, make_details
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell, Unreachable
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.outcome import PROFILES, Outcome, Pair, Settings
+from lockstep.harness.program import Program
+from lockstep.harness.registry import load
+from lockstep.harness.report import describe_pair
+from lockstep.harness.shard import get_seed
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 LEAST = 3

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import __version__
-from harness.cli import main
+from lockstep.harness import __version__
+from lockstep.harness.cli import main
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"

@@ -16,14 +16,21 @@ FRAMEWORKS = frozenset({"torch", "mlx", "impl", "transformers", "mlx_lm"})
 OUR_CACHES = ("torch", "mlx", "shared")
 
 
+def get_root(name: str) -> str:
+    """The package of a module: of ours, the folder below `lockstep`."""
+    head, _, rest = name.partition(".")
+    return rest.partition(".")[0] if head == "lockstep" else head
+
+
 def list_imports(path: Path) -> Iterator[str]:
-    """The top-level name of everything that a file imports, wherever it does."""
+    """The package of everything that a file imports, wherever it does."""
+    own = path.relative_to(ROOT).parts[0]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (get_root(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            yield str(node.module).partition(".")[0]
+            assert not node.level or own == "reference", f"{path}: a relative import"
+            yield own if node.level else get_root(str(node.module))
 
 
 def list_files(*folders: str) -> list[Path]:

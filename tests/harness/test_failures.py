@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from harness.failures import Failure, save
-from harness.program import Program
-from harness.run import Divergence
-from harness.saved import iterate_saved
+from lockstep.harness.errors import UsageError
+from lockstep.harness.failures import Failure, save
+from lockstep.harness.program import Program
+from lockstep.harness.run import Divergence
+from lockstep.harness.saved import iterate_saved
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 3}

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness.pool import Pool
-from harness.program import Program, load_programs
-from harness.run import trace
+from lockstep.harness.pool import Pool
+from lockstep.harness.program import Program, load_programs
+from lockstep.harness.run import trace
 
 STILL = "tests.harness.misbehaving:stands_still"
 SLOW = "tests.harness.misbehaving:wrong_and_slow"
@@ -181,7 +181,7 @@ def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
 BEGUN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from harness.__main__ import main
+from lockstep.harness.__main__ import main
 print("begun", flush=True)
 main()
 """

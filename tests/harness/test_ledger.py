@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Kind
-from harness.errors import UsageError
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.ledger import load_ledger, matches
-from harness.program import Program
+from lockstep.harness.backend import Kind
+from lockstep.harness.errors import UsageError
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.ledger import load_ledger, matches
+from lockstep.harness.program import Program
 
 Make = Callable[..., Program]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
-from harness.program import load_programs
+from lockstep.harness.cli import main
+from lockstep.harness.program import load_programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,10 @@ BLAMED: list[tuple[str, int, str, int, str]] = [
 
 UNAVAILABLE = [
     ("factory_raises", "its factory raised OSError: the driver is too old"),
-    ("factory_returns_five", "its factory returned int, not harness.backend.Backend"),
+    (
+        "factory_returns_five",
+        "its factory returned int, not a Backend",
+    ),
     ("lacks_a_method", "has no method size"),
     ("cannot_open", "opening a kv cache raised OSError: no device"),
 ]

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from harness.backend import Kind
-from harness.contracts.prefix import PREFIX
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.program import Program, parse_program
-from harness.run import trace
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.run import trace
 
 KINDS = PREFIX.kinds
 PROGRAMS, LEAST = 400, 10

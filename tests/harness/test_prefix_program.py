@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.contracts.prefix import PREFIX
-from harness.document import parse_json
-from harness.errors import UsageError
-from harness.program import Program, parse_program
-from harness.run import trace
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.document import parse_json
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.run import trace
 
 
 def parse(ops: list[dict[str, Any]], **config: Any) -> Program:

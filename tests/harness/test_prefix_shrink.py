@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Kind
-from harness.contracts.prefix import PREFIX
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.program import Program, parse_program
-from harness.run import trace
-from harness.shrink import Shrinker
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.run import trace
+from lockstep.harness.shrink import Shrinker
 
 Fails = Callable[[Program], bool]
 Ops = list[dict[str, Any]]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Backend
-from harness.program import Program, parse_program
-from harness.registry import load
-from harness.run import run
+from lockstep.harness.backend import Backend
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.registry import load
+from lockstep.harness.run import run
 
 Change = Callable[[Any], None]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.document import MAX_BYTES, parse_json
-from harness.errors import UsageError
-from harness.program import Program, load_programs, parse_program
-from harness.run import trace
+from lockstep.harness.document import MAX_BYTES, parse_json
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program, load_programs, parse_program
+from lockstep.harness.run import trace
 
 Make = Callable[..., Program]
 

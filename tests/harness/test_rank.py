@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Kind
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.program import Program, parse_program
-from harness.rank import get_rank
-from harness.shrink import Shrinker
-from impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.harness.backend import Kind
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.rank import get_rank
+from lockstep.harness.shrink import Shrinker
+from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 
 def make(

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from harness.backend import Alignment, Arrays, Backend
-from harness.contracts.base import Broken
-from harness.contracts.recurrence import Recurrence
-from harness.reading import (
+from lockstep.harness.backend import Alignment, Arrays, Backend
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.reading import (
     MOST_RECALLED,
     Promises,
     Reader,
@@ -19,7 +19,7 @@ from harness.reading import (
     get_sight,
     holds,
 )
-from reference.token import Token
+from lockstep.reference.token import Token
 
 NEVER = -np.inf
 

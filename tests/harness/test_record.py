@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.pool import is_running, read
-from harness.program import Program, load_programs, parse_program
-from harness.record import Record
+from lockstep.harness.pool import is_running, read
+from lockstep.harness.program import Program, load_programs, parse_program
+from lockstep.harness.record import Record
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 1}

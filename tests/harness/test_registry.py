@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.backend import Backend
-from harness.errors import UsageError
-from harness.registry import Unavailable, get_target, list_names, load
+from lockstep.harness.backend import Backend
+from lockstep.harness.errors import UsageError
+from lockstep.harness.registry import Unavailable, get_target, list_names, load
 
 Find = Callable[[str], Backend]
 Write = Callable[[str], str]
@@ -33,7 +33,7 @@ def test_registered_names_are_known_in_order() -> None:
     names = list(list_names())
     assert names == sorted(names)
     assert {"torch-cpu", "torch-cuda", "mlx-cpu", "mlx-lm"} <= {*names}
-    assert get_target("torch-cpu") == "impl.torch.backend:cpu"
+    assert get_target("torch-cpu") == "lockstep.impl.torch.backend:cpu"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,10 @@ def test_what_is_not_there(find: Find, name: str, words: str) -> None:
     ("name", "words"),
     [
         ("factory_raises", "its factory raised OSError: the driver is too old"),
-        ("factory_returns_five", "its factory returned int, not harness.backend.Backend"),
+        (
+            "factory_returns_five",
+            "its factory returned int, not a Backend",
+        ),
         ("lacks_a_method", "has no method size"),
         ("cannot_open", "opening a kv cache raised OSError: no device"),
         ("no_errors", 'unified kinds, but its errors name no exception class for "ca'),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.program import Program, parse_program
-from harness.related import find_likely, is_likely_one
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.related import find_likely, is_likely_one
 
 
 def make(*names: str, **config: Any) -> Program:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from harness.contracts import CONTRACTS
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.program import Program
-from harness.relations.check import RELATIONS, find_contradiction
-from harness.relations.reference import REFERENCE
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.program import Program
+from lockstep.harness.relations.check import RELATIONS, find_contradiction
+from lockstep.harness.relations.reference import REFERENCE
 from tests.harness.mistaken import CHOSEN, MISTAKES
 
 PROGRAMS = 150

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.program import Program, parse_program
-from harness.relations.answers import DETOUR
-from harness.relations.check import RELATIONS, derive_one, find_contradiction
-from harness.relations.derived import Derived
-from harness.relations.history import make_history
-from harness.relations.relation import find_broken_claim
-from harness.run import trace
-from reference.kv import KVCache
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.relations.answers import DETOUR
+from lockstep.harness.relations.check import RELATIONS, derive_one, find_contradiction
+from lockstep.harness.relations.derived import Derived
+from lockstep.harness.relations.history import make_history
+from lockstep.harness.relations.relation import find_broken_claim
+from lockstep.harness.run import trace
+from lockstep.reference.kv import KVCache
 
 Ops = Sequence[Mapping[str, Any]]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Backend
-from harness.contracts import CONTRACTS
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.program import Program
-from harness.reading import SAMPLE, Promises
-from harness.run import Coverage, run
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.program import Program
+from lockstep.harness.reading import SAMPLE, Promises
+from lockstep.harness.run import Coverage, run
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()

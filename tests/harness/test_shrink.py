@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Kind
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.program import Program
-from harness.run import trace
-from harness.shrink import Shrinker, get_simpler, make_busy_clock
-from impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.harness.backend import Kind
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.program import Program
+from lockstep.harness.run import trace
+from lockstep.harness.shrink import Shrinker, get_simpler, make_busy_clock
+from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 Make = Callable[..., Program]
 Fails = Callable[[Program], bool]

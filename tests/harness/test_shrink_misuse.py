@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.backend import Kind
-from harness.contracts import CONTRACTS
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.shrink import (
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.shrink import (
     get_domain_steps,
     get_merged,
     get_simpler_configs,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Op
-from harness.program import Program, parse_program
-from harness.shrink import get_domain_steps, get_simpler
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.shrink import get_domain_steps, get_simpler
 
 Ops = list[dict[str, Any]]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness import __version__
-from harness.cli import main
-from harness.failures import save
-from harness.program import Program
-from harness.run import Divergence
-from harness.surroundings import compare_surroundings, get_surroundings
+from lockstep.harness import __version__
+from lockstep.harness.cli import main
+from lockstep.harness.failures import save
+from lockstep.harness.program import Program
+from lockstep.harness.run import Divergence
+from lockstep.harness.surroundings import compare_surroundings, get_surroundings
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"

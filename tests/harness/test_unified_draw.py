@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from harness.backend import Kind
-from harness.contracts.unified import UNIFIED
-from harness.contracts.unified.states import PASS
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.program import Program, parse_program
-from harness.run import trace
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.unified import UNIFIED
+from lockstep.harness.contracts.unified.states import PASS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.run import trace
 
 KINDS = UNIFIED.kinds
 PROGRAMS, LEAST, LEAST_OF_EACH = 400, 10, 3

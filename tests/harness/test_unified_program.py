@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.program import Program, parse_program, why_too_large
-from harness.run import trace
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import Program, parse_program, why_too_large
+from lockstep.harness.run import trace
 
 FORWARD = {"op": "forward", "positions": [0], "sequences": [0]}
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.cli import main
+from lockstep.harness.cli import main
 from tests.harness.misbehaving import PID_FILE
 
 ROOT = Path(__file__).parents[2]
@@ -331,11 +331,14 @@ def test_an_expectation_that_was_changed_is_found(run: Run, folder: Path) -> Non
 
 def test_a_planted_fault_is_found_shrunk_and_saved(run: Run, folder: Path) -> None:
     pytest.importorskip("torch")
-    faulty = "impl.faults.torch:rotating_chunk_mid_ring"
+    faulty = "lockstep.impl.faults.torch:rotating_chunk_mid_ring"
     ended = run("vectors", "verify", folder, "--backend", faulty, "--jobs", 1)
     assert ended.exit_code == 1, ended.output
     words = say(ended)
-    assert "✗ impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update" in words
+    assert (
+        "✗ lockstep.impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update"
+        in words
+    )
     assert "lockstep replay failures/layer-rotating-update" in words
     (saved, *_) = Path("failures").glob("layer-rotating-update-*/*.json")
     assert len(json.loads(saved.read_text())["ops"]) <= 3

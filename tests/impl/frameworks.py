@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from impl.shared.causal import Sizes
-from impl.shared.slots import Slots
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.slots import Slots
 
 Floats = npt.NDArray[np.float32]
 

@@ -25,7 +25,7 @@ def import_kernels() -> Any:
     reason = "Triton is not installed; there is none for this system"
     pytest.importorskip("triton", reason=reason)
     with patch.dict(os.environ, INTERPRETER):
-        from impl.torch.kernels.fused import TritonKernels
+        from lockstep.impl.torch.kernels.fused import TritonKernels
     return TritonKernels()
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from frameworks import Framework
 
-from reference.kv import KVCache
-from reference.layers import Layer, Tokens
-from reference.rotating import RotatingCache
-from reference.state import StateCache
+from lockstep.reference.kv import KVCache
+from lockstep.reference.layers import Layer, Tokens
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.state import StateCache
 
 HEADS, KEY_DIM, VALUE_DIM = 2, 4, 3
 CONV, DELTA = (1, 2, 5), (1, 2, 4, 3)

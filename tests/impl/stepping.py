@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from harness.backend import Backend
-from impl.shared.causal import round_up
-from impl.torch.backend import cuda, triton
-from impl.torch.causal import CausalCache
-from impl.torch.graphs import FixedStep
+from lockstep.harness.backend import Backend
+from lockstep.impl.shared.causal import round_up
+from lockstep.impl.torch.backend import cuda, triton
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.graphs import FixedStep
 
 KINDS = ("causal", "swa", "swa-memory", "chunked")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.contracts import CONTRACTS
-from impl.faults import FAULTS, invented, layer, prefix, unified
-from impl.faults.fault import NATURES, Inventor
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.impl.faults import FAULTS, invented, layer, prefix, unified
+from lockstep.impl.faults.fault import NATURES, Inventor
 
 OPERATIONS = [
     (contract.name, operation)

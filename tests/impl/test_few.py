@@ -7,12 +7,12 @@ from importlib import import_module
 
 import pytest
 
-from harness.contracts import CONTRACTS
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.program import Program
-from harness.run import Divergence, run
-from impl.shared import batch, sight
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.program import Program
+from lockstep.harness.run import Divergence, run
+from lockstep.impl.shared import batch, sight
 from tests.impl.frameworks import INSTALLED
 
 PROGRAMS = 40

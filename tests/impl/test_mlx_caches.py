@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from impl.mlx.kv import KVCache
-from impl.mlx.rotating import RotatingCache
-from impl.mlx.state import StateCache
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.rotating import RotatingCache
+from lockstep.impl.mlx.state import StateCache
 
 HEADS, KEY_DIM, VALUE_DIM = 2, 4, 3
 TOKEN_BYTES = HEADS * (KEY_DIM + VALUE_DIM) * 4

@@ -11,12 +11,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from impl.mlx import wide
-from impl.mlx.causal import CausalCache
-from impl.mlx.kv import KVCache
-from impl.mlx.places import COLUMNS, ROWS, Places
-from impl.mlx.rotating import RotatingCache
-from impl.shared.causal import Sizes
+from lockstep.impl.mlx import wide
+from lockstep.impl.mlx.causal import CausalCache
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
+from lockstep.impl.mlx.rotating import RotatingCache
+from lockstep.impl.shared.causal import Sizes
 
 HEADS, DIM = 2, 64
 MIB = 1 << 20

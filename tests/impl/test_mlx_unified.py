@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from frameworks import HEADS, KEY_DIM, Framework
 
-from impl.mlx.backend import OnDevice, open_cache
-from impl.mlx.causal import CausalCache
-from impl.mlx.places import COLUMNS, ROWS, Places
-from impl.shared.causal import Sizes
+from lockstep.impl.mlx.backend import OnDevice, open_cache
+from lockstep.impl.mlx.causal import CausalCache
+from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
+from lockstep.impl.shared.causal import Sizes
 
 CPU = mx.Device(mx.cpu)
 MIB = 1 << 20

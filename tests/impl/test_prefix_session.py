@@ -10,8 +10,8 @@ import pytest
 from frameworks import INSTALLED, Framework
 from prefix_layers import Drawing, Spec, World
 
-from impl.prefix.session import Session
-from reference import session as reference
+from lockstep.impl.prefix.session import Session
+from lockstep.reference import session as reference
 
 PROGRAMS = int(os.environ.get("PREFIX_PROGRAMS", "40"))
 FIRST = int(os.environ.get("PREFIX_FIRST", "0"))

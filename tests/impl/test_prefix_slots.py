@@ -10,13 +10,13 @@ import pytest
 from frameworks import INSTALLED, Framework
 from prefix_layers import Drawing
 
-from impl.prefix.slots import REFUSALS, NoSlotError, Slots
-from impl.shared.wrapper import WrapperCache
-from reference import slots as reference
-from reference.batch import Batch
-from reference.causal import CausalCache
-from reference.recurrent import RecurrentCache
-from reference.wrapper import WrapperCache as ReferenceWrapper
+from lockstep.impl.prefix.slots import REFUSALS, NoSlotError, Slots
+from lockstep.impl.shared.wrapper import WrapperCache
+from lockstep.reference import slots as reference
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.recurrent import RecurrentCache
+from lockstep.reference.wrapper import WrapperCache as ReferenceWrapper
 
 PROGRAMS = int(os.environ.get("PREFIX_PROGRAMS", "60"))
 FIRST = int(os.environ.get("PREFIX_FIRST", "0"))

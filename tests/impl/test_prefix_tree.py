@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from impl.prefix.eviction import Eviction
-from impl.prefix.node import Node
-from impl.prefix.tokens import check_tokens, count_common
-from impl.prefix.tree import Tree
+from lockstep.impl.prefix.eviction import Eviction
+from lockstep.impl.prefix.node import Node
+from lockstep.impl.prefix.tokens import check_tokens, count_common
+from lockstep.impl.prefix.tree import Tree
 
 
 @dataclass(eq=False)

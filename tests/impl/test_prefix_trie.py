@@ -10,9 +10,9 @@ import pytest
 from frameworks import INSTALLED, Framework
 from prefix_layers import STATE_BYTES, TOKEN_BYTES, Drawing, Spec, World
 
-from impl.prefix.node import Node
-from impl.prefix.trie import Trie
-from reference import trie as reference
+from lockstep.impl.prefix.node import Node
+from lockstep.impl.prefix.trie import Trie
+from lockstep.reference import trie as reference
 
 PROGRAMS = int(os.environ.get("PREFIX_PROGRAMS", "60"))
 FIRST = int(os.environ.get("PREFIX_FIRST", "0"))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.shared.batch import Ints
-from impl.shared.causal import FAR
-from impl.shared.cells import BITS
-from impl.shared.sight import Seen, Sight, compute_sight, see
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.causal import FAR
+from lockstep.impl.shared.cells import BITS
+from lockstep.impl.shared.sight import Seen, Sight, compute_sight, see
 
 Case = tuple[Ints, Ints, Ints]
 """limits, positions, bits"""

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Backend
-from harness.code import Call
-from harness.errors import UsageError
-from harness.fronts.draw import Drawer
-from harness.fronts.plain import RandomSource
-from harness.ledger import Entry, load_ledger
-from harness.program import Program, parse_program
-from harness.registry import load
-from harness.run import run
-from harness.snippet import NOT_SHOWN, write_snippet
+from lockstep.harness.backend import Backend
+from lockstep.harness.code import Call
+from lockstep.harness.errors import UsageError
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.plain import RandomSource
+from lockstep.harness.ledger import Entry, load_ledger
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.registry import load
+from lockstep.harness.run import run
+from lockstep.harness.snippet import NOT_SHOWN, write_snippet
 
 BACKENDS = {
     "mlx_lm": (
@@ -270,7 +270,7 @@ def test_why_there_is_no_snippet(mlx_lm: Backend) -> None:
 
 def lockstep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments],
+        [sys.executable, "-m", "lockstep.harness.cli", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

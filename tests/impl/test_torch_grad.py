@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from impl.shared.causal import Sizes
-from impl.torch.causal import CausalCache
-from impl.torch.kv import KVCache
-from impl.torch.rotating import RotatingCache
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.kv import KVCache
+from lockstep.impl.torch.rotating import RotatingCache
 
 Feed = Callable[..., tuple[Any, Any]]
 

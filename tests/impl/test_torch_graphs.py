@@ -12,14 +12,14 @@ import pytest
 import torch
 from gpu import DEVICE, HAS_GPU, INTERPRETER, import_kernels, run
 
-from impl.shared.causal import Sizes
-from impl.shared.errors import CacheFullError, SharedError
-from impl.shared.slots import Slots
-from impl.torch.causal import CausalCache
-from impl.torch.graphs import DoesNotFitError, FixedStep
-from impl.torch.kernels.plain import PlainKernels
-from impl.torch.mirror import Mirror
-from impl.torch.recurrent import RecurrentCache
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.errors import CacheFullError, SharedError
+from lockstep.impl.shared.slots import Slots
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.graphs import DoesNotFitError, FixedStep
+from lockstep.impl.torch.kernels.plain import PlainKernels
+from lockstep.impl.torch.mirror import Mirror
+from lockstep.impl.torch.recurrent import RecurrentCache
 
 FUSED = import_kernels()
 SEQUENCES, CAPACITY, BATCH, LAYERS = 3, 12, 6, 2
@@ -323,7 +323,7 @@ def test_states_have_no_fixed_places() -> None:
 
 def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
     done = run(
-        *("-m", "harness.cli", "check", "--backend", "stepping:backend"),
+        *("-m", "lockstep.harness.cli", "check", "--backend", "stepping:backend"),
         *("--kind", "causal", "--kind", "swa-memory", "--programs", "8"),
         *("--jobs", "1", "--json", "--failures", str(tmp_path)),
         **INTERPRETER,

@@ -14,14 +14,14 @@ import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 
 from ci.bench.speed.kernels import Decoding, Form, list_cases
-from impl.shared.causal import FAR
-from impl.torch.kernels import Table, choose
-from impl.torch.kernels.host import HostKernels
-from impl.torch.kernels.plain import PlainKernels
-from impl.torch.rope import Rope
+from lockstep.impl.shared.causal import FAR
+from lockstep.impl.torch.kernels import Table, choose
+from lockstep.impl.torch.kernels.host import HostKernels
+from lockstep.impl.torch.kernels.plain import PlainKernels
+from lockstep.impl.torch.rope import Rope
 
 FUSED = import_kernels()
-masks = import_module("impl.torch.kernels.masks")
+masks = import_module("lockstep.impl.torch.kernels.masks")
 PLAIN = PlainKernels()
 LAYERS, CELLS = 2, 90
 
@@ -328,7 +328,7 @@ def test_the_kernels_suit_the_device() -> None:
 def test_plain_operations_do_where_triton_is_missing() -> None:
     code = (
         "import sys, torch; sys.modules['triton'] = None\n"
-        "from impl.torch.kernels import choose\n"
+        "from lockstep.impl.torch.kernels import choose\n"
         "print(type(choose(torch.device('cuda'))).__name__)"
     )
     assert run("-c", code).stdout == "PlainKernels\n"
@@ -340,7 +340,13 @@ def test_plain_operations_do_where_triton_is_missing() -> None:
 def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> None:
     name = "cuda" if HAS_GPU else "triton"
     done = run(
-        *("-m", "harness.cli", "check", "--backend", f"impl.torch.backend:{name}"),
+        *(
+            "-m",
+            "lockstep.harness.cli",
+            "check",
+            "--backend",
+            f"lockstep.impl.torch.backend:{name}",
+        ),
         *("--kind", "causal", "--kind", "swa-memory", "--kind", "recurrent"),
         *("--programs", "8", "--jobs", "1", "--json", "--failures", str(tmp_path)),
         **INTERPRETER,
@@ -371,7 +377,7 @@ def test_the_work_that_is_timed_can_be_done() -> None:
 
 
 def test_the_interpreter_must_be_asked_for() -> None:
-    code = "from impl.torch.backend import triton; triton()"
+    code = "from lockstep.impl.torch.backend import triton; triton()"
     done = run("-c", code, TRITON_INTERPRET="0")
     assert done.returncode == 1
     assert "RuntimeError: set TRITON_INTERPRET=1" in done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from impl.torch.kv import KVCache
+from lockstep.impl.torch.kv import KVCache
 
 Feed = Callable[..., tuple[Any, Any]]
 See = Callable[[Any], list[int]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from impl.torch.rotating import RotatingCache
+from lockstep.impl.torch.rotating import RotatingCache
 
 Feed = Callable[..., tuple[Any, Any]]
 See = Callable[[Any], list[int]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from impl.torch.state import StateCache
+from lockstep.impl.torch.state import StateCache
 
 CONV, DELTA = (1, 3, 4), (1, 2, 4, 3)
 BYTES = 4 * (3 * 4 + 2 * 4 * 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frameworks import DELTA, HEADS, INSTALLED, KEY_DIM, VALUE_DIM, Framework
 
-from impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
 
 DTYPES = ("float32", "float16", "bfloat16")
 

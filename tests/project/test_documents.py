@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.cli import main
-from harness.contracts import CONTRACTS
-from harness.ledger import load_ledger
-from harness.registry import Unavailable, load
+from lockstep.harness.cli import main
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.ledger import load_ledger
+from lockstep.harness.registry import Unavailable, load
 
 ROOT = Path(__file__).resolve().parents[2]
 

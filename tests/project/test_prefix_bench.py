@@ -16,14 +16,14 @@ from ci.bench.prefixes import runner
 from ci.bench.prefixes.conversations import Kind
 from ci.bench.prefixes.day import make_day, play
 from ci.bench.prefixes.simulation import Simulation
-from harness.registry import load
-from impl.prefix.trie import Trie as Cache
-from impl.shared.memory import Memory
-from reference.kv import KVCache
-from reference.layers import Layer
-from reference.rotating import RotatingCache
-from reference.state import StateCache
-from reference.trie import Trie
+from lockstep.harness.registry import load
+from lockstep.impl.prefix.trie import Trie as Cache
+from lockstep.impl.shared.memory import Memory
+from lockstep.reference.kv import KVCache
+from lockstep.reference.layers import Layer
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.state import StateCache
+from lockstep.reference.trie import Trie
 
 PREFIX = Path(runner.__file__).parents[1] / "prefix.py"
 

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reference.batch import Batch
-from reference.causal import CausalCache
-from reference.kv import KVCache
-from reference.layers import Layer
-from reference.recurrent import RecurrentCache
-from reference.rotating import RotatingCache
-from reference.session import Session
-from reference.slots import NoSlot, Slots
-from reference.state import StateCache
-from reference.token import Token
-from reference.trie import Trie
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.kv import KVCache
+from lockstep.reference.layers import Layer
+from lockstep.reference.recurrent import RecurrentCache
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.session import Session
+from lockstep.reference.slots import NoSlot, Slots
+from lockstep.reference.state import StateCache
+from lockstep.reference.token import Token
+from lockstep.reference.trie import Trie
 
 Cache = TypeVar("Cache")
 Step = Callable[[Any], tuple[str, object, object]]

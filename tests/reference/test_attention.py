@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from reference.attention import compute_attention
+from lockstep.reference.attention import compute_attention
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reference.kv import KVCache
-from reference.snapshot import Snapshot
-from reference.token import Token
+from lockstep.reference.kv import KVCache
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.token import Token
 
 
 def make(tokens: int, chunk: int | None = None) -> KVCache:

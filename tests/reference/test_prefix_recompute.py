@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefix_book import get_tags, make_layers, read, spell
 
-from reference.session import Session
-from reference.trie import Trie
+from lockstep.reference.session import Session
+from lockstep.reference.trie import Trie
 
 THOROUGH = settings(max_examples=80, deadline=None, database=None)
 

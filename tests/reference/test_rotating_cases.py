@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reference.rotating import RotatingCache
-from reference.snapshot import Snapshot
-from reference.token import Token
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.token import Token
 
 
 def make(window: int, tokens: int, keep: int = 0) -> RotatingCache:

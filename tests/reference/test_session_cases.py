@@ -22,7 +22,7 @@ from prefix_book import (
     spell,
 )
 
-from reference.session import Session
+from lockstep.reference.session import Session
 
 COMMON = [
     case("an empty store reuses nothing", "kv", begin("abc", "abc")),

@@ -25,8 +25,8 @@ from prefix_book import slot_close as close
 from prefix_book import slot_feed as feed
 from prefix_book import slot_say as say
 
-from reference.causal import CausalCache
-from reference.slots import Slots
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.slots import Slots
 
 ONE = [
     case("an empty slot reuses nothing", "causal", begin("abc", 0, "abc")),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reference.kv import KVCache
-from reference.rotating import RotatingCache
-from reference.snapshot import Snapshot
-from reference.state import StateCache
+from lockstep.reference.kv import KVCache
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.state import StateCache
 
 Held = tuple[int, int, list[int]]
 

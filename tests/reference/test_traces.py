@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.program import parse_program
-from harness.run import trace
+from lockstep.harness.program import parse_program
+from lockstep.harness.run import trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 COUNTS = {"layer": 150, "unified": 200}

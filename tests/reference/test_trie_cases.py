@@ -25,7 +25,7 @@ from prefix_book import (
     spell,
 )
 
-from reference.trie import Trie
+from lockstep.reference.trie import Trie
 
 CUT = [
     case("an empty store reuses nothing", "kv", begin("abc", "abc")),

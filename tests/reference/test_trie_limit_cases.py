@@ -23,7 +23,7 @@ from prefix_book import (
     say,
 )
 
-from reference.trie import Trie
+from lockstep.reference.trie import Trie
 
 LEAVES = [
     case(

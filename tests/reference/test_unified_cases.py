@@ -29,8 +29,8 @@ from unified_program import (
     sees,
 )
 
-from harness.errors import UsageError
-from harness.program import parse_program
+from lockstep.harness.errors import UsageError
+from lockstep.harness.program import parse_program
 
 ONE = {"kind": "causal"}
 TWO = {"kind": "causal", "sequences": 2}

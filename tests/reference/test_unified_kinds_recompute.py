@@ -17,9 +17,9 @@ from unified_book import (
     tell,
 )
 
-from reference.batch import Batch
-from reference.encoder import EncoderCache
-from reference.recurrent import RecurrentCache
+from lockstep.reference.batch import Batch
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
 
 # --- wrapper ----------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from unified_book import (
     tell,
 )
 
-from reference.batch import Batch
-from reference.causal import CausalCache
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
 
 
 def feed(book: Book) -> CausalCache:

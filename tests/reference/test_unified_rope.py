@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference.rope import compute_angle, rotate
+from lockstep.reference.rope import compute_angle, rotate
 
 QUICK = settings(max_examples=60, deadline=None, database=None)
 

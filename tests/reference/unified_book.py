@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from reference.batch import Batch
-from reference.causal import CausalCache
-from reference.errors import CacheFull, NotSupported, Shared
-from reference.wrapper import WrapperCache
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.errors import CacheFull, NotSupported, Shared
+from lockstep.reference.wrapper import WrapperCache
 
 QUICK = settings(max_examples=40, deadline=None, database=None)
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
-from harness.program import parse_program
-from harness.run import trace
+from lockstep.harness.cli import main
+from lockstep.harness.program import parse_program
+from lockstep.harness.run import trace
 
 Op = dict[str, Any]
 Answer = dict[str, Any]

@@ -10,17 +10,17 @@ from statistics import median
 from typing import Any
 
 from ci.bench.pace.stopwatch import Stopwatch
-from harness.backend import Backend
-from harness.contracts import CONTRACTS
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.fronts.every import ROOT
-from harness.ledger import load_ledger
-from harness.part import make_walk
-from harness.program import Program
-from harness.record import Record
-from harness.run import Coverage, run
-from harness.shard import Shard
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.fronts.every import ROOT
+from lockstep.harness.ledger import load_ledger
+from lockstep.harness.part import make_walk
+from lockstep.harness.program import Program
+from lockstep.harness.record import Record
+from lockstep.harness.run import Coverage, run
+from lockstep.harness.shard import Shard
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""

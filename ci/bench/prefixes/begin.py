@@ -23,8 +23,8 @@ import numpy as np
 
 from ci.bench.prefixes.day import Tokens
 from ci.bench.prefixes.shared import get_percentile, open_layer, wait
-from harness.backend import Backend
-from impl.prefix.trie import Trie
+from lockstep.harness.backend import Backend
+from lockstep.impl.prefix.trie import Trie
 
 MILLISECONDS = 2.0
 """The most that begin may take, by the median, for 2,000 tokens."""

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from ci.bench.prefixes.shared import CONV, DELTA, DIM, FORM, STATE, open_layer
-from harness.backend import Backend
-from impl.prefix.session import Session
-from impl.prefix.trie import Trie
-from impl.shared.memory import Snapshot
+from lockstep.harness.backend import Backend
+from lockstep.impl.prefix.session import Session
+from lockstep.impl.prefix.trie import Trie
+from lockstep.impl.shared.memory import Snapshot
 
 Sample = dict[str, float]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.backend import Backend
-from harness.contracts import CONTRACTS
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts import CONTRACTS
 
 DIM = 2
 CONV, DELTA = (1, 3, 4), (1, 1, 4, 4)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from harness.backend import Backend
-from harness.contracts import CONTRACTS
-from harness.contracts.base import Simplest
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Simplest
 
 SEQUENCES, WINDOW, HEADS, DIM = 4, 256, 8, 64
 SMALL, LARGE = 1 << 12, 1 << 16

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.shared.causal import Sizes
-from impl.torch.causal import CausalCache
-from impl.torch.graphs import FixedStep
-from impl.torch.kernels import Kernels, Table
-from impl.torch.rope import Rope
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.graphs import FixedStep
+from lockstep.impl.torch.kernels import Kernels, Table
+from lockstep.impl.torch.rope import Rope
 
 Work = Callable[[], object]
 

@@ -18,12 +18,12 @@ from mlx_lm.models.base import create_causal_mask
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
 from ci.bench.speed.workloads import DIM, SMALL_POOL, SMALLEST, Make
-from impl.mlx.arrays import DTYPES
-from impl.mlx.causal import CausalCache
-from impl.mlx.kv import KVCache
-from impl.mlx.masks import make_band
-from impl.mlx.rotating import RotatingCache
-from impl.shared.causal import Sizes
+from lockstep.impl.mlx.arrays import DTYPES
+from lockstep.impl.mlx.causal import CausalCache
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.rotating import RotatingCache
+from lockstep.impl.shared.causal import Sizes
 
 Pair = tuple[mx.array, mx.array]
 

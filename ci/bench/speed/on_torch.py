@@ -11,12 +11,12 @@ import torch
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.unified import Decoding, Removing, Sharing, open_filled
 from ci.bench.speed.workloads import DIM, SMALL_POOL, SMALLEST, Make
-from impl.shared.causal import Sizes
-from impl.torch.arrays import DTYPES
-from impl.torch.causal import CausalCache
-from impl.torch.kv import KVCache
-from impl.torch.masks import make_band
-from impl.torch.rotating import RotatingCache
+from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.torch.arrays import DTYPES
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.kv import KVCache
+from lockstep.impl.torch.masks import make_band
+from lockstep.impl.torch.rotating import RotatingCache
 
 if find_spec("transformers"):
     from ci.bench.speed import transformers_peers as peers

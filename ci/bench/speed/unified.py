@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ci.bench.speed.workloads import SEQUENCES, VISIBLE
-from impl.shared.causal import CausalCacheBase, Sizes
+from lockstep.impl.shared.causal import CausalCacheBase, Sizes
 
 Open = Callable[[Sizes], Any]
 Feed = Callable[[int], tuple[Any, Any]]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.backend import Backend, Kind
-from harness.contracts.base import (
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.contracts.base import (
     Contract,
     Held,
     Op,
@@ -21,11 +21,11 @@ from harness.contracts.base import (
     Source,
     Unreachable,
 )
-from harness.contracts.domain import Domain
-from harness.contracts.layer import model, operations, simpler, states
-from harness.contracts.layer.domain import DOMAINS
-from harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
-from harness.contracts.layer.subject import LayerSubject
+from lockstep.harness.contracts.domain import Domain
+from lockstep.harness.contracts.layer import model, operations, simpler, states
+from lockstep.harness.contracts.layer.domain import DOMAINS
+from lockstep.harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
+from lockstep.harness.contracts.layer.subject import LayerSubject
 
 WEIGHTS = {
     "update": 20,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Place, Schema
-from harness.contracts.fields import DIMENSION, DTYPE, WINDOW, integer, optional
-from reference.kv import KVCache
-from reference.rotating import RotatingCache
-from reference.snapshot import Snapshot
-from reference.state import StateCache
-from reference.token import Token
+from lockstep.harness.contracts.base import Answer, Place, Schema
+from lockstep.harness.contracts.fields import DIMENSION, DTYPE, WINDOW, integer, optional
+from lockstep.reference.kv import KVCache
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.state import StateCache
+from lockstep.reference.token import Token
 
 Cache = KVCache | RotatingCache | StateCache
 

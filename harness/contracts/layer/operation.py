@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Operation, Schema, Source
-from harness.contracts.fields import NAME
-from harness.contracts.layer.model import LayerModel
+from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.fields import NAME
+from lockstep.harness.contracts.layer.model import LayerModel
 
 CACHE: Mapping[str, Schema] = {"cache": {**NAME, "default": "a"}}
 MAX_CACHES = 16

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from harness.contracts.base import Operation
-from harness.contracts.layer import snapshots, tokens
+from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.layer import snapshots, tokens
 
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation

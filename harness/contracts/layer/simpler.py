@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Op
-from harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.fields import MAX_LENGTH
 
 FEW = 10
 """With so few operations left, one is left out for tokens more in others."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Broken, Op, Schema, Source
-from harness.contracts.fields import INTEGER, NAME, POSITION
-from harness.contracts.layer.model import LayerModel
-from harness.contracts.layer.operation import CACHE, USAGE, LayerOperation
-from harness.contracts.layer.subject import LayerSubject
-from harness.text import clean
+from lockstep.harness.contracts.base import Answer, Broken, Op, Schema, Source
+from lockstep.harness.contracts.fields import INTEGER, NAME, POSITION
+from lockstep.harness.contracts.layer.model import LayerModel
+from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation
+from lockstep.harness.contracts.layer.subject import LayerSubject
+from lockstep.harness.text import clean
 
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")

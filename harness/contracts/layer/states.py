@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from harness.backend import Kind
-from harness.contracts.base import Op, Unreachable
-from harness.contracts.layer.model import Cache, LayerModel
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.base import Op, Unreachable
+from lockstep.harness.contracts.layer.model import Cache, LayerModel
 
 WINDOW_STATES = (
     "below-window",

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.backend import Backend
-from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.layer.model import Cache, get_range
-from harness.contracts.recurrence import Recurrence
-from harness.interface import Array, Mask
-from harness.reading import SAMPLE, Column, Promises, Reader, get_phase, get_rows
-from harness.tolerance import get_attention_tolerance
-from reference.token import Token
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.contracts.layer.model import Cache, get_range
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.interface import Array, Mask
+from lockstep.harness.reading import SAMPLE, Column, Promises, Reader, get_phase, get_rows
+from lockstep.harness.tolerance import get_attention_tolerance
+from lockstep.reference.token import Token
 
 WRITES = frozenset({"update", "trim", "restore", "free"})
 """The operations after which a view of the cache need not hold any more."""

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import INTEGER, LENGTH, NAME
-from harness.contracts.layer.model import (
+from lockstep.harness.contracts.base import Answer, Op, Schema, Source
+from lockstep.harness.contracts.fields import INTEGER, LENGTH, NAME
+from lockstep.harness.contracts.layer.model import (
     REACH,
     LayerModel,
     answer_tags,
     get_rows_visible,
 )
-from harness.contracts.layer.operation import CACHE, USAGE, LayerOperation, count
-from harness.contracts.layer.subject import LayerSubject
-from reference.state import StateCache
+from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation, count
+from lockstep.harness.contracts.layer.subject import LayerSubject
+from lockstep.reference.state import StateCache
 
 CACHES = ("a", "b", "c")
 

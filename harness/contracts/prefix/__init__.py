@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.backend import Backend, Kind
-from harness.contracts.base import (
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.contracts.base import (
     Contract,
     Held,
     Op,
@@ -23,9 +23,9 @@ from harness.contracts.base import (
     Source,
     Unreachable,
 )
-from harness.contracts.domain import Domain
-from harness.contracts.prefix import config as configs
-from harness.contracts.prefix import (
+from lockstep.harness.contracts.domain import Domain
+from lockstep.harness.contracts.prefix import config as configs
+from lockstep.harness.contracts.prefix import (
     domain,
     drawing,
     misuse,
@@ -33,12 +33,12 @@ from harness.contracts.prefix import (
     simpler,
     states,
 )
-from harness.contracts.prefix.conversations import ConversationModel, open_layer
-from harness.contracts.prefix.operation import ABSENT
-from harness.contracts.prefix.slots_subject import SlotsSubject
-from harness.contracts.prefix.subject import ConversationSubject
-from harness.contracts.prefix.users import SlotsModel
-from reference.layers import Layer
+from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
+from lockstep.harness.contracts.prefix.operation import ABSENT
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.reference.layers import Layer
 
 Model = ConversationModel | SlotsModel
 

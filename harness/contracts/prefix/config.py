@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.contracts.base import Schema
-from harness.contracts.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
-from harness.contracts.layer.model import CONFIG as LAYER_CONFIG
-from harness.contracts.layer.model import why_not_config as why_not_layer
-from harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
-from harness.contracts.unified.model import why_not_config as why_not_unified
+from lockstep.harness.contracts.base import Schema
+from lockstep.harness.contracts.fields import (
+    DIMENSION,
+    DTYPE,
+    MAX_POSITION,
+    integer,
+    optional,
+)
+from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
+from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
+from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
 
 CONVERSATIONS = ("session", "trie")
 """The kinds that stand above one cache for each layer; slots stand above one for all."""

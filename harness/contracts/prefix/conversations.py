@@ -6,18 +6,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Held, Op
-from harness.contracts.layer.model import (
+from lockstep.harness.contracts.base import Answer, Held, Op
+from lockstep.harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
     list_places,
     open_cache,
 )
-from harness.contracts.prefix.config import get_layer_config
-from harness.contracts.prefix.drawing import MOST_TOLD
-from reference.layers import Layer
-from reference.session import Session
-from reference.trie import Path, Trie
+from lockstep.harness.contracts.prefix.config import get_layer_config
+from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
+from lockstep.reference.layers import Layer
+from lockstep.reference.session import Session
+from lockstep.reference.trie import Path, Trie
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4

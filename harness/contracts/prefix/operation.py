@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from harness.contracts.base import Op, Operation, Schema, Source
-from harness.contracts.fields import INTEGER, JOINT, MAX_LENGTH, NAME
-from harness.contracts.prefix.conversations import ConversationModel
-from harness.contracts.prefix.slots_subject import SlotsSubject
-from harness.contracts.prefix.subject import ConversationSubject
-from harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.base import Op, Operation, Schema, Source
+from lockstep.harness.contracts.fields import INTEGER, JOINT, MAX_LENGTH, NAME
+from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.users import SlotsModel
 
 Model = ConversationModel | SlotsModel
 Subject = ConversationSubject | SlotsSubject

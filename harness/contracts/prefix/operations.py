@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.contracts.base import Operation
-from harness.contracts.prefix.requests import Begin, Break, Cancel, Close, Feed
-from harness.contracts.prefix.store import Checkpoint, Count, Free, Limit, Refuse
-from harness.contracts.prefix.wrong import Commit, Open, Reserve
+from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.prefix.requests import Begin, Break, Cancel, Close, Feed
+from lockstep.harness.contracts.prefix.store import Checkpoint, Count, Free, Limit, Refuse
+from lockstep.harness.contracts.prefix.wrong import Commit, Open, Reserve
 
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import MAX_LENGTH, integer
-from harness.contracts.layer.operation import count
-from harness.contracts.prefix.drawing import draw_count, draw_generated, draw_request
-from harness.contracts.prefix.operation import (
+from lockstep.harness.contracts.base import Answer, Op, Schema, Source
+from lockstep.harness.contracts.fields import MAX_LENGTH, integer
+from lockstep.harness.contracts.layer.operation import count
+from lockstep.harness.contracts.prefix.drawing import (
+    draw_count,
+    draw_generated,
+    draw_request,
+)
+from lockstep.harness.contracts.prefix.operation import (
     TOKENS,
     USER,
     USERS,
@@ -20,8 +24,8 @@ from harness.contracts.prefix.operation import (
     get_user,
     say_tokens,
 )
-from harness.contracts.prefix.slots_subject import SlotsSubject
-from harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.users import SlotsModel
 
 
 class Begin(PrefixOperation):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Op
-from harness.contracts.fields import MAX_LENGTH
-from harness.contracts.prefix.limits import (
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.contracts.prefix.limits import (
     list_first_limits,
     list_lower_limits,
     list_tight_limits,

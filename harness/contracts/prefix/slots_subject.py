@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.backend import Backend
-from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.prefix.config import get_unified_config
-from harness.contracts.prefix.subject import NO_TOKEN
-from harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
-from harness.contracts.unified.subject import UnifiedSubject
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.contracts.prefix.config import get_unified_config
+from lockstep.harness.contracts.prefix.subject import NO_TOKEN
+from lockstep.harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
+from lockstep.harness.contracts.unified.subject import UnifiedSubject
 
 
 class WatchedPool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.backend import Kind
-from harness.contracts.base import Op, Unreachable
-from harness.contracts.prefix.conversations import ConversationModel
-from harness.contracts.prefix.users import SlotsModel
-from reference.layers import count_common
-from reference.rotating import RotatingCache
-from reference.trie import Trie
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.base import Op, Unreachable
+from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.reference.layers import count_common
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.trie import Trie
 
 MATCHES = ("nothing-stored", "repeat", "shorter", "extension", "divergence", "no-match")
 

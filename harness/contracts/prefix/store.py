@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import DERIVED, integer, optional
-from harness.contracts.prefix.conversations import ConversationModel
-from harness.contracts.prefix.operation import (
+from lockstep.harness.contracts.base import Answer, Op, Schema, Source
+from lockstep.harness.contracts.fields import DERIVED, integer, optional
+from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.operation import (
     NUMBERS,
     Model,
     PrefixOperation,
     Subject,
 )
-from harness.contracts.prefix.subject import ConversationSubject
-from harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.users import SlotsModel
 
 
 class Refuse(PrefixOperation):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.backend import Backend
-from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.layer.subject import LayerSubject
-from harness.contracts.prefix.config import get_layer_config
-from harness.contracts.prefix.conversations import ConversationModel, open_layer
-from harness.contracts.prefix.watch import WatchedCache
-from harness.text import clean
-from reference.layers import Layer
-from reference.trie import Trie
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.contracts.layer.subject import LayerSubject
+from lockstep.harness.contracts.prefix.config import get_layer_config
+from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
+from lockstep.harness.contracts.prefix.watch import WatchedCache
+from lockstep.harness.text import clean
+from lockstep.reference.layers import Layer
+from lockstep.reference.trie import Trie
 
 NO_TOKEN = -1
 

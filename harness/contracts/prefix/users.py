@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer, Held, Op
-from harness.contracts.prefix.config import get_unified_config
-from harness.contracts.prefix.drawing import MOST_TOLD
-from harness.contracts.unified.forward import Forward
-from harness.contracts.unified.model import UnifiedModel
-from reference.errors import NotSupported
-from reference.slots import REFUSALS, NoSlot, Slot, Slots
+from lockstep.harness.contracts.base import Answer, Held, Op
+from lockstep.harness.contracts.prefix.config import get_unified_config
+from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
+from lockstep.harness.contracts.unified.forward import Forward
+from lockstep.harness.contracts.unified.model import UnifiedModel
+from lockstep.reference.errors import NotSupported
+from lockstep.reference.slots import REFUSALS, NoSlot, Slot, Slots
 
 FORWARD = Forward()
 

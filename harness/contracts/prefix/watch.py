@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.contracts.base import Broken
+from lockstep.harness.contracts.base import Broken
 
 
 class WatchedCache:

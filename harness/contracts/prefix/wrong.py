@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Schema, Source
-from harness.contracts.fields import MAX_LENGTH, integer, optional
-from harness.contracts.prefix.operation import Model, PrefixOperation, Subject
-from harness.contracts.prefix.slots_subject import SlotsSubject
-from harness.contracts.prefix.users import SlotsModel
-from reference.slots import Slots
-from reference.trie import Trie
+from lockstep.harness.contracts.base import Answer, Op, Schema, Source
+from lockstep.harness.contracts.fields import MAX_LENGTH, integer, optional
+from lockstep.harness.contracts.prefix.operation import Model, PrefixOperation, Subject
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.reference.slots import Slots
+from lockstep.reference.trie import Trie
 
 
 def ask(call: Callable[[], Any]) -> Answer:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.backend import Backend, Kind
-from harness.contracts.base import (
+from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.contracts.base import (
     Contract,
     Held,
     Op,
@@ -22,11 +22,18 @@ from harness.contracts.base import (
     Source,
     Unreachable,
 )
-from harness.contracts.domain import Domain
-from harness.contracts.unified import domain, misuse, model, operations, simpler, states
-from harness.contracts.unified.forward import list_places
-from harness.contracts.unified.model import CAUSAL, UnifiedModel
-from harness.contracts.unified.subject import UnifiedSubject
+from lockstep.harness.contracts.domain import Domain
+from lockstep.harness.contracts.unified import (
+    domain,
+    misuse,
+    model,
+    operations,
+    simpler,
+    states,
+)
+from lockstep.harness.contracts.unified.forward import list_places
+from lockstep.harness.contracts.unified.model import CAUSAL, UnifiedModel
+from lockstep.harness.contracts.unified.subject import UnifiedSubject
 
 WEIGHTS = {
     "forward": 16,

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.contracts.base import Broken
-from harness.contracts.unified.model import Turns
-from harness.contracts.unified.reader import PositionReader
-from harness.interface import Array, Arrays
-from harness.payload import F32
-from harness.reading import to_numpy
-from harness.tolerance import get_attention_tolerance, get_key_tolerance
-from reference.attention import Vector
-from reference.causal import CausalCache
-from reference.rope import rotate
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.contracts.unified.model import Turns
+from lockstep.harness.contracts.unified.reader import PositionReader
+from lockstep.harness.interface import Array, Arrays
+from lockstep.harness.payload import F32
+from lockstep.harness.reading import to_numpy
+from lockstep.harness.tolerance import get_attention_tolerance, get_key_tolerance
+from lockstep.reference.attention import Vector
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.rope import rotate
 
 Positions = Mapping[int, int]
 """tag → position"""

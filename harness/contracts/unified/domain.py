@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Op
-from harness.contracts.domain import Domain, Renaming, join
-from harness.contracts.unified.model import CAUSAL
-from harness.contracts.unified.simpler import rename_owner
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.unified.model import CAUSAL
+from lockstep.harness.contracts.unified.simpler import rename_owner
 
 CONFIG: Mapping[str, Sequence[Any]] = {
     "window": [2],

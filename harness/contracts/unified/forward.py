@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Operation, Schema, Source
-from harness.contracts.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
-from harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
-from harness.contracts.unified.subject import UnifiedSubject
-from reference.batch import Batch
-from reference.encoder import EncoderCache
-from reference.recurrent import RecurrentCache
+from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
+from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
+from lockstep.harness.contracts.unified.subject import UnifiedSubject
+from lockstep.reference.batch import Batch
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
 
 ANY = integer(-MAX_POSITION, MAX_POSITION)
 """Any position, sequence or length: what is out of range is a usage error, not a fault of

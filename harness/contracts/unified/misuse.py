@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Op, Source
-from harness.contracts.unified.model import UnifiedModel
-from harness.contracts.unified.operations import OPERATIONS
+from lockstep.harness.contracts.base import Op, Source
+from lockstep.harness.contracts.unified.model import UnifiedModel
+from lockstep.harness.contracts.unified.operations import OPERATIONS
 
 
 def draw_misuse(source: Source, model: UnifiedModel, names: Sequence[str]) -> Op | None:

@@ -6,15 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.contracts.base import Answer, Held, Place, Schema
-from harness.contracts.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
-from reference.batch import Batch
-from reference.causal import CausalCache
-from reference.encoder import EncoderCache
-from reference.errors import CacheFull, NotSupported, Shared
-from reference.recurrent import RecurrentCache
-from reference.token import SharedToken
-from reference.wrapper import WrapperCache
+from lockstep.harness.contracts.base import Answer, Held, Place, Schema
+from lockstep.harness.contracts.fields import (
+    DIMENSION,
+    DTYPE,
+    MAX_POSITION,
+    integer,
+    optional,
+)
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.errors import CacheFull, NotSupported, Shared
+from lockstep.reference.recurrent import RecurrentCache
+from lockstep.reference.token import SharedToken
+from lockstep.reference.wrapper import WrapperCache
 
 Part = CausalCache | EncoderCache
 """A cache with layers of its own: the only one, or one of a wrapper's."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer, Op, Operation, Schema, Source
-from harness.contracts.fields import NAME, integer, optional
-from harness.contracts.unified.forward import ANY, Forward, answer_pass
-from harness.contracts.unified.model import (
+from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.fields import NAME, integer, optional
+from lockstep.harness.contracts.unified.forward import ANY, Forward, answer_pass
+from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     IMAGE,
     Saved,
@@ -16,8 +16,8 @@ from harness.contracts.unified.model import (
     list_part_configs,
     open_part,
 )
-from harness.contracts.unified.subject import UnifiedSubject
-from reference.encoder import EncoderCache
+from lockstep.harness.contracts.unified.subject import UnifiedSubject
+from lockstep.reference.encoder import EncoderCache
 
 SMALL: Schema = integer(-4, 2048)
 

@@ -8,15 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backend import Backend
-from harness.contracts.base import Broken
-from harness.contracts.unified.model import NEVER, Turns
-from harness.contracts.unified.turning import F64, get_halves, get_turns, round_to
-from harness.interface import Array
-from harness.payload import F32, Table, split_tokens
-from harness.reading import Column, is_of_form, name_vectors, split_pair, to_numpy
-from harness.tables import Tables
-from harness.tolerance import get_key_tolerance
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.contracts.unified.model import NEVER, Turns
+from lockstep.harness.contracts.unified.turning import (
+    F64,
+    get_halves,
+    get_turns,
+    round_to,
+)
+from lockstep.harness.interface import Array
+from lockstep.harness.payload import F32, Table, split_tokens
+from lockstep.harness.reading import (
+    Column,
+    is_of_form,
+    name_vectors,
+    split_pair,
+    to_numpy,
+)
+from lockstep.harness.tables import Tables
+from lockstep.harness.tolerance import get_key_tolerance
 
 Place = tuple[int, int]
 """(position, tag)"""

@@ -8,12 +8,12 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from harness.backend import Kind
-from harness.contracts.base import Op, Unreachable
-from harness.contracts.unified.model import UnifiedModel
-from reference.causal import CausalCache
-from reference.encoder import EncoderCache
-from reference.recurrent import RecurrentCache
+from lockstep.harness.backend import Kind
+from lockstep.harness.contracts.base import Op, Unreachable
+from lockstep.harness.contracts.unified.model import UnifiedModel
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
 
 HELD = (
     "empty",

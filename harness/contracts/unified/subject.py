@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.backend import Backend
-from harness.contracts.base import Answer, Broken, Op
-from harness.contracts.recurrence import Recurrence
-from harness.contracts.unified.attention import Attention, Positions, View
-from harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
-from harness.contracts.unified.reader import Place, PositionReader
-from harness.interface import Array
-from harness.reading import (
+from lockstep.harness.backend import Backend
+from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.unified.attention import Attention, Positions, View
+from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
+from lockstep.harness.contracts.unified.reader import Place, PositionReader
+from lockstep.harness.interface import Array
+from lockstep.harness.reading import (
     SAMPLE,
     Column,
     Promises,
@@ -23,13 +23,13 @@ from harness.reading import (
     get_sight,
     to_numpy,
 )
-from harness.text import clean
-from reference.causal import CausalCache
-from reference.encoder import EncoderCache
-from reference.recurrent import RecurrentCache
+from lockstep.harness.text import clean
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
 
 if TYPE_CHECKING:
-    from reference.batch import Batch
+    from lockstep.reference.batch import Batch
 
 WRITES = frozenset({"forward", "remove", "load", "put"})
 """The operations after which a view of the cache need not hold any more."""

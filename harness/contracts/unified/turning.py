@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from harness.payload import F32, Table
-from reference.rope import compute_angle
+from lockstep.harness.payload import F32, Table
+from lockstep.reference.rope import compute_angle
 
 F64 = npt.NDArray[np.float64]
 

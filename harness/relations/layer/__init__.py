@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.relations.layer.detours import Return
-from harness.relations.layer.independent import Alone, Rename, Swap
-from harness.relations.layer.sight import Edge, Mask
-from harness.relations.layer.updates import Cut, Recompute
-from harness.relations.relation import Relation
+from lockstep.harness.relations.layer.detours import Return
+from lockstep.harness.relations.layer.independent import Alone, Rename, Swap
+from lockstep.harness.relations.layer.sight import Edge, Mask
+from lockstep.harness.relations.layer.updates import Cut, Recompute
+from lockstep.harness.relations.relation import Relation
 
 RELATIONS: Sequence[Relation] = (
     Recompute(),

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from harness.relations.derived import Builder
-from harness.relations.history import Book, History, Step
+from lockstep.harness.relations.derived import Builder
+from lockstep.harness.relations.history import Book, History, Step
 
 Tags = list[int]
 

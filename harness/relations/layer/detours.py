@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.layer.book import HeldCache, LayerBook, add_update
-from harness.relations.relation import Relation
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.layer.book import HeldCache, LayerBook, add_update
+from lockstep.harness.relations.relation import Relation
 
 DETOURS = {
     "snapshot": "snapshot, other tokens, restore",

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.contracts.layer.simpler import FIELDS, get_fields, list_names, rename_in
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.independent import AloneBase, Reach, SwapBase, Things
-from harness.relations.relation import Relation
+from lockstep.harness.contracts.layer.simpler import (
+    FIELDS,
+    get_fields,
+    list_names,
+    rename_in,
+)
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.independent import AloneBase, Reach, SwapBase, Things
+from lockstep.harness.relations.relation import Relation
 
 
 class LayerReach(Reach):

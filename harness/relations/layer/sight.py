@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.contracts.fields import MAX_LENGTH
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History
-from harness.relations.layer.book import LayerBook, add_update
-from harness.relations.relation import Relation
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.relations.layer.book import LayerBook, add_update
+from lockstep.harness.relations.relation import Relation
 
 
 class Mask(Relation):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.fields import MAX_LENGTH
-from harness.contracts.layer.operation import MAX_CACHES
-from harness.relations.answers import see_rows
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.layer.book import LayerBook, add_update
-from harness.relations.relation import Relation
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.contracts.layer.operation import MAX_CACHES
+from lockstep.harness.relations.answers import see_rows
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.layer.book import LayerBook, add_update
+from lockstep.harness.relations.relation import Relation
 
 
 class Recompute(Relation):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.relations.prefix import chosen, slots
-from harness.relations.prefix.kept import Keep, Store
-from harness.relations.prefix.requests import Cut, Recompute, Rename
-from harness.relations.prefix.reused import Best
-from harness.relations.relation import Relation
+from lockstep.harness.relations.prefix import chosen, slots
+from lockstep.harness.relations.prefix.kept import Keep, Store
+from lockstep.harness.relations.prefix.requests import Cut, Recompute, Rename
+from lockstep.harness.relations.prefix.reused import Best
+from lockstep.harness.relations.relation import Relation
 
 RELATIONS: Sequence[Relation] = (
     Recompute(),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from harness.relations.history import Book, History, Step
+from lockstep.harness.relations.history import Book, History, Step
 
 Path = tuple[int, ...]
 """The tokens of a conversation, from its beginning on."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History
-from harness.relations.prefix.book import SlotBook, count_same
-from harness.relations.prefix.conversations import SlotRelation, is_pure
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.relations.prefix.book import SlotBook, count_same
+from lockstep.harness.relations.prefix.conversations import SlotRelation, is_pure
 
 
 class Best(SlotRelation):

@@ -7,13 +7,13 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from harness.contracts.base import Answer
-from harness.program import Program
-from harness.relations.derived import Builder, Match
-from harness.relations.history import History, make_history
-from harness.relations.prefix.book import ConversationBook
-from harness.relations.relation import Relation
-from harness.relations.unified.book import PURE
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.program import Program
+from lockstep.harness.relations.derived import Builder, Match
+from lockstep.harness.relations.history import History, make_history
+from lockstep.harness.relations.prefix.book import ConversationBook
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import PURE
 
 CONVERSATIONS = ("session", "trie")
 """The kinds that hold whole conversations, one or many."""

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.program import Program
-from harness.relations.derived import Derived
-from harness.relations.history import History, Step
-from harness.relations.prefix.book import ConversationBook
-from harness.relations.prefix.conversations import (
+from lockstep.harness.program import Program
+from lockstep.harness.relations.derived import Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.prefix.book import ConversationBook
+from lockstep.harness.relations.prefix.conversations import (
     Conversations,
     PrefixRelation,
     has_cache,
     is_cuttable,
 )
-from harness.run import trace
+from lockstep.harness.run import trace
 
 KEPT = {
     "longer": "that just heard the beginning",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.contracts.fields import MAX_LENGTH
-from harness.relations.derived import Derived
-from harness.relations.history import History
-from harness.relations.prefix.book import ConversationBook
-from harness.relations.prefix.conversations import (
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.relations.derived import Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.relations.prefix.book import ConversationBook
+from lockstep.harness.relations.prefix.conversations import (
     Conversations,
     PrefixRelation,
     has_cache,

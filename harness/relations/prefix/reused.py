@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.contracts.base import Answer
-from harness.contracts.fields import MAX_LENGTH
-from harness.relations.derived import Derived
-from harness.relations.history import History
-from harness.relations.prefix.book import ConversationBook, count_same
-from harness.relations.prefix.conversations import (
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.relations.derived import Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.relations.prefix.book import ConversationBook, count_same
+from lockstep.harness.relations.prefix.conversations import (
     PrefixRelation,
     has_cache,
     is_cuttable,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.contracts.prefix.config import get_unified_config
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.prefix.book import SlotBook, count_same, get_user
-from harness.relations.prefix.conversations import (
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.prefix.config import get_unified_config
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.prefix.book import SlotBook, count_same, get_user
+from lockstep.harness.relations.prefix.conversations import (
     SlotRelation,
     is_pure,
     rename_answered,

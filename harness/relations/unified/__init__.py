@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.relations.relation import Relation
-from harness.relations.unified.detours import Return
-from harness.relations.unified.independent import Alone, Rename, Swap
-from harness.relations.unified.parts import Image, Part
-from harness.relations.unified.recompute import Recompute
-from harness.relations.unified.removal import Pieces
-from harness.relations.unified.resume import Resume
-from harness.relations.unified.room import Room
-from harness.relations.unified.rows import Cut, Order
-from harness.relations.unified.sight import Mask
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.detours import Return
+from lockstep.harness.relations.unified.independent import Alone, Rename, Swap
+from lockstep.harness.relations.unified.parts import Image, Part
+from lockstep.harness.relations.unified.recompute import Recompute
+from lockstep.harness.relations.unified.removal import Pieces
+from lockstep.harness.relations.unified.resume import Resume
+from lockstep.harness.relations.unified.room import Room
+from lockstep.harness.relations.unified.rows import Cut, Order
+from lockstep.harness.relations.unified.sight import Mask
 
 RELATIONS: Sequence[Relation] = (
     Recompute(),

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from harness.contracts.base import Op
-from harness.contracts.unified.model import MAX_SEQUENCES
-from harness.relations.answers import DETOUR
-from harness.relations.history import Book, History, Step
+from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.unified.model import MAX_SEQUENCES
+from lockstep.harness.relations.answers import DETOUR
+from lockstep.harness.relations.history import Book, History, Step
 
 PURE = ("causal", "chunked")
 """Kinds that keep a token until it is removed, and read it into no state."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.unified.model import CAUSAL
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import UnifiedBook, has_kind, is_pure
-from harness.relations.unified.passes import add_new, add_rows, opens
+from lockstep.harness.contracts.unified.model import CAUSAL
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import UnifiedBook, has_kind, is_pure
+from lockstep.harness.relations.unified.passes import add_new, add_rows, opens
 
 DETOURS = {
     "load": "save, other tokens, load",

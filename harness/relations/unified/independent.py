@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.unified.simpler import rename_owner
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.independent import AloneBase, Reach, SwapBase, Things
-from harness.relations.relation import Relation
-from harness.relations.unified.book import SLIDING, has_kind, slides
-from harness.relations.unified.passes import is_pass
+from lockstep.harness.contracts.unified.simpler import rename_owner
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.independent import AloneBase, Reach, SwapBase, Things
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import SLIDING, has_kind, slides
+from lockstep.harness.relations.unified.passes import is_pass
 
 
 class UnifiedReach(Reach):

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.relations.derived import Builder
-from harness.relations.history import History, Step
-from harness.relations.unified.book import UnifiedBook
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.relations.derived import Builder
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.unified.book import UnifiedBook
 
 
 def add_rows(builder: Builder, rows: Sequence[tuple[int, int, int]]) -> list[int]:

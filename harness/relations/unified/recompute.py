@@ -5,11 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History
-from harness.relations.relation import Relation
-from harness.relations.unified.book import PURE, Cell, UnifiedBook, has_kind, list_kinds
-from harness.relations.unified.passes import add_rows, opens
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import (
+    PURE,
+    Cell,
+    UnifiedBook,
+    has_kind,
+    list_kinds,
+)
+from lockstep.harness.relations.unified.passes import add_rows, opens
 
 
 class Recompute(Relation):

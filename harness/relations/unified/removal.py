@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import has_kind, is_pure, list_seen
-from harness.relations.unified.passes import add_new
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import has_kind, is_pure, list_seen
+from lockstep.harness.relations.unified.passes import add_new
 
 
 class Pieces(Relation):

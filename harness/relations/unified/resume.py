@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.relations.answers import DETOUR
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import (
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.relations.answers import DETOUR
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import (
     SLIDING,
     UnifiedBook,
     forgets,
@@ -18,7 +18,7 @@ from harness.relations.unified.book import (
     get_memory,
     list_seen,
 )
-from harness.relations.unified.passes import add_new
+from lockstep.harness.relations.unified.passes import add_new
 
 
 class Resume(Relation):

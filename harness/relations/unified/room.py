@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.unified.model import list_part_configs
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import (
+from lockstep.harness.contracts.unified.model import list_part_configs
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import (
     SLIDING,
     UnifiedBook,
     forgets,
@@ -19,7 +19,7 @@ from harness.relations.unified.book import (
     list_kinds,
     list_seen,
 )
-from harness.relations.unified.passes import add_new, choose_rows
+from lockstep.harness.relations.unified.passes import add_new, choose_rows
 
 
 class Room(Relation):

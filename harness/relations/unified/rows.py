@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.relations.answers import View
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import has_kind, slides
-from harness.relations.unified.passes import (
+from lockstep.harness.relations.answers import View
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import has_kind, slides
+from lockstep.harness.relations.unified.passes import (
     choose_rows,
     is_going_on,
     is_pass,

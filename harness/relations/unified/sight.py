@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.contracts.base import Answer
-from harness.contracts.fields import MAX_LENGTH
-from harness.relations.answers import View
-from harness.relations.derived import Builder, Derived
-from harness.relations.history import History, Step
-from harness.relations.relation import Relation
-from harness.relations.unified.book import UnifiedBook, get_first_seen
-from harness.relations.unified.passes import add_rows, is_going_on, is_pass, pick
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.relations.answers import View
+from lockstep.harness.relations.derived import Builder, Derived
+from lockstep.harness.relations.history import History, Step
+from lockstep.harness.relations.relation import Relation
+from lockstep.harness.relations.unified.book import UnifiedBook, get_first_seen
+from lockstep.harness.relations.unified.passes import add_rows, is_going_on, is_pass, pick
 
 Pair = tuple[int, int]
 

@@ -1,7 +1,7 @@
 """Mistakes that no real cache is known to have made: for every operation of every
 contract at least two, of different natures."""
 
-from impl.faults.invented import (
+from lockstep.impl.faults.invented import (
     layer,
     layer_captures,
     layer_reads,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.fault import Inventor
-from impl.shared.memory import Arrays
+from lockstep.impl.faults.fault import Inventor
+from lockstep.impl.shared.memory import Arrays
 
 invent = Inventor("layer")
 FAULTS = invent.faults

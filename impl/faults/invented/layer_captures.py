@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from impl.faults.invented.layer import invent
-from impl.shared.memory import Snapshot
+from lockstep.impl.faults.invented.layer import invent
+from lockstep.impl.shared.memory import Snapshot
 
 Taken = list[Snapshot | None]
 

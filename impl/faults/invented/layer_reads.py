@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.invented.layer import invent
-from impl.shared.memory import Arrays
+from lockstep.impl.faults.invented.layer import invent
+from lockstep.impl.shared.memory import Arrays
 
 # --- view, state, size ------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impl.faults.invented import (
+from lockstep.impl.faults.invented import (
     prefix_limits,
     prefix_session,
     prefix_slots,

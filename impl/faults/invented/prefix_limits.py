@@ -6,8 +6,8 @@ from collections.abc import Collection
 from math import prod
 from typing import Any
 
-from impl.faults.fault import Inventor
-from impl.prefix.trie import check_limit
+from lockstep.impl.faults.fault import Inventor
+from lockstep.impl.prefix.trie import check_limit
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

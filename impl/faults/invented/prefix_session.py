@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from impl.faults.fault import Inventor
-from impl.prefix.tokens import check_tokens
+from lockstep.impl.faults.fault import Inventor
+from lockstep.impl.prefix.tokens import check_tokens
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.fault import Inventor
-from impl.prefix.tokens import check_tokens
-from impl.shared.errors import SharedError
+from lockstep.impl.faults.fault import Inventor
+from lockstep.impl.prefix.tokens import check_tokens
+from lockstep.impl.shared.errors import SharedError
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

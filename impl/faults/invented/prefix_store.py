@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from impl.faults.fault import Inventor
+from lockstep.impl.faults.fault import Inventor
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

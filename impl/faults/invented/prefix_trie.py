@@ -7,8 +7,8 @@ from dataclasses import replace
 from heapq import merge
 from typing import Any
 
-from impl.faults.fault import Inventor
-from impl.prefix.tokens import count_common
+from lockstep.impl.faults.fault import Inventor
+from lockstep.impl.prefix.tokens import count_common
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from impl.faults.fault import Inventor, Open
-from impl.shared.errors import NotSupportedError
+from lockstep.impl.faults.fault import Inventor, Open
+from lockstep.impl.shared.errors import NotSupportedError
 
 invent = Inventor("prefix")
 FAULTS = invent.faults

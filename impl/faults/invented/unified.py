@@ -10,7 +10,7 @@ to cast an array is a matter of the framework.
 
 from __future__ import annotations
 
-from impl.faults.fault import Inventor
+from lockstep.impl.faults.fault import Inventor
 
 invent = Inventor("unified")
 FAULTS = invent.faults

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints, check_range
-from impl.shared.errors import NotSupportedError, SharedError
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch, Ints, check_range
+from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 
 @invent("copy_prefix", "aliasing", "causal", 2)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import Saved
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import Saved
 
 
 @invent("save", "aliasing", "causal", 5)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import round_up
-from impl.shared.cells import Cells
-from impl.shared.errors import CacheFullError
-from impl.shared.track import Track
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import round_up
+from lockstep.impl.shared.cells import Cells
+from lockstep.impl.shared.errors import CacheFullError
+from lockstep.impl.shared.track import Track
 
 
 def slide(cache: Any, find_low: Callable[[Ints, Track], int]) -> None:

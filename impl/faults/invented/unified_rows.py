@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, Ints
-from impl.shared.causal import Pass, round_up
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.causal import Pass, round_up
 
 
 @invent("forward", "bound", "swa", 2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch, check_range
-from impl.shared.causal import CausalCacheBase
-from impl.shared.errors import CacheFullError, NotSupportedError
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch, check_range
+from lockstep.impl.shared.causal import CausalCacheBase
+from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 
 @invent("remove", "wrong sequence", "encoder", 3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.faults.invented.unified import invent
-from impl.shared.batch import Batch
-from impl.shared.errors import CacheFullError
-from impl.shared.slots import Checkpoint
+from lockstep.impl.faults.invented.unified import invent
+from lockstep.impl.shared.batch import Batch
+from lockstep.impl.shared.errors import CacheFullError
+from lockstep.impl.shared.slots import Checkpoint
 
 
 @invent("forward", "order", "recurrent", 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from impl.faults.invented.unified import invent
+from lockstep.impl.faults.invented.unified import invent
 
 
 @invent("forward", "missing rollback", "swa", 3)

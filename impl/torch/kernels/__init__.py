@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from impl.shared.batch import Ints
-from impl.torch.rope import Rope
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.torch.rope import Rope
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Keys and values."""
@@ -85,15 +85,15 @@ class Kernels(Protocol):
 def choose(device: torch.device) -> Kernels:
     """What suits a device: Triton on CUDA, if it can be imported; else plain torch."""
     if device.type == "cpu":
-        from impl.torch.kernels.host import HostKernels
+        from lockstep.impl.torch.kernels.host import HostKernels
 
         return HostKernels()
     if device.type == "cuda":
         with suppress(ImportError):
-            from impl.torch.kernels.fused import TritonKernels
+            from lockstep.impl.torch.kernels.fused import TritonKernels
 
             return TritonKernels()
-    from impl.torch.kernels.plain import PlainKernels
+    from lockstep.impl.torch.kernels.plain import PlainKernels
 
     return PlainKernels()
 

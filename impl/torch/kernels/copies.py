@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from impl.torch.kernels import Pair
-from impl.torch.kernels.rounding import convert, cuts_off
+from lockstep.impl.torch.kernels import Pair
+from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 8192, 128
 """What a program moves at most: four accesses of 16 bytes for each of 128 threads."""

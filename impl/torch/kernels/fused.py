@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from impl.shared.batch import Ints
-from impl.torch.kernels import Pair, Table, copies, masks, tables, turns, upload
-from impl.torch.rope import Rope
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.torch.kernels import Pair, Table, copies, masks, tables, turns, upload
+from lockstep.impl.torch.rope import Rope
 
 
 class TritonKernels:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from impl.shared.batch import Ints
-from impl.shared.sight import compute_sight
-from impl.torch.kernels import Table
-from impl.torch.kernels.plain import Index, PlainKernels
-from impl.torch.masks import make_additive
-from impl.torch.rope import Rope
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.sight import compute_sight
+from lockstep.impl.torch.kernels import Table
+from lockstep.impl.torch.kernels.plain import Index, PlainKernels
+from lockstep.impl.torch.masks import make_additive
+from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
 """Keys that are turned at a time: what is computed of them stays in the caches of the

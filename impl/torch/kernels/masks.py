@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from impl.torch.kernels import Table
+from lockstep.impl.torch.kernels import Table
 
 COLUMNS = 1024
 """Of a program: 16 bytes for each of 128 threads, where a number has 2 bytes."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from impl.shared.batch import Ints, as_slice
-from impl.torch.kernels import Pair, Table, upload
-from impl.torch.rope import Rope
+from lockstep.impl.shared.batch import Ints, as_slice
+from lockstep.impl.torch.kernels import Pair, Table, upload
+from lockstep.impl.torch.rope import Rope
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from impl.torch.kernels.rounding import convert, cuts_off
+from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 4096, 128
 """What a program reads at most."""

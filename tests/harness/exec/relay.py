@@ -118,7 +118,10 @@ class Relay:
         """Of a prefix cache that builds on others: with those."""
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
-        from harness.contracts.prefix.config import get_layer_config, get_unified_config
+        from lockstep.harness.contracts.prefix.config import (
+            get_layer_config,
+            get_unified_config,
+        )
 
         if config["kind"] == "slots":
             below = {**get_unified_config(config), "poison": config["poison"]}
@@ -274,7 +277,7 @@ class Relay:
         return {"remaining": list(cache.begin(m["tokens"], m["checkpoints"]))}
 
     def do_layers(self, cache: Any, config: Message, m: Message) -> Answer:
-        from harness.contracts.prefix.config import get_layer_config
+        from lockstep.harness.contracts.prefix.config import get_layer_config
 
         layers = [
             layer
@@ -287,7 +290,7 @@ class Relay:
         return {"layers": layers}
 
     def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
-        from harness.contracts.prefix.config import get_unified_config
+        from lockstep.harness.contracts.prefix.config import get_unified_config
 
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
 

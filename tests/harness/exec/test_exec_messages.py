@@ -13,24 +13,26 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from harness.exec import schema
-from harness.exec.arrays import (
+from lockstep.harness.exec import schema
+from lockstep.harness.exec.arrays import (
     PromisedMask,
     Tensor,
     WireArrays,
     parse_array,
     parse_mask,
 )
-from harness.exec.driver import decode, encode
-from harness.exec.fields import Malformed
-from harness.exec.limits import Limits
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.program import Program
-from harness.registry import load
-from harness.run import run
+from lockstep.harness.exec.driver import decode, encode
+from lockstep.harness.exec.fields import Malformed
+from lockstep.harness.exec.limits import Limits
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.program import Program
+from lockstep.harness.registry import load
+from lockstep.harness.run import run
 
-RELAY = f"exec:{sys.executable} -m tests.harness.exec.relay impl.torch.backend:cpu"
+RELAY = (
+    f"exec:{sys.executable} -m tests.harness.exec.relay lockstep.impl.torch.backend:cpu"
+)
 
 
 def test_numbers_go_over_the_wire_to_the_last_bit() -> None:

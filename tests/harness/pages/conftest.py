@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from harness.pages.picture import Bounds, Step, read_step
-from harness.pages.play import Stage
-from harness.pages.recorder import record
-from harness.pool import Pool
-from harness.program import Program, parse_program
-from harness.record import Record
-from harness.registry import LIMITS, load
-from harness.run import Divergence
-from harness.worker import Worker
+from lockstep.harness.pages.picture import Bounds, Step, read_step
+from lockstep.harness.pages.play import Stage
+from lockstep.harness.pages.recorder import record
+from lockstep.harness.pool import Pool
+from lockstep.harness.program import Program, parse_program
+from lockstep.harness.record import Record
+from lockstep.harness.registry import LIMITS, load
+from lockstep.harness.run import Divergence
+from lockstep.harness.worker import Worker
 
 MISBEHAVING = "tests.harness.misbehaving"
-FAULTS = "impl.faults.torch"
+FAULTS = "lockstep.impl.faults.torch"
 
 Recorded = tuple[list[Step], Divergence | None]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
-from harness.pages.annotations import MOST, render_annotations, write_command
-from harness.pages.gather import gather
-from harness.pages.view import make_report
+from lockstep.harness.cli import main
+from lockstep.harness.pages.annotations import MOST, render_annotations, write_command
+from lockstep.harness.pages.gather import gather
+from lockstep.harness.pages.view import make_report
 
 PROGRAM = {
     "format": "lockstep/1",

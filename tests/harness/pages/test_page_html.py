@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from harness.pages import html
-from harness.pages.gather import Material, Saved, add_outcome, gather, read_saved
-from harness.pages.html import render_html
-from harness.pages.outcomes import read_outcome
-from harness.pages.picture import WRONG, Bounds, Grid
-from harness.pages.play import Stage
-from harness.pages.view import MOST_PLAYED, FailureView, ReportView, make_report
-from harness.program import Program, parse_program
+from lockstep.harness.pages import html
+from lockstep.harness.pages.gather import Material, Saved, add_outcome, gather, read_saved
+from lockstep.harness.pages.html import render_html
+from lockstep.harness.pages.outcomes import read_outcome
+from lockstep.harness.pages.picture import WRONG, Bounds, Grid
+from lockstep.harness.pages.play import Stage
+from lockstep.harness.pages.view import MOST_PLAYED, FailureView, ReportView, make_report
+from lockstep.harness.program import Program, parse_program
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
 from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
@@ -133,7 +133,7 @@ def test_what_a_failure_shows(report: ReportView) -> None:
     replay, program = (code.text for code in first.find("code"))
     assert replay == (
         "lockstep replay failures/x/f.json --backend"
-        " impl.faults.torch:rotating_chunk_mid_ring"
+        " lockstep.impl.faults.torch:rotating_chunk_mid_ring"
     )
     assert (
         parse_program(json.loads(program), "page").digest()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.fronts import FRONTS
-from harness.fronts.draw import Drawer
-from harness.pages.picture import EXTRA, MISSING, Bounds, Step
-from harness.program import Program
-from harness.registry import load
-from harness.run import Divergence
+from lockstep.harness.fronts import FRONTS
+from lockstep.harness.fronts.draw import Drawer
+from lockstep.harness.pages.picture import EXTRA, MISSING, Bounds, Step
+from lockstep.harness.program import Program
+from lockstep.harness.registry import load
+from lockstep.harness.run import Divergence
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, Recorded, make_program
 
 Play = Callable[..., Recorded]

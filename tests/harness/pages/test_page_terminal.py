@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.pages import terminal
-from harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
-from harness.pages.play import Stage
-from harness.pages.terminal import Painter, get_bounds
-from harness.pages.view import make_failure
+from lockstep.harness.pages import terminal
+from lockstep.harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
+from lockstep.harness.pages.play import Stage
+from lockstep.harness.pages.terminal import Painter, get_bounds
+from lockstep.harness.pages.view import make_failure
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
 from tests.harness.pages.test_page_html import HOSTILE, save
 from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
@@ -47,7 +47,7 @@ def test_all_that_is_shown(stage: Start) -> None:
     assert (
         text
         == """\
-✗ impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update-contents
+✗ lockstep.impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update-contents
   rotating cache, window 2
     step 0: update with 4 tokens
   → step 1: update with 2 tokens
@@ -65,7 +65,7 @@ def test_all_that_is_shown(stage: Start) -> None:
       come back
   lockstep replay failures/x/f.json --backend
 """[:-1]
-        + " impl.faults.torch:rotating_chunk_mid_ring\n"
+        + " lockstep.impl.faults.torch:rotating_chunk_mid_ring\n"
     )
 
 
