@@ -124,7 +124,7 @@ def count(lines: Sequence[str], end: str) -> int:
 # --- the parts --------------------------------------------------------------------------
 
 
-LOCKSTEP = (sys.executable, "-m", "lockstep.harness.cli")
+LOCKSTEP = (sys.executable, "-m", "lockstep.harness.cli.main")
 JSON = ("--json", "{file}")
 
 

@@ -34,14 +34,14 @@ REACHED.start()
 
 import click  # noqa: E402
 
-from lockstep.harness.backend import Backend, Kind  # noqa: E402
-from lockstep.harness.fronts import FRONTS  # noqa: E402
-from lockstep.harness.fronts.draw import Drawer  # noqa: E402
-from lockstep.harness.outcome import PROFILES, Settings  # noqa: E402
-from lockstep.harness.program import Program  # noqa: E402
-from lockstep.harness.registry import load  # noqa: E402
-from lockstep.harness.run import run  # noqa: E402
-from lockstep.harness.shard import get_seed  # noqa: E402
+from lockstep.harness.backends.backend import Backend, Kind  # noqa: E402
+from lockstep.harness.execution.executor import run  # noqa: E402
+from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
+from lockstep.harness.programs.generate import FRONTS  # noqa: E402
+from lockstep.harness.programs.generate.drawer import Drawer  # noqa: E402
+from lockstep.harness.programs.program import Program  # noqa: E402
+from lockstep.harness.workers.random_slice import get_seed  # noqa: E402
+from lockstep.harness.workers.registry import load  # noqa: E402
 
 FILES = {"swa": "causal", "swa-memory": "causal", "chunked": "causal"}
 """The file in which a kind is described, if it has another name."""

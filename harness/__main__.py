@@ -5,7 +5,7 @@ import sys
 
 def main() -> None:
     try:
-        from lockstep.harness.cli import main as run
+        from lockstep.harness.cli.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("lockstep: stopped\n")
         sys.exit(130)

@@ -2,7 +2,7 @@
 
 import os
 
-from lockstep.harness.pool import THREADS
+from lockstep.harness.workers.pool import THREADS
 
 # One thread for each process, before a framework is imported: the processes of
 # `pytest -n auto` have all cores busy as it is.

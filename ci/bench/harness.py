@@ -56,8 +56,8 @@ from rich.table import Table  # noqa: E402
 from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
-from lockstep.harness.record import Record  # noqa: E402
-from lockstep.harness.worker import spare_garbage  # noqa: E402
+from lockstep.harness.execution.record import Record  # noqa: E402
+from lockstep.harness.workers.worker import spare_garbage  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 

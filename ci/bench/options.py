@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.errors import UsageError
-from lockstep.harness.registry import Unavailable
-from lockstep.harness.registry import load as load_or_raise
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.workers.registry import Unavailable
+from lockstep.harness.workers.registry import load as load_or_raise
 
 
 def check_folder(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.domain import Domain
 
 Op = Mapping[str, Any]

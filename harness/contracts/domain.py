@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 
 if TYPE_CHECKING:
     from lockstep.harness.contracts.base import Contract, Op

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.arrays.reading import Column, holds, split_pair, to_numpy
 from lockstep.harness.contracts.base import Broken
-from lockstep.harness.interface import Array, Arrays
-from lockstep.harness.payload import F32, Table
-from lockstep.harness.reading import Column, holds, split_pair, to_numpy
+from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
 """The largest prime below 2 ** 16: float32 holds all residues."""

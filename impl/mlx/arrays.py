@@ -17,8 +17,8 @@ DTYPES = {
 
 
 class MLXArrays:
-    """The arrays of `harness.interface.Arrays` on one device: the default one, if none is
-    named."""
+    """The arrays of `harness.backends.interface.Arrays` on one device: the default
+    one, if none is named."""
 
     def __init__(self, device: mx.Device | None = None) -> None:
         self.device = device or mx.default_device()

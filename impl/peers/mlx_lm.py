@@ -28,9 +28,9 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from lockstep.harness.backend import Backend, Kind
-from lockstep.harness.code import Code
-from lockstep.harness.interface import Array, Mask
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.code import Code
+from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm_code import (
     write_chunked,

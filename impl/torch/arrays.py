@@ -17,7 +17,7 @@ DTYPES = {
 
 
 class TorchArrays:
-    """The arrays of `harness.interface.Arrays` on one device."""
+    """The arrays of `harness.backends.interface.Arrays` on one device."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = torch.device(device)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from lockstep.harness.outcome import Outcome
-from lockstep.harness.pytest_plugin import Case
+from lockstep.harness.cli.pytest_plugin import Case
+from lockstep.harness.jobs.outcome import Outcome
 
 
 def test_agrees_with_the_reference(

@@ -7,10 +7,10 @@ import pytest
 
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.workers.registry import load
 
 PROGRAMS = 12
 

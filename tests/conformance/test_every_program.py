@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.explorer import Explorer
-from lockstep.harness.options import KINDS
-from lockstep.harness.outcome import Settings
-from lockstep.harness.pool import Pool
-from lockstep.harness.pytest_plugin import describe
+from lockstep.harness.cli.options import KINDS
+from lockstep.harness.cli.pytest_plugin import describe
+from lockstep.harness.jobs.explore import Explorer
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.workers.pool import Pool
 
 DEPTH = 3
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.campaign import Campaign
-from lockstep.harness.outcome import Outcome, Settings
-from lockstep.harness.pool import Pool
-from lockstep.harness.program import load_programs
-from lockstep.harness.replay_command import judge
+from lockstep.harness.cli.replay import judge
+from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.outcome import Outcome, Settings
+from lockstep.harness.programs.program import load_programs
+from lockstep.harness.workers.pool import Pool
 from lockstep.impl.faults import FAULTS, Fault
 from lockstep.impl.faults.fault import INVENTED
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.program import parse_program
-from lockstep.harness.registry import load
-from lockstep.harness.run import Run
+from lockstep.harness.execution.executor import Run
+from lockstep.harness.programs.program import parse_program
+from lockstep.harness.workers.registry import load
 from lockstep.impl.faults import FAULTS
 from lockstep.impl.faults.fault import INVENTED, make_plain_fault
 from lockstep.impl.shared.memory import Arrays, Snapshot

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.registry import load
-from lockstep.harness.run import Run, trace
+from lockstep.harness.execution.executor import Run, trace
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.registry import load
 
 Ops = list[dict[str, Any]]
 

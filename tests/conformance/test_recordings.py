@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.program import load_programs
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.program import load_programs
+from lockstep.harness.workers.registry import load
 
 TRACES = Path(__file__).parents[1] / "data" / "traces" / "unified.jsonl.gz"
 SHARES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.registry import load
-from lockstep.harness.run import run, trace
+from lockstep.harness.execution.executor import run, trace
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.workers.registry import load
 
 PROGRAMS, LEAST = 40, 20
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

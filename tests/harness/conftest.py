@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.registry import load
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.registry import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +71,7 @@ def get_environment(**more: str) -> dict[str, str]:
 START = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 main()
 """
 

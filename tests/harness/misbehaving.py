@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backend import Backend, Kind, Planted
+from lockstep.harness.backends.backend import Backend, Kind, Planted
 
 Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
@@ -41,7 +41,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 
 
 class NumpyArrays:
-    """The arrays of `harness.interface.Arrays` on numpy."""
+    """The arrays of `harness.backends.interface.Arrays` on numpy."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
         return np.array(array, dtype)

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.relations.reference import REFERENCE
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.metamorphic.reference import REFERENCE
 from tests.harness import mistaken_layers, mistaken_prefix, mistaken_unified
 
 Replace = Callable[[Any, str, Any], None]

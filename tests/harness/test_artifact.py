@@ -13,12 +13,12 @@ from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile, ZipInfo
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness import artifact
-from lockstep.harness.cli import main
-from lockstep.harness.document import MAX_BYTES
-from lockstep.harness.errors import UsageError
-from lockstep.harness.program import Program
-from lockstep.harness.saved import iterate_saved, load_saved
+from lockstep.harness.cli.main import main
+from lockstep.harness.core.document import MAX_BYTES
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs import artifact
+from lockstep.harness.programs.files import iterate_saved, load_saved
+from lockstep.harness.programs.program import Program
 
 ROOT = Path(__file__).parents[2]
 TEXT = json.dumps(

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from lockstep.harness.backend import Kind
-from lockstep.harness.console import list_empty_cells, make_details
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Cell, Unreachable
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.outcome import PROFILES, Outcome, Pair, Settings
-from lockstep.harness.program import Program
-from lockstep.harness.registry import load
-from lockstep.harness.report import describe_pair
-from lockstep.harness.shard import get_seed
+from lockstep.harness.jobs.outcome import PROFILES, Outcome, Pair, Settings
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
+from lockstep.harness.reports.console import list_empty_cells, make_details
+from lockstep.harness.reports.machine import describe_pair
+from lockstep.harness.workers.random_slice import get_seed
+from lockstep.harness.workers.registry import load
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 LEAST = 3

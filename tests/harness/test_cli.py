@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lockstep.harness import __version__
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"

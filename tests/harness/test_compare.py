@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.compare import find_difference
+from lockstep.harness.execution.compare import find_difference
 
 
 @pytest.mark.parametrize(

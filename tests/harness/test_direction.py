@@ -57,7 +57,7 @@ def test_the_harness_imports_no_backend() -> None:
 
 def test_a_harness_that_is_up_has_loaded_no_backend() -> None:
     code = (
-        "import harness.cli, harness.worker, sys;"
+        "import lockstep.harness.cli.main, lockstep.harness.workers.worker, sys;"
         f" sys.exit(', '.join({set(FRAMEWORKS)!r} & set(sys.modules)) or None)"
     )
     ended = subprocess.run(

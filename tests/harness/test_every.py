@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract, Op
 from lockstep.harness.contracts.domain import SIZES, Domain, World, fit, make_key
-from lockstep.harness.fronts.every import ROOT, Walk
-from lockstep.harness.program import parse_program
+from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
+from lockstep.harness.programs.program import parse_program
 
 EVERY_KIND = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 EVERY_SIZE = [(*one, size) for one in EVERY_KIND for size in SIZES]

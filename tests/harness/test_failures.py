@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.errors import UsageError
-from lockstep.harness.failures import Failure, save
-from lockstep.harness.program import Program
-from lockstep.harness.run import Divergence
-from lockstep.harness.saved import iterate_saved
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.jobs.failures import Failure, save
+from lockstep.harness.programs.files import iterate_saved
+from lockstep.harness.programs.program import Program
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 3}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.backend import Kind
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program, parse_program
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program, parse_program
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ ELSEWHERE = """
 import sys
 sys.path[:0] = {paths}
 import loaded_first, xml.dom.minidom, sqlite3, unittest.mock
-import lockstep.harness.cli, reference.rotating, lockstep.impl.shared.kv
+import lockstep.harness.cli.main, reference.rotating, lockstep.impl.shared.kv
 import test_fronts
 print(*[test_fronts.hash_all(test_fronts.generate(front, "rotating", 7, 40))
         for front in sorted(test_fronts.FRONTS)])

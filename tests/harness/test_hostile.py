@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 from tests.harness.hostile.drivers import DRIVERS
 from tests.harness.hostile.files import FILES, FOLDERS
 from tests.harness.hostile.makers import ESCAPES, GOOD, TEXT, Make, as_file
@@ -148,7 +148,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
     return subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli", *arguments],
+        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -207,7 +207,7 @@ def test_what_a_program_says_of_itself_is_not_trusted(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "lockstep.harness.cli",
+            "lockstep.harness.cli.main",
             "replay",
             ".",
             "--backend",

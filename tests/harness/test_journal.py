@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.errors import UsageError
-from lockstep.harness.journal import Journal
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.journal import Journal
 
 COUNTS: dict[str, Any] = {
     "programs": 3,
@@ -97,7 +97,7 @@ def test_it_is_no_text(tmp_path: Path) -> None:
 
 def test_it_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = write(tmp_path)
-    monkeypatch.setattr("lockstep.harness.journal.MAX_BYTES", 100)
+    monkeypatch.setattr("lockstep.harness.jobs.journal.MAX_BYTES", 100)
     with pytest.raises(UsageError, match="larger than"):
         journal.load()
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.pool import Pool
-from lockstep.harness.program import Program, load_programs
-from lockstep.harness.run import trace
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.workers.pool import Pool
 
 STILL = "tests.harness.misbehaving:stands_still"
 SLOW = "tests.harness.misbehaving:wrong_and_slow"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Kind
-from lockstep.harness.errors import UsageError
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.ledger import load_ledger, matches
-from lockstep.harness.program import Program
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.ledger import load_ledger, matches
+from lockstep.harness.programs.program import Program
 
 Make = Callable[..., Program]
 

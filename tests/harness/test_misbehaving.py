@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
-from lockstep.harness.program import load_programs
+from lockstep.harness.cli.main import main
+from lockstep.harness.programs.program import load_programs
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
+from lockstep.harness.cli.skeleton import IMPORTS, INTERFACES
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.skeleton import IMPORTS, INTERFACES
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,7 +192,7 @@ def test_what_is_printed_runs(tmp_path: Path) -> None:
     ended = write(tmp_path / "a folder", "mine")
     *_, line = ended.output.splitlines()
     line = line.strip().replace(
-        "lockstep", f"{sys.executable} -m lockstep.harness.cli", 1
+        "lockstep", f"{sys.executable} -m lockstep.harness.cli.main", 1
     )
     line = line.replace("PYTHONPATH=", f"PYTHONPATH={ROOT}:", 1)
     line += f" --programs 1 --failures '{tmp_path / 'f'}'"

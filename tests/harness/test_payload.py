@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lockstep.harness.payload import (
+from lockstep.harness.core.payload import (
     ROLES,
     compute_vectors,
     get_salt,

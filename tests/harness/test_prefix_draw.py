@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.run import trace
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.program import Program, parse_program
 
 KINDS = PREFIX.kinds
 PROGRAMS, LEAST = 400, 10

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.document import parse_json
-from lockstep.harness.errors import UsageError
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.run import trace
+from lockstep.harness.core.document import parse_json
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.program import Program, parse_program
 
 
 def parse(ops: list[dict[str, Any]], **config: Any) -> Program:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.run import trace
-from lockstep.harness.shrink import Shrinker
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.execution.shrink import Shrinker
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.program import Program, parse_program
 
 Fails = Callable[[Program], bool]
 Ops = list[dict[str, Any]]

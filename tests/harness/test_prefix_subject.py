@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.registry import load
 
 Change = Callable[[Any], None]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.document import MAX_BYTES, parse_json
-from lockstep.harness.errors import UsageError
-from lockstep.harness.program import Program, load_programs, parse_program
-from lockstep.harness.run import trace
+from lockstep.harness.core.document import MAX_BYTES, parse_json
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.program import Program, load_programs, parse_program
 
 Make = Callable[..., Program]
 

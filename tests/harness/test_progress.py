@@ -18,12 +18,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from lockstep.harness import progress
-from lockstep.harness.backend import Kind
-from lockstep.harness.console import print_outcome
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.outcome import Outcome, Pair, Settings
-from lockstep.harness.progress import Progress, draw_progress, get_status
+from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
+from lockstep.harness.reports import progress
+from lockstep.harness.reports.console import print_outcome
+from lockstep.harness.reports.progress import Progress, draw_progress, get_status
 
 ROOT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -142,7 +142,7 @@ def test_a_real_terminal(
     command = ("check", *backend, "--programs", "40", "--failures", str(tmp_path))
     kept = {name: value for name, value in os.environ.items() if "COLOR" not in name}
     process = subprocess.Popen(
-        [sys.executable, "-m", "lockstep.harness.cli", *command],
+        [sys.executable, "-m", "lockstep.harness.cli.main", *command],
         cwd=ROOT,
         env={**kept, "COLUMNS": "80", **environment},
         stdin=slave,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Kind
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.rank import get_rank
-from lockstep.harness.shrink import Shrinker
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.execution.shrink import Shrinker
+from lockstep.harness.programs.complexity import get_rank
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.program import Program, parse_program
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 

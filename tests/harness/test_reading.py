@@ -8,10 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from lockstep.harness.backend import Alignment, Arrays, Backend
-from lockstep.harness.contracts.base import Broken
-from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.reading import (
+from lockstep.harness.backends.backend import Alignment, Arrays, Backend
+from lockstep.harness.contracts.arrays.reading import (
     MOST_RECALLED,
     Promises,
     Reader,
@@ -19,6 +17,8 @@ from lockstep.harness.reading import (
     get_sight,
     holds,
 )
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.reference.token import Token
 
 NEVER = -np.inf

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.pool import is_running, read
-from lockstep.harness.program import Program, load_programs, parse_program
-from lockstep.harness.record import Record
+from lockstep.harness.execution.record import Record
+from lockstep.harness.programs.program import Program, load_programs, parse_program
+from lockstep.harness.workers.pool import is_running, read
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 1}

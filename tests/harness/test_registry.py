@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.errors import UsageError
-from lockstep.harness.registry import Unavailable, get_target, list_names, load
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.workers.registry import Unavailable, get_target, list_names, load
 
 Find = Callable[[str], Backend]
 Write = Callable[[str], str]

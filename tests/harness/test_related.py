@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.related import find_likely, is_likely_one
+from lockstep.harness.execution.cluster import find_likely, is_likely_one
+from lockstep.harness.programs.program import Program, parse_program
 
 
 def make(*names: str, **config: Any) -> Program:

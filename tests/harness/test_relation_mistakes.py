@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program
-from lockstep.harness.relations.check import RELATIONS, find_contradiction
-from lockstep.harness.relations.reference import REFERENCE
+from lockstep.harness.execution.metamorphic.check import RELATIONS, find_contradiction
+from lockstep.harness.execution.metamorphic.reference import REFERENCE
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
 from tests.harness.mistaken import CHOSEN, MISTAKES
 
 PROGRAMS = 150

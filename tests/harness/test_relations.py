@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.relations.answers import DETOUR
-from lockstep.harness.relations.check import RELATIONS, derive_one, find_contradiction
-from lockstep.harness.relations.derived import Derived
-from lockstep.harness.relations.history import make_history
-from lockstep.harness.relations.relation import find_broken_claim
-from lockstep.harness.run import trace
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.execution.metamorphic.answers import DETOUR
+from lockstep.harness.execution.metamorphic.check import (
+    RELATIONS,
+    derive_one,
+    find_contradiction,
+)
+from lockstep.harness.execution.metamorphic.derived import Derived
+from lockstep.harness.execution.metamorphic.history import make_history
+from lockstep.harness.execution.metamorphic.relation import find_broken_claim
+from lockstep.harness.programs.program import Program, parse_program
 from lockstep.reference.kv import KVCache
 
 Ops = Sequence[Mapping[str, Any]]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program
-from lockstep.harness.reading import SAMPLE, Promises
-from lockstep.harness.run import Coverage, run
+from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises
+from lockstep.harness.execution.executor import Coverage, run
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Kind
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.program import Program
-from lockstep.harness.run import trace
-from lockstep.harness.shrink import Shrinker, get_simpler, make_busy_clock
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.execution.shrink import Shrinker, get_simpler, make_busy_clock
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.program import Program
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 Make = Callable[..., Program]

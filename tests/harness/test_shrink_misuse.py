@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.shrink import (
+from lockstep.harness.execution.shrink import (
     get_domain_steps,
     get_merged,
     get_simpler_configs,
     get_simpler_fields,
     rename,
 )
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
 
 KINDS = [(name, kind) for name, rules in CONTRACTS.items() for kind in rules.kinds]
 PROGRAMS = 12

@@ -9,8 +9,8 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Op
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.shrink import get_domain_steps, get_simpler
+from lockstep.harness.execution.shrink import get_domain_steps, get_simpler
+from lockstep.harness.programs.program import Program, parse_program
 
 Ops = list[dict[str, Any]]
 

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness import __version__
-from lockstep.harness.cli import main
-from lockstep.harness.failures import save
-from lockstep.harness.program import Program
-from lockstep.harness.run import Divergence
-from lockstep.harness.surroundings import compare_surroundings, get_surroundings
+from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
+from lockstep.harness.cli.main import main
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.jobs.failures import save
+from lockstep.harness.programs.program import Program
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"

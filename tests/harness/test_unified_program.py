@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.errors import UsageError
-from lockstep.harness.program import Program, parse_program, why_too_large
-from lockstep.harness.run import trace
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.program import Program, parse_program, why_too_large
 
 FORWARD = {"op": "forward", "positions": [0], "sequences": [0]}
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from misbehaving import NumpyArrays
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CONFIG, Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
 from lockstep.harness.contracts.unified.turning import round_to
-from lockstep.harness.tolerance import UNIT, get_key_tolerance
+from lockstep.harness.core.tolerance import UNIT, get_key_tolerance
 from lockstep.reference.rope import rotate
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -22,14 +22,14 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Cell
-from lockstep.harness.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
-from lockstep.harness.program import parse_program
-from lockstep.harness.vectors.answers import get_answers
-from lockstep.harness.vectors.audit import find_difference
-from lockstep.harness.vectors.coverage import describe
-from lockstep.harness.vectors.levels import ADDED, get_whole, list_levels
-from lockstep.harness.vectors.manual import LEVELS
-from lockstep.harness.vectors.selection import SIZES, Selection
+from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
+from lockstep.harness.jobs.vectors.manual import LEVELS
+from lockstep.harness.programs.program import parse_program
+from lockstep.harness.programs.vectors.answers import get_answers
+from lockstep.harness.programs.vectors.audit import find_difference
+from lockstep.harness.programs.vectors.coverage import describe
+from lockstep.harness.programs.vectors.levels import ADDED, get_whole, list_levels
+from lockstep.harness.programs.vectors.selection import SIZES, Selection
 
 ROOT = Path(__file__).parents[2]
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
@@ -39,7 +39,14 @@ Document = dict[str, Any]
 
 def export(folder: Path, *arguments: object, **environment: str) -> None:
     """`lockstep vectors` in a process of its own."""
-    command = [sys.executable, "-m", "lockstep.harness.cli", "vectors", "-o", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep.harness.cli.main",
+        "vectors",
+        "-o",
+        str(folder),
+    ]
     done = subprocess.run(
         command + [str(argument) for argument in arguments],
         cwd=ROOT,

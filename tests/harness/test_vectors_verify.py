@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 from tests.harness.misbehaving import PID_FILE
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ class Framework:
     def __init__(self, name: str) -> None:
         self.name = name
         self.module = {
-            part: import_module(f"impl.{name}.{part}")
+            part: import_module(f"lockstep.impl.{name}.{part}")
             for part in ("backend", "arrays", "causal", "encoder", "recurrent", "rope")
         }
         self.backend = self.module["backend"].cpu()

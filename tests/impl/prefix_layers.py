@@ -99,7 +99,7 @@ class World:
 
     def make(self, spec: Spec) -> Any:
         def get(part: str, name: str) -> Any:
-            return getattr(import_module(f"impl.{self.on.name}.{part}"), name)
+            return getattr(import_module(f"lockstep.impl.{self.on.name}.{part}"), name)
 
         if spec == "state":
             return get("state", "StateCache")(CONV, DELTA)

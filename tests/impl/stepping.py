@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.impl.shared.causal import round_up
 from lockstep.impl.torch.backend import cuda, triton
 from lockstep.impl.torch.causal import CausalCache

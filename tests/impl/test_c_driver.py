@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
-from lockstep.harness.exec import schema
-from lockstep.harness.exec.limits import Limits
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program, load_programs
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
+from lockstep.harness.backends.driver import schema
+from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.cli.main import main
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.workers.registry import load
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "impl" / "c" / "lockstep.c"
@@ -103,7 +103,7 @@ def test_the_commands_of_its_readme(tmp_path: Path) -> None:
         subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
     fewer = check.replace("--programs 1000", "--programs 10")
     assert fewer != check
-    words = [sys.executable, "-m", "lockstep.harness.cli", *shlex.split(fewer)[1:]]
+    words = [sys.executable, "-m", "lockstep.harness.cli.main", *shlex.split(fewer)[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         words, cwd=tmp_path, env=environment, capture_output=True, text=True
@@ -117,7 +117,7 @@ def test_the_commands_of_its_readme(tmp_path: Path) -> None:
 
 def read_transcript() -> tuple[list[str], list[str]]:
     """The lines that go in, and those that come out."""
-    text = (ROOT / "harness" / "exec" / "README.md").read_text()
+    text = (ROOT / "harness" / "backends" / "driver" / "README.md").read_text()
     found = re.search(r"```text\n(→ .*?)```", text, re.DOTALL)
     assert found
     lines = found[1].splitlines()

@@ -8,10 +8,10 @@ from importlib import import_module
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program
-from lockstep.harness.run import Divergence, run
+from lockstep.harness.execution.executor import Divergence, run
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
 from lockstep.impl.shared import batch, sight
 from tests.impl.frameworks import INSTALLED
 
@@ -20,7 +20,7 @@ PROGRAMS = 40
 
 def find_divergences(name: str, kind: str) -> list[Divergence]:
     """Of drawn programs."""
-    backend = import_module(f"impl.{name}.backend").cpu()
+    backend = import_module(f"lockstep.impl.{name}.backend").cpu()
     drawer = Drawer("unified", kind, backend.contracts["unified"][kind], backend.dtypes)
     found: list[Divergence] = []
 
@@ -36,7 +36,7 @@ def find_divergences(name: str, kind: str) -> list[Divergence]:
 @pytest.fixture
 def as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in INSTALLED:
-        monkeypatch.setattr(f"impl.{name}.causal.SMALL", 0)
+        monkeypatch.setattr(f"lockstep.impl.{name}.causal.SMALL", 0)
     monkeypatch.setattr(batch, "FEW", 0)
 
 

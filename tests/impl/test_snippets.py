@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.code import Call
-from lockstep.harness.errors import UsageError
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.plain import RandomSource
-from lockstep.harness.ledger import Entry, load_ledger
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
-from lockstep.harness.snippet import NOT_SHOWN, write_snippet
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.code import Call
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import run
+from lockstep.harness.execution.snippet import NOT_SHOWN, write_snippet
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.ledger import Entry, load_ledger
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.registry import load
 
 BACKENDS = {
     "mlx_lm": (
@@ -52,7 +52,7 @@ import contextlib, io, json, sys, traceback
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("harness", "reference", "impl", "tests"):
+        if name.partition(".")[0] in ("lockstep", "tests"):
             raise ImportError(f"a snippet imports {name}")
 
 sys.meta_path.insert(0, Blocker())
@@ -68,7 +68,7 @@ for name, text in json.load(sys.stdin).items():
             status = 1
             print(traceback.format_exc())
     ended[name] = status, out.getvalue()
-assert not {"harness", "reference", "impl"} & set(sys.modules)
+assert "lockstep" not in sys.modules
 json.dump(ended, sys.stdout)
 """
 
@@ -164,8 +164,8 @@ def test_what_a_snippet_says_is_what_the_harness_says(batch: Batch) -> None:
 def test_a_snippet_stands_alone_and_is_short(batch: Batch) -> None:
     for name in batch.entries:
         text = batch.snippets[name]
-        assert not any(f"import {ours}" in text for ours in ("harness", "reference"))
-        assert not any(f"from {ours}" in text for ours in ("harness", "impl", "tests"))
+        assert not any(f"import {ours}" in text for ours in ("lockstep", "tests"))
+        assert not any(f"from {ours}" in text for ours in ("lockstep", "tests"))
         assert len(text.splitlines()) < 120
         assert max(map(len, text.splitlines())) <= 90
         assert text.replace("\n", "").isprintable()
@@ -270,7 +270,7 @@ def test_why_there_is_no_snippet(mlx_lm: Backend) -> None:
 
 def lockstep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli", *arguments],
+        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -323,7 +323,7 @@ def test_states_have_no_fixed_places() -> None:
 
 def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
     done = run(
-        *("-m", "lockstep.harness.cli", "check", "--backend", "stepping:backend"),
+        *("-m", "lockstep.harness.cli.main", "check", "--backend", "stepping:backend"),
         *("--kind", "causal", "--kind", "swa-memory", "--programs", "8"),
         *("--jobs", "1", "--json", "--failures", str(tmp_path)),
         **INTERPRETER,

@@ -342,7 +342,7 @@ def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> Non
     done = run(
         *(
             "-m",
-            "lockstep.harness.cli",
+            "lockstep.harness.cli.main",
             "check",
             "--backend",
             f"lockstep.impl.torch.backend:{name}",

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.ledger import load_ledger
-from lockstep.harness.registry import Unavailable, load
+from lockstep.harness.programs.ledger import load_ledger
+from lockstep.harness.workers.registry import Unavailable, load
 
 ROOT = Path(__file__).resolve().parents[2]
 

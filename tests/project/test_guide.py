@@ -39,7 +39,7 @@ def run(command: str, folder: Path) -> str:
     program, *arguments = shlex.split(command)
     assert program == "lockstep"
     done = subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli", *arguments],
+        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -16,9 +16,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 from ci.bench.pace import stopwatch
 from ci.bench.pace.passes import Bench
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.record import Record
-from lockstep.harness.registry import load
+from lockstep.harness.execution.record import Record
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.workers.registry import load
 
 HARNESS = Path(stopwatch.__file__).parents[1] / "harness.py"
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]

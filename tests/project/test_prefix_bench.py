@@ -16,7 +16,7 @@ from ci.bench.prefixes import runner
 from ci.bench.prefixes.conversations import Kind
 from ci.bench.prefixes.day import make_day, play
 from ci.bench.prefixes.simulation import Simulation
-from lockstep.harness.registry import load
+from lockstep.harness.workers.registry import load
 from lockstep.impl.prefix.trie import Trie as Cache
 from lockstep.impl.shared.memory import Memory
 from lockstep.reference.kv import KVCache

@@ -32,7 +32,7 @@ def test_the_readme_has_two_commands_that_do_everything() -> None:
 
 def test_pictures_of_documents_are_there_and_small() -> None:
     found = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert found == ["harness/pages/failure.png"]
+    assert found == ["harness/reports/pages/failure.png"]
     for name in found:
         content = (ROOT / name).read_bytes()
         assert content.startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli.main import main
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed; transformers has it")
 
@@ -97,7 +97,10 @@ def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "ci" / "github" / "test_lockstep.py", tmp_path / "tests")
     (tmp_path / "bin").mkdir()
-    for name, module in {"lockstep": "lockstep.harness.cli", "pytest": "pytest"}.items():
+    for name, module in {
+        "lockstep": "lockstep.harness.cli.main",
+        "pytest": "pytest",
+    }.items():
         script = tmp_path / "bin" / name
         script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         script.chmod(0o755)

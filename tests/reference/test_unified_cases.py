@@ -29,8 +29,8 @@ from unified_program import (
     sees,
 )
 
-from lockstep.harness.errors import UsageError
-from lockstep.harness.program import parse_program
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.program import parse_program
 
 ONE = {"kind": "causal"}
 TWO = {"kind": "causal", "sequences": 2}

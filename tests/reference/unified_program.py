@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
-from lockstep.harness.program import parse_program
-from lockstep.harness.run import trace
+from lockstep.harness.cli.main import main
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.program import parse_program
 
 Op = dict[str, Any]
 Answer = dict[str, Any]

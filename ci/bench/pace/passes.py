@@ -10,17 +10,17 @@ from statistics import median
 from typing import Any
 
 from ci.bench.pace.stopwatch import Stopwatch
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.fronts.every import ROOT
-from lockstep.harness.ledger import load_ledger
-from lockstep.harness.part import make_walk
-from lockstep.harness.program import Program
-from lockstep.harness.record import Record
-from lockstep.harness.run import Coverage, run
-from lockstep.harness.shard import Shard
+from lockstep.harness.execution.executor import Coverage, run
+from lockstep.harness.execution.record import Record
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.exhaustive import ROOT
+from lockstep.harness.programs.ledger import load_ledger
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.exhaustive_slice import make_walk
+from lockstep.harness.workers.random_slice import Shard
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""

@@ -9,8 +9,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from lockstep.harness.backend import Backend
-from lockstep.harness.interface import Array
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.interface import Array
 
 ANSWERS = frozenset(
     {"update", "make_mask", "state", "view", "read", "get", "read_states"}

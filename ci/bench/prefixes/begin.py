@@ -23,7 +23,7 @@ import numpy as np
 
 from ci.bench.prefixes.day import Tokens
 from ci.bench.prefixes.shared import get_percentile, open_layer, wait
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.impl.prefix.trie import Trie
 
 MILLISECONDS = 2.0

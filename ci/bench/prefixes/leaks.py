@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ci.bench.prefixes.shared import CONV, DELTA, DIM, FORM, STATE, open_layer
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.impl.prefix.session import Session
 from lockstep.impl.prefix.trie import Trie
 from lockstep.impl.shared.memory import Snapshot

@@ -24,7 +24,7 @@ from ci.bench.prefixes.day import Request, play
 from ci.bench.prefixes.numbers import Floats, Numbers
 from ci.bench.prefixes.shared import DIM, FORM, STATE, open_layer, wait
 from ci.bench.prefixes.simulation import Simulation
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.impl.prefix.trie import Trie
 
 Times = dict[str, list[float]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 
 DIM = 2

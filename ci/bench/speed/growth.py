@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Simplest
 

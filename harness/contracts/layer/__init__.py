@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.base import (
     Contract,
     Held,
@@ -25,7 +25,7 @@ from lockstep.harness.contracts.domain import Domain
 from lockstep.harness.contracts.layer import model, operations, simpler, states
 from lockstep.harness.contracts.layer.domain import DOMAINS
 from lockstep.harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
-from lockstep.harness.contracts.layer.subject import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSubject
 
 WEIGHTS = {
     "update": 20,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.base import Answer, Place, Schema
-from lockstep.harness.contracts.fields import DIMENSION, DTYPE, WINDOW, integer, optional
+from lockstep.harness.core.fields import DIMENSION, DTYPE, WINDOW, integer, optional
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
-from lockstep.harness.contracts.fields import NAME
 from lockstep.harness.contracts.layer.model import LayerModel
+from lockstep.harness.core.fields import NAME
 
 CACHE: Mapping[str, Schema] = {"cache": {**NAME, "default": "a"}}
 MAX_CACHES = 16

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.base import Op
-from lockstep.harness.contracts.fields import MAX_LENGTH
+from lockstep.harness.core.fields import MAX_LENGTH
 
 FEW = 10
 """With so few operations left, one is left out for tokens more in others."""

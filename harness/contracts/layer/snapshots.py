@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Broken, Op, Schema, Source
-from lockstep.harness.contracts.fields import INTEGER, NAME, POSITION
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation
-from lockstep.harness.contracts.layer.subject import LayerSubject
-from lockstep.harness.text import clean
+from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.core.fields import INTEGER, NAME, POSITION
+from lockstep.harness.core.printable import clean
 
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")

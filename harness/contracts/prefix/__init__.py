@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.base import (
     Contract,
     Held,
@@ -35,8 +35,8 @@ from lockstep.harness.contracts.prefix import (
 )
 from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
 from lockstep.harness.contracts.prefix.operation import ABSENT
-from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
-from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
+from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
 from lockstep.reference.layers import Layer
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lockstep.harness.contracts.base import Op, Operation, Schema, Source
-from lockstep.harness.contracts.fields import INTEGER, JOINT, MAX_LENGTH, NAME
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
-from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
+from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.core.fields import INTEGER, JOINT, MAX_LENGTH, NAME
 
 Model = ConversationModel | SlotsModel
 Subject = ConversationSubject | SlotsSubject

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Schema, Source
-from lockstep.harness.contracts.fields import MAX_LENGTH, integer
 from lockstep.harness.contracts.layer.operation import count
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,
@@ -24,8 +23,9 @@ from lockstep.harness.contracts.prefix.operation import (
     get_user,
     say_tokens,
 )
-from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.core.fields import MAX_LENGTH, integer
 
 
 class Begin(PrefixOperation):

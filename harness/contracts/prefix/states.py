@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.base import Op, Unreachable
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.users import SlotsModel

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Schema, Source
-from lockstep.harness.contracts.fields import DERIVED, integer, optional
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.operation import (
     NUMBERS,
@@ -14,8 +13,9 @@ from lockstep.harness.contracts.prefix.operation import (
     PrefixOperation,
     Subject,
 )
-from lockstep.harness.contracts.prefix.subject import ConversationSubject
+from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.core.fields import DERIVED, integer, optional
 
 
 class Refuse(PrefixOperation):

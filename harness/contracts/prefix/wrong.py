@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Schema, Source
-from lockstep.harness.contracts.fields import MAX_LENGTH, integer, optional
 from lockstep.harness.contracts.prefix.operation import Model, PrefixOperation, Subject
-from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.core.fields import MAX_LENGTH, integer, optional
 from lockstep.reference.slots import Slots
 from lockstep.reference.trie import Trie
 

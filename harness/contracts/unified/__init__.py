@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.base import (
     Contract,
     Held,
@@ -33,7 +33,7 @@ from lockstep.harness.contracts.unified import (
 )
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CAUSAL, UnifiedModel
-from lockstep.harness.contracts.unified.subject import UnifiedSubject
+from lockstep.harness.contracts.unified.system import UnifiedSubject
 
 WEIGHTS = {
     "forward": 16,

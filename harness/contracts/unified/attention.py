@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.arrays.reading import to_numpy
 from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.unified.model import Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
-from lockstep.harness.interface import Array, Arrays
-from lockstep.harness.payload import F32
-from lockstep.harness.reading import to_numpy
-from lockstep.harness.tolerance import get_attention_tolerance, get_key_tolerance
+from lockstep.harness.core.payload import F32
+from lockstep.harness.core.tolerance import get_attention_tolerance, get_key_tolerance
 from lockstep.reference.attention import Vector
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.rope import rotate

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
-from lockstep.harness.contracts.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
-from lockstep.harness.contracts.unified.subject import UnifiedSubject
+from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.base import Answer, Held, Place, Schema
-from lockstep.harness.contracts.fields import (
-    DIMENSION,
-    DTYPE,
-    MAX_POSITION,
-    integer,
-    optional,
-)
+from lockstep.harness.core.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
-from lockstep.harness.contracts.fields import NAME, integer, optional
 from lockstep.harness.contracts.unified.forward import ANY, Forward, answer_pass
 from lockstep.harness.contracts.unified.model import (
     CAUSAL,
@@ -16,7 +15,8 @@ from lockstep.harness.contracts.unified.model import (
     list_part_configs,
     open_part,
 )
-from lockstep.harness.contracts.unified.subject import UnifiedSubject
+from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.core.fields import NAME, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
 SMALL: Schema = integer(-4, 2048)

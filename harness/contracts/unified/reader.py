@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backend import Backend
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.interface import Array
+from lockstep.harness.contracts.arrays.expected import Tables
+from lockstep.harness.contracts.arrays.reading import (
+    Column,
+    is_of_form,
+    name_vectors,
+    split_pair,
+    to_numpy,
+)
 from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
@@ -17,17 +26,8 @@ from lockstep.harness.contracts.unified.turning import (
     get_turns,
     round_to,
 )
-from lockstep.harness.interface import Array
-from lockstep.harness.payload import F32, Table, split_tokens
-from lockstep.harness.reading import (
-    Column,
-    is_of_form,
-    name_vectors,
-    split_pair,
-    to_numpy,
-)
-from lockstep.harness.tables import Tables
-from lockstep.harness.tolerance import get_key_tolerance
+from lockstep.harness.core.payload import F32, Table, split_tokens
+from lockstep.harness.core.tolerance import get_key_tolerance
 
 Place = tuple[int, int]
 """(position, tag)"""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from lockstep.harness.backend import Kind
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.base import Op, Unreachable
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.payload import F32, Table
+from lockstep.harness.core.payload import F32, Table
 from lockstep.reference.rope import compute_angle
 
 F64 = npt.NDArray[np.float64]

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from lockstep.harness.exec import schema
-from lockstep.harness.exec.arrays import (
+from lockstep.harness.backends.driver import schema
+from lockstep.harness.backends.driver.arrays import (
     PromisedMask,
     Tensor,
     WireArrays,
     parse_array,
     parse_mask,
 )
-from lockstep.harness.exec.driver import decode, encode
-from lockstep.harness.exec.fields import Malformed
-from lockstep.harness.exec.limits import Limits
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.program import Program
-from lockstep.harness.registry import load
-from lockstep.harness.run import run
+from lockstep.harness.backends.driver.client import decode, encode
+from lockstep.harness.backends.driver.fields import Malformed
+from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.registry import load
 
 RELAY = (
     f"exec:{sys.executable} -m tests.harness.exec.relay lockstep.impl.torch.backend:cpu"

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.errors import UsageError
-from lockstep.harness.exec.limits import Limits
-from lockstep.harness.exec.process import Misbehaved, Process
-from lockstep.harness.program import Program, load_programs
-from lockstep.harness.registry import Unavailable, hash_code, load
-from lockstep.harness.run import Divergence, run
+from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.process import Misbehaved, Process
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import Divergence, run
+from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.workers.registry import Unavailable, hash_code, load
 
 HERE = Path(__file__).parent
 LIMITS = Limits(message_seconds=0.4, start_seconds=5.0, line_bytes=1 << 20)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.harness.document import MAX_BYTES
+from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import DEEP, ESCAPES, GOOD, Cases, Make, as_file
 
 PAIR: Mapping[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
-from lockstep.harness.document import MAX_BYTES
+from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import (
     DEEP,
     ESCAPES,

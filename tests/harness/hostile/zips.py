@@ -6,7 +6,7 @@ import gzip
 import stat
 from zipfile import ZIP_BZIP2, ZIP_LZMA, ZIP_STORED
 
-from lockstep.harness.document import MAX_BYTES
+from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import (
     DEEP,
     ESCAPES,

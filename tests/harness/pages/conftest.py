@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.harness.pages.picture import Bounds, Step, read_step
-from lockstep.harness.pages.play import Stage
-from lockstep.harness.pages.recorder import record
-from lockstep.harness.pool import Pool
-from lockstep.harness.program import Program, parse_program
-from lockstep.harness.record import Record
-from lockstep.harness.registry import LIMITS, load
-from lockstep.harness.run import Divergence
-from lockstep.harness.worker import Worker
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
+from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.registry import LIMITS, load
+from lockstep.harness.workers.worker import Worker
 
 MISBEHAVING = "tests.harness.misbehaving"
 FAULTS = "lockstep.impl.faults.torch"

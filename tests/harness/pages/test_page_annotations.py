@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.cli import main
-from lockstep.harness.pages.annotations import MOST, render_annotations, write_command
-from lockstep.harness.pages.gather import gather
-from lockstep.harness.pages.view import make_report
+from lockstep.harness.cli.main import main
+from lockstep.harness.reports.pages.annotations import (
+    MOST,
+    render_annotations,
+    write_command,
+)
+from lockstep.harness.reports.pages.gather import gather
+from lockstep.harness.reports.pages.view import make_report
 
 PROGRAM = {
     "format": "lockstep/1",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.pages.gather import Material
-from lockstep.harness.pages.html import render_html
-from lockstep.harness.pages.outcomes import read_outcome
-from lockstep.harness.pages.play import Stage
-from lockstep.harness.pages.view import ReportView, make_report
+from lockstep.harness.reports.pages.gather import Material
+from lockstep.harness.reports.pages.html import render_html
+from lockstep.harness.reports.pages.outcomes import read_outcome
+from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.view import ReportView, make_report
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
 from tests.harness.pages.conftest import MISBEHAVING, make_program
 from tests.harness.pages.test_page_html import make_large_report, make_outcome, save

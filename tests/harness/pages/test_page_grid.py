@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.compare import subtract
 from lockstep.harness.contracts.base import Place
-from lockstep.harness.pages import grid
-from lockstep.harness.pages.grid import Known, Sights, draw_grid
-from lockstep.harness.pages.picture import EXTRA, HIDDEN, MISSING, SEEN, Bounds, Grid
+from lockstep.harness.execution.compare import subtract
+from lockstep.harness.execution.recording import grid
+from lockstep.harness.execution.recording.grid import Known, Sights, draw_grid
+from lockstep.harness.execution.recording.picture import (
+    EXTRA,
+    HIDDEN,
+    MISSING,
+    SEEN,
+    Bounds,
+    Grid,
+)
 
 WIDE = Bounds(rows=100, columns=100)
 KNOWN = Known({}, {}, {})

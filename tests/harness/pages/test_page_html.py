@@ -10,14 +10,25 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.pages import html
-from lockstep.harness.pages.gather import Material, Saved, add_outcome, gather, read_saved
-from lockstep.harness.pages.html import render_html
-from lockstep.harness.pages.outcomes import read_outcome
-from lockstep.harness.pages.picture import WRONG, Bounds, Grid
-from lockstep.harness.pages.play import Stage
-from lockstep.harness.pages.view import MOST_PLAYED, FailureView, ReportView, make_report
-from lockstep.harness.program import Program, parse_program
+from lockstep.harness.execution.recording.picture import WRONG, Bounds, Grid
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.reports.pages import html
+from lockstep.harness.reports.pages.gather import (
+    Material,
+    Saved,
+    add_outcome,
+    gather,
+    read_saved,
+)
+from lockstep.harness.reports.pages.html import render_html
+from lockstep.harness.reports.pages.outcomes import read_outcome
+from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.view import (
+    MOST_PLAYED,
+    FailureView,
+    ReportView,
+    make_report,
+)
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
 from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.pages import markdown
-from lockstep.harness.pages.gather import Material
-from lockstep.harness.pages.markdown import MOST_BYTES, code, fence, render_markdown
-from lockstep.harness.pages.outcomes import read_outcome
-from lockstep.harness.pages.view import make_report
-from lockstep.harness.program import Program
+from lockstep.harness.programs.program import Program
+from lockstep.harness.reports.pages import markdown
+from lockstep.harness.reports.pages.gather import Material
+from lockstep.harness.reports.pages.markdown import (
+    MOST_BYTES,
+    code,
+    fence,
+    render_markdown,
+)
+from lockstep.harness.reports.pages.outcomes import read_outcome
+from lockstep.harness.reports.pages.view import make_report
 from tests.harness.pages.conftest import make_program
 from tests.harness.pages.test_page_html import HOSTILE, make_outcome, save
 from tests.harness.pages.test_page_recorder import RING, update

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.fronts import FRONTS
-from lockstep.harness.fronts.draw import Drawer
-from lockstep.harness.pages.picture import EXTRA, MISSING, Bounds, Step
-from lockstep.harness.program import Program
-from lockstep.harness.registry import load
-from lockstep.harness.run import Divergence
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Bounds, Step
+from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.registry import load
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, Recorded, make_program
 
 Play = Callable[..., Recorded]

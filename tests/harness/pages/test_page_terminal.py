@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lockstep.harness.pages import terminal
-from lockstep.harness.pages.picture import EXTRA, MISSING, Chip, Grid, Row
-from lockstep.harness.pages.play import Stage
-from lockstep.harness.pages.terminal import Painter, get_bounds
-from lockstep.harness.pages.view import make_failure
+from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Chip, Grid, Row
+from lockstep.harness.reports.pages import terminal
+from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.terminal import Painter, get_bounds
+from lockstep.harness.reports.pages.view import make_failure
 from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
 from tests.harness.pages.test_page_html import HOSTILE, save
 from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from lockstep.harness import show_command
-from lockstep.harness.cli import main
-from lockstep.harness.record import Record
+from lockstep.harness.cli import show as show_command
+from lockstep.harness.cli.main import main
+from lockstep.harness.execution.record import Record
 from tests.harness.pages.conftest import MISBEHAVING, Here, make_program
 from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_html import make_outcome

@@ -1,0 +1,108 @@
+"""The command `lockstep explore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.options import (
+    backends_option,
+    failures_option,
+    jobs_option,
+    json_option,
+    kinds_option,
+    seconds_option,
+    step_option,
+    strict_option,
+)
+from lockstep.harness.contracts.domain import SIZES
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.metamorphic.reference import NAME
+from lockstep.harness.jobs.explore import Explorer
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.reports.explore import describe, get_status, print_exploration
+from lockstep.harness.reports.progress import Progress
+from lockstep.harness.workers.registry import get_target, list_names
+
+EXPLORE_EXAMPLES = """\b
+Examples:
+  lockstep explore --backend torch-cpu --kind rotating --depth 5
+  lockstep explore --backend mycache:make --size tiny --depth 7
+  lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
+  lockstep explore --kind trie --depth 6 --resume       … and the rest
+"""
+
+
+@click.command(epilog=EXPLORE_EXAMPLES, short_help="Runs every program up to a length.")
+@backends_option
+@kinds_option
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 16),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Operations of the longest programs.",
+)
+@click.option(
+    "--size",
+    type=click.Choice(SIZES),
+    default="small",
+    show_default=True,
+    help="How many operations there are: about 8, 20 or 35.",
+)
+@seconds_option
+@click.option("--resume", is_flag=True, help="Go on where an earlier run has stopped.")
+@jobs_option
+@step_option
+@strict_option
+@failures_option
+@json_option
+@command
+def explore(
+    backends: Sequence[str],
+    kinds: Sequence[str],
+    depth: int,
+    size: str,
+    seconds: float | None,
+    resume: bool,
+    jobs: int,
+    step_time: float,
+    strict: bool,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Runs every program up to a length over a small domain, and says what is covered.
+
+    A domain has few operations, with all their numbers, and a small config; those that a
+    backend does not declare are left out.
+    """
+    for name in backends:
+        get_target(name)
+    settings = Settings(
+        backends=backends,
+        kinds=kinds,
+        seconds=seconds,
+        jobs=jobs,
+        failures=failures,
+        step_seconds=step_time,
+        strict=strict,
+    )
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console, get_status, get_status) as progress:
+        names = [name for name in list_names() if name != NAME]
+        explorer = Explorer(settings, names, size, depth, resume, progress.show)
+        exploration = explorer.explore()
+    outcome = exploration.outcome
+    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
+        raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
+    if as_json:
+        click.echo(json.dumps(describe(exploration), indent=1))
+    else:
+        print_exploration(console, exploration)
+    return outcome.get_exit_status()

@@ -1,0 +1,81 @@
+"""The command `lockstep faults`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.options import (
+    backends_option,
+    failures_option,
+    jobs_option,
+    json_option,
+    step_option,
+)
+from lockstep.harness.jobs.faults import Hunt
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.reports.faults import get_status, print_searches
+from lockstep.harness.reports.progress import Progress
+from lockstep.harness.workers.registry import get_target, list_names
+
+FAULTS_EXAMPLES = """\b
+Examples:
+  lockstep faults                                 all, in every backend that has some
+  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
+  lockstep faults --fault shift-twice --seed 7    one of them, other programs
+"""
+
+
+@click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
+@backends_option
+@click.option("--fault", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="After so many a fault counts as not found.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@jobs_option
+@step_option
+@failures_option
+@json_option
+@command
+def faults(
+    backends: Sequence[str],
+    ids: Sequence[str],
+    programs: int,
+    seed: int,
+    jobs: int,
+    step_time: float,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Looks for the mistakes that are planted in backends, to see that they are found.
+
+    Exit status 1 if one survives.
+    """
+    for name in backends:
+        get_target(name)
+    settings = Settings(
+        backends=backends,
+        programs=programs,
+        seed=seed,
+        jobs=jobs,
+        failures=failures,
+        step_seconds=step_time,
+    )
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console, get_status, get_status) as progress:
+        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
+    if as_json:
+        click.echo(json.dumps(searches.to_json(), indent=1))
+    else:
+        print_searches(console, searches)
+    return searches.get_exit_status()

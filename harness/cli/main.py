@@ -1,0 +1,207 @@
+"""The command `lockstep`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from lockstep.harness import __version__
+from lockstep.harness.backends.environment import get_surroundings
+from lockstep.harness.cli.check import check
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.doctor import list_checks
+from lockstep.harness.cli.explore import explore
+from lockstep.harness.cli.faults import faults
+from lockstep.harness.cli.new_backend import new_backend
+from lockstep.harness.cli.options import (
+    BACKEND_HELP,
+    Seconds,
+    backends_option,
+    failures_option,
+    step_option,
+    strict_option,
+)
+from lockstep.harness.cli.replay import (
+    call,
+    get_own_backend,
+    get_single,
+    replay,
+    say_end,
+)
+from lockstep.harness.cli.show import report, show
+from lockstep.harness.cli.snippet import snippet
+from lockstep.harness.cli.vectors import vectors
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import Divergence, trace
+from lockstep.harness.jobs.check import get_crash
+from lockstep.harness.jobs.failures import RUNNING, save
+from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.program import parse_program
+from lockstep.harness.reports.console import print_failure
+from lockstep.harness.workers.pool import Event, Pool
+from lockstep.harness.workers.registry import get_target, list_names
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
+
+SHRINK_EXAMPLES = """\b
+Examples:
+  lockstep shrink failures/SIGNATURE/FILE.json --time 600
+  lockstep shrink FILE --backend mycache:make   on a backend of your own
+"""
+
+TRACE_EXAMPLES = """\b
+Example:
+  echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
+         "ops": [{"op": "update", "length": 2}]}' > two.json
+  lockstep trace two.json
+"""
+
+
+EXAMPLES = """\b
+Examples:
+  lockstep check                     all that is installed, beside the reference
+  lockstep replay failures           what was found, again
+  lockstep report -o page            and as a page
+  lockstep new-backend my-cache      a cache of your own
+"""
+
+
+@click.group(context_settings=CONTEXT, epilog=EXAMPLES)
+@click.version_option(__version__, prog_name="lockstep")
+def main() -> None:
+    """Runs KV caches side by side with a reference that is slow and obviously right.
+
+    Exit status: 0 all agree, 1 a divergence, 2 could not run.
+    """
+
+
+@main.command(
+    epilog=SHRINK_EXAMPLES, short_help="Continues to shrink a program that diverges."
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@click.option("--time", "seconds", type=Seconds(0.1, 3600), default=60, show_default=True)
+@step_option
+@strict_option
+@failures_option
+@command
+def shrink(
+    file: Path,
+    backend: str | None,
+    seconds: float,
+    step_time: float,
+    strict: bool,
+    failures: Path,
+) -> int:
+    """Continues to shrink a program that diverges, and saves what comes of it."""
+    program = get_single(file)
+    name = backend or get_own_backend(file, program)
+    get_target(name)
+    console = Console(highlight=False)
+    with Pool(1, failures / RUNNING, step_time, strict) as pool:
+        declared = pool.call({"do": "declare", "backend": name})
+        if declared["event"] != "done":
+            raise UsageError(f"{name}: {say_end(declared)}")
+        event = call(pool, "shrink", name, program, seconds=seconds)
+    if event["event"] in ("crash", "hang") and event["running"]:
+        small, divergence = get_crash(event)
+        small = replace(small, ops=small.ops[: divergence.step + 1])
+    elif event["event"] != "done":
+        raise UsageError(f"{name}: {say_end(event)}")
+    elif event["divergence"] is None:
+        console.print(f"{name} agrees with the reference: nothing to shrink")
+        return 0
+    else:
+        small = parse_program(event["program"], "worker")
+        divergence = Divergence.from_json(event["divergence"])
+    place = failures, small, divergence, name, get_surroundings(declared)
+    print_failure(console, save(*place, {"shrunk_from": file.name}))
+    return 2 if divergence.is_error else 1
+
+
+@main.command(
+    name="trace", epilog=TRACE_EXAMPLES, short_help="Prints what the reference expects."
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@command
+def trace_command(file: Path) -> int:
+    """Prints what the reference expects of each operation, as JSON.
+
+    One line for each program of a .jsonl file.
+    """
+    for program in load_saved(file):
+        answer = {
+            "format": "lockstep-trace/1",
+            "program": program.to_json(),
+            "expected": trace(program),
+        }
+        click.echo(json.dumps(answer))
+    return 0
+
+
+@main.command(short_help="Lists what can be checked here.")
+@backends_option
+@failures_option
+@command
+def backends(backends: Sequence[str], failures: Path) -> int:
+    """Lists what can be checked here, and why the rest cannot."""
+    for name in backends:
+        get_target(name)
+    console = Console(highlight=False)
+    missing = False
+    with Pool(1, failures / RUNNING) as pool:
+        for name in backends or list_names():
+            event = pool.call({"do": "declare", "backend": name})
+            missing = missing or event["event"] != "done"
+            for line in describe_backend(name, event):
+                console.print(line, soft_wrap=True)
+    return 2 if missing and backends else 0
+
+
+def describe_backend(name: str, event: Event) -> list[Text]:
+    """A backend's declaration, in lines."""
+    if event["event"] != "done":
+        return [Text.assemble((name, "bold yellow"), f": {say_end(event)}")]
+    versions = ", ".join(f"{key} {value}" for key, value in event["versions"].items())
+    head = f" on {event['device']}, {versions}, {', '.join(event['dtypes'])}"
+    lines = [Text.assemble((name, "bold green"), head)]
+    for contract, kinds in event["contracts"].items():
+        for kind, promised in kinds.items():
+            every = set(CONTRACTS[contract].list_operations(kind))
+            left = ", ".join(sorted(every - set(promised["operations"])))
+            lines.append(
+                Text(f"  {contract} {kind}: " + (f"all but {left}" if left else "all"))
+            )
+    return lines
+
+
+@main.command(short_help="Says what this machine can check.")
+@failures_option
+@command
+def doctor(failures: Path) -> int:
+    """Says what this machine can check, with versions, and what to install."""
+    console = Console(highlight=False)
+    for line in list_checks(failures):
+        console.print(line, soft_wrap=True)
+    return 0
+
+
+main.add_command(check)
+main.add_command(replay)
+main.add_command(snippet)
+main.add_command(faults)
+main.add_command(explore)
+main.add_command(new_backend)
+main.add_command(vectors)
+main.add_command(show)
+main.add_command(report)
+
+if __name__ == "__main__":
+    main()

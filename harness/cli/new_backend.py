@@ -1,0 +1,117 @@
+"""`lockstep new-backend`: a file to fill in."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.skeleton import (
+    IMPORTS,
+    INTERFACES,
+    say_cache,
+    write_driver,
+    write_skeleton,
+)
+from lockstep.harness.core.errors import UsageError
+
+EXAMPLES = """\b
+Examples:
+  lockstep new-backend my-cache                       my_cache.py, a full cache on numpy
+  lockstep new-backend my-ring --kind rotating --arrays torch
+  lockstep new-backend my-pool --kind causal --arrays mlx -o checks
+  lockstep new-backend my-driver --exec               a program that speaks JSON lines
+"""
+
+
+@click.command(
+    name="new-backend",
+    epilog=EXAMPLES,
+    short_help="Writes a backend to fill in.",
+)
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(list(INTERFACES)),
+    default="kv",
+    show_default=True,
+    help="What kind of cache it is.",
+)
+@click.option(
+    "--arrays",
+    type=click.Choice(list(IMPORTS)),
+    default="numpy",
+    show_default=True,
+    help="The framework of its arrays.",
+)
+@click.option(
+    "--exec",
+    "is_driver",
+    is_flag=True,
+    help="A program that is spoken to over pipes, as a sketch for any language.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("."),
+    help="The folder for the file; default: this one.",
+)
+@command
+def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path) -> int:
+    """Writes a backend that runs at once, says what it lacks, and is filled in step by
+    step. NAME is its name, and makes that of the file."""
+    module = get_module(name)
+    path = folder / f"{module}.py"
+    if is_driver:
+        place = "" if folder.is_absolute() else "./"
+        line = get_check_line(f"exec:{place}{quote(str(path))}", kind)
+        save(path, write_driver(name, kind, line))
+        path.chmod(path.stat().st_mode | 0o111)
+    else:
+        line = get_check_line(f"{module}:make", kind)
+        save(path, write_skeleton(name, kind, arrays, line))
+        if folder != Path("."):
+            line = f"PYTHONPATH={quote(str(folder))} {line}"
+    what = "in a driver" if is_driver else f"on {arrays}"
+    click.echo(f"{path}: {say_cache(kind)} {what}, to be filled in. What it lacks says")
+    click.echo(f"  {line}")
+    return 0
+
+
+def get_module(name: str) -> str:
+    """The name of the file, without its ending. Raises UsageError."""
+    module = re.sub(r"[-. ]+", "_", name)
+    is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", module)
+    if not is_name or keyword.iskeyword(module):
+        raise UsageError(
+            f"{name!r} cannot name a Python file; take letters, digits and -, such as"
+            " my-cache"
+        )
+    return module
+
+
+def get_check_line(backend: str, kind: str) -> str:
+    return f"lockstep check --backend {quote(backend)} --kind {kind}"
+
+
+def save(path: Path, text: str) -> None:
+    """Writes a file that is not there yet."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{path}: is there already, and stays as it is; choose another name, or"
+            " another folder with -o"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror}); choose another folder with -o"
+        ) from None

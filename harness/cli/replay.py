@@ -1,0 +1,136 @@
+"""The command `lockstep replay`, and what commands on a single program share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
+from lockstep.harness.cli.command import command, print_error
+from lockstep.harness.cli.options import (
+    backends_option,
+    failures_option,
+    step_option,
+    strict_option,
+)
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.jobs.failures import RUNNING
+from lockstep.harness.programs.files import iterate_saved, load_saved
+from lockstep.harness.programs.program import Program
+from lockstep.harness.reports.console import print_replayed
+from lockstep.harness.workers.pool import Event, Pool
+from lockstep.harness.workers.registry import get_target, list_names
+
+EXAMPLES = """\b
+Examples:
+  lockstep replay failures                          all that were saved
+  lockstep replay artifact.zip                      those that a CI machine saved
+  lockstep replay FILE --backend torch-cpu          on another backend
+"""
+
+
+@click.command(epilog=EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED.")
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
+)
+@backends_option
+@step_option
+@strict_option
+@failures_option
+@command
+def replay(
+    paths: Sequence[Path],
+    backends: Sequence[str],
+    step_time: float,
+    strict: bool,
+    failures: Path,
+) -> int:
+    """Runs saved programs again: FIXED, FAILED or ERROR for each.
+
+    PATH is a program file, a folder or a zip of them, or a file in a zip: its name stands
+    behind that of the zip, as in artifact.zip!folder/name.json. Without --backend, the
+    registered backend that a file names. What does not fail any more comes with what
+    differs from where it was found.
+    """
+    for name in backends:
+        get_target(name)
+    console = Console(highlight=False)
+    statuses = []
+    with Pool(1, failures / RUNNING, step_time, strict) as pool:
+        for path, program in iterate_saved(list(paths)):
+            try:
+                if isinstance(program, UsageError):
+                    raise program
+                for backend in backends or [get_own_backend(path, program)]:
+                    event = call(pool, "run", backend, program)
+                    status, words = judge(event, program)
+                    if status == "FIXED":
+                        words += say_surroundings(event, program, backend)
+                    print_replayed(console, f"{backend} {path}", status, words)
+                    statuses.append(status)
+            except UsageError as error:
+                print_error(error)
+                statuses.append("ERROR")
+    return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
+
+
+def call(pool: Pool, what: str, backend: str, program: Program, **more: Any) -> Event:
+    return pool.call(
+        {"do": what, "backend": backend, "program": program.to_json(), **more}
+    )
+
+
+def get_own_backend(path: Path, program: Program) -> str:
+    """The backend that a file names, if it is a registered one: a file is data, and what
+    it names is not imported."""
+    name = program.meta.get("backend")
+    if isinstance(name, str) and name in list_names():
+        return name
+    raise UsageError(f"{path}: names no registered backend; give one with --backend")
+
+
+def get_single(file: Path) -> Program:
+    """The program in a file that has one, which may be in a zip."""
+    programs = load_saved(file)
+    if len(programs) != 1:
+        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
+    return programs[0]
+
+
+def judge(event: Event, program: Program) -> tuple[str, str]:
+    """FIXED, FAILED or ERROR, and why."""
+    if event["event"] != "done":
+        return "ERROR", say_end(event)
+    if event["divergence"] is None:
+        steps = event["steps"]
+        if program.ops and not steps:
+            return "ERROR", f"no step was run; the first: {event['why_skipped']}"
+        words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
+        if event["skipped"]:
+            words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"
+        return "FIXED", words
+    divergence = Divergence.from_json(event["divergence"])
+    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
+    before, now = program.meta.get("signature"), divergence.get_signature(program)
+    if before and before != now:
+        words = f"in another way than before, {now}: {words}"
+    return "ERROR" if divergence.is_error else "FAILED", words
+
+
+def say_surroundings(event: Event, program: Program, backend: str) -> str:
+    """What differs from where a program failed, as the end of a line."""
+    words = compare_surroundings(program.meta, backend, get_surroundings(event))
+    return f"; {words}" if words else ""
+
+
+def say_end(event: Event) -> str:
+    where = ""
+    if event.get("running"):
+        where = f"step {event['running']['meta']['step']}: "
+    words = event.get("last_words")
+    return where + str(event["why"]) + (f"; its last words: {words}" if words else "")

@@ -1,0 +1,45 @@
+"""The command `lockstep snippet`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.options import BACKEND_HELP, failures_option
+from lockstep.harness.cli.replay import call, get_own_backend, get_single, say_end
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.failures import RUNNING
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.registry import get_target
+
+EXAMPLES = """\b
+Example:
+  lockstep snippet failures/SIGNATURE/FILE.json > bug.py
+  python bug.py
+"""
+
+
+@click.command(
+    epilog=EXAMPLES, short_help="Prints a failure as code for those who make the cache."
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@failures_option
+@command
+def snippet(file: Path, backend: str | None, failures: Path) -> int:
+    """Prints a failure as a Python script in the framework's own API.
+
+    It needs nothing of this project, and ends with status 1 as long as the failure is
+    there: what a report to the makers of a cache should have.
+    """
+    program = get_single(file)
+    name = backend or get_own_backend(file, program)
+    get_target(name)
+    with Pool(1, failures / RUNNING) as pool:
+        event = call(pool, "snippet", name, program)
+    if event["event"] != "done":
+        raise UsageError(f"{file}: no snippet: {say_end(event)}")
+    click.echo(event["snippet"], nl=False)
+    return 0

@@ -1,0 +1,155 @@
+"""The command `lockstep vectors`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lockstep.harness.cli.command import command
+from lockstep.harness.cli.options import (
+    backends_option,
+    failures_option,
+    jobs_option,
+    json_option,
+    kinds_option,
+    step_option,
+)
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.vectors.export import export
+from lockstep.harness.jobs.vectors.verify import FRONT, Verification, audit_set
+from lockstep.harness.programs.vectors.selection import SIZES
+from lockstep.harness.reports.progress import Progress
+from lockstep.harness.reports.vectors import (
+    get_audit_status,
+    get_export_status,
+    get_run_status,
+    list_problems,
+    print_export,
+    print_verification,
+    say_audit,
+    to_json,
+)
+from lockstep.harness.workers.registry import get_target
+
+VECTORS_EXAMPLES = """\b
+Examples:
+  lockstep vectors -o vectors                       all kinds
+  lockstep vectors -o kv --kind kv --size standard  many programs of one kind
+  lockstep vectors verify vectors                   is this set whole, and right?
+"""
+
+VERIFY_EXAMPLES = """\b
+Examples:
+  lockstep vectors verify vectors                   the set itself
+  lockstep vectors verify vectors --backend torch-cpu --backend mlx-cpu
+"""
+
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=VECTORS_EXAMPLES,
+    short_help="Writes programs for engines that run no Python.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The folder: empty, new, or with a set that is replaced.",
+)
+@click.option(
+    "--size",
+    type=click.Choice(list(SIZES)),
+    default="small",
+    show_default=True,
+    help="What is covered. "
+    + "; ".join(f"{name}: {size.about}" for name, size in SIZES.items())
+    + ".",
+)
+@kinds_option
+@jobs_option
+@click.pass_context
+def vectors(
+    context: click.Context,
+    folder: Path | None,
+    size: str,
+    kinds: Sequence[str],
+    jobs: int,
+) -> None:
+    """Writes programs with what the reference expects, for engines that run no Python.
+
+    DIR gets one .jsonl file for each kind, a README.md that says how to read them, a JSON
+    Schema and a manifest. The same version writes the same bytes.
+    """
+    if context.invoked_subcommand is None:
+        run_export(folder, size, kinds, jobs)
+    elif folder is not None:
+        raise click.UsageError("-o does not go together with another command")
+
+
+@command
+def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) -> int:
+    if folder is None:
+        raise UsageError("where to? Give a folder with -o; lockstep vectors --help")
+    console = Console(highlight=False)
+    with Progress(console, get_export_status, get_export_status) as progress:
+        work = export(folder, size, kinds, jobs, progress.show)
+    print_export(console, work, folder)
+    return 0
+
+
+@vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
+@folder_argument
+@backends_option
+@jobs_option
+@step_option
+@failures_option
+@json_option
+@command
+def verify(
+    folder: Path,
+    backends: Sequence[str],
+    jobs: int,
+    step_time: float,
+    failures: Path,
+    as_json: bool,
+) -> int:
+    """Checks that a set is whole and that the reference here expects what it says; with
+    --backend, runs its programs there too.
+
+    Exit status: 0 all agree, 1 a divergence, 2 no proper set, or it could not run.
+    """
+    for name in backends:
+        get_target(name)
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console, get_audit_status, get_audit_status) as progress:
+        audit = audit_set(folder, jobs, progress.show)
+    status, outcome = audit.get_exit_status(), None
+    if status == 0 and backends:
+        settings = Settings(
+            backends=backends,
+            jobs=jobs,
+            failures=failures,
+            step_seconds=step_time,
+            front=FRONT,
+        )
+        with Progress(console, get_run_status, get_run_status) as running:
+            outcome = Verification(settings, audit.programs, running.show).run()
+        status = outcome.get_exit_status()
+    if as_json:
+        click.echo(json.dumps(to_json(audit, outcome, status), indent=1))
+        return status
+    for problem in list_problems(audit):
+        console.print(problem, soft_wrap=True)
+    console.print(say_audit(audit), soft_wrap=True)
+    if outcome is not None:
+        print_verification(console, outcome)
+    return status

@@ -1,0 +1,327 @@
+"""From the arrays that a backend returns to the tokens that a query sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.harness.backends.backend import Alignment, Backend
+from lockstep.harness.backends.interface import Array, Arrays, Mask
+from lockstep.harness.contracts.arrays.expected import Tables
+from lockstep.harness.contracts.base import Broken
+from lockstep.harness.core.payload import F32, Table, snap, split_tokens
+from lockstep.harness.core.printable import say_error
+from lockstep.reference.token import Token
+
+Column = int | str | tuple[int, int]
+"""What stands in one column of K and V: a tag, (position, tag) where positions are the
+caller's, or words for what is neither."""
+
+
+class Reader(Tables):
+    """Makes the K and V that go into one layer, and reads those that come out.
+
+    limit: tags are below it.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
+    ) -> None:
+        self.arrays = backend.arrays
+        self.tolerance = backend.tolerance
+        self.dtype: str = config["dtype"]
+        super().__init__(
+            config, limit, layer, "coarse" if backend.tolerance else self.dtype
+        )
+
+    def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
+        """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
+        from_numpy = self.arrays.from_numpy
+        return (
+            from_numpy(self.keys.get_vectors(tags), self.dtype),
+            from_numpy(self.values.get_vectors(tags), self.dtype),
+        )
+
+    def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
+        """The token in each column of a returned (K, V).
+
+        name: who returned it. likely: what may well be the last columns, in this order;
+        where it is, comparing with it is faster than reading, and nothing else.
+        """
+        keys, values = split_pair(pair, name)
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}")
+        if keys.shape[2] != values.shape[2]:
+            raise Broken(
+                "malformed",
+                f"{name} returned {keys.shape[2]} columns of K and"
+                f" {values.shape[2]} of V",
+            )
+        width = keys.shape[2]
+        if 0 < width <= len(likely):
+            guess: list[Column] = [token.tag for token in likely[-width:]]
+            if self.keys.spells(keys, guess) and self.values.spells(values, guess):
+                return guess
+        known = self.keys.known
+        spelled: list[Any] = list(map(known.get, split_tokens(keys)))
+        if None not in spelled and self.values.spells(values, spelled):
+            return spelled
+        tags = self.keys.read_tags(keys)
+        right_keys = np.equal(keys, self.keys.get_vectors(tags))
+        right_values = np.equal(values, self.values.get_vectors(tags))
+        columns: list[Column] = tags.tolist()
+        if right_keys.all() and right_values.all():
+            return columns
+        right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
+        blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
+        for at in np.flatnonzero(np.logical_not(right)).tolist():
+            # A static cache is full of zeros: not worth the look that garbage is worth.
+            columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
+        return columns
+
+    def get_floats(self, array: Array, table: Table, name: str) -> F32:
+        """`array` as float32, after its form has been checked."""
+        floats = to_numpy(self.arrays, array, name)
+        if not is_of_form(floats.shape, table):
+            form = f"[1, {table.heads}, tokens, {table.dim}]"
+            raise Broken(
+                "malformed", f"{name} has shape {list(floats.shape)}, not {form}"
+            )
+        dtype = self.arrays.dtype(array)
+        if dtype != self.dtype:
+            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
+        return snap(floats, self.tolerance) if self.tolerance else floats
+
+    def name_column(self, keys: F32, values: F32, at: int) -> Column:
+        """What stands in column `at`, if need be in words."""
+        key = name_vectors(keys[:, :, at : at + 1], self.keys)
+        value = name_vectors(values[:, :, at : at + 1], self.values)
+        if key == value or (self.values.dim == 0 and isinstance(key, int)):
+            return key
+        return f"the key of {key} with the value of {value}"
+
+
+def is_of_form(shape: Sequence[int], table: Table) -> bool:
+    """Whether this is [1, heads, tokens, dim]."""
+    if len(shape) != 4:
+        return False
+    one, heads, _, dim = shape
+    return one == 1 and heads == table.heads and dim == table.dim
+
+
+def name_vectors(vectors: F32, table: Table) -> Column:
+    """The tag whose vectors of all heads are these, or what they are instead."""
+    if table.dim == 0:
+        return "nothing"
+    if np.isnan(vectors).any():
+        return "NaN"
+    tags = table.read_tags(vectors)
+    right = table.get_vectors(tags)
+    if np.array_equal(vectors, right):
+        return int(tags[0])
+    if not vectors.any():
+        return "zeros"
+    heads = [
+        head
+        for head in range(table.heads)
+        if not np.array_equal(vectors[:, head], right[:, head])
+    ]
+    if len(heads) < table.heads:
+        return f"{int(tags[0])} but not in head {heads[0]}"
+    return "no token"
+
+
+def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        what = "None" if pair is None else f"{type(pair).__name__}"
+        raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
+    if pair[0] is None or pair[1] is None:
+        raise Broken("malformed", f"{name} returned None in the place of an array")
+    return pair[0], pair[1]
+
+
+def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
+    """The content of `array`; whatever is no array of the framework is malformed."""
+    try:
+        content = arrays.to_numpy(array)
+    except Exception as error:
+        raise Broken(
+            "malformed",
+            f"{name} is a {type(array).__name__} that cannot be read as an array"
+            f" ({say_error(error)})",
+        ) from error
+    return content
+
+
+# The lowest number that every float dtype here has as a finite one; models write it, or
+# something lower, or -inf, where a column must not be seen.
+NEVER = float(np.finfo(np.float16).min)
+
+
+def get_rows(
+    columns: list[Column],
+    mask: Mask,
+    length: int,
+    rows: int,
+    alignment: Alignment,
+    arrays: Arrays,
+    additive: str | None = None,
+) -> list[list[Column]]:
+    """What each of the first `length` rows sees, whatever the form of the mask.
+
+    rows: how many rows the mask must have; those beyond `length` must see nothing.
+    additive: the dtype that an array must have; None for any.
+    """
+    width = len(columns)
+    if mask is None or isinstance(mask, str):
+        return get_implied_rows(columns, mask, length, rows, alignment)
+    if length == rows == 1 and width == 0:
+        return [[]]
+    sight = get_sight(mask, rows, width, arrays, additive)
+    for row in range(length, rows):
+        if sight.rows[row]:
+            raise Broken(
+                "mask", f"row {row} of the mask belongs to padding, but sees something"
+            )
+    return [[columns[at] for at in seen] for seen in sight.rows[:length]]
+
+
+def get_implied_rows(
+    columns: list[Column], mask: str | None, length: int, rows: int, to: Alignment
+) -> list[list[Column]]:
+    if rows > length:
+        raise Broken(
+            "mask", f"the mask is {mask!r}, so {rows - length} rows of padding see"
+        )
+    if mask is None:
+        return [list(columns) for _ in range(length)]
+    if mask != "causal":
+        raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
+    first = len(columns) - length if to == "lower-right" else 0
+    return [columns[: max(0, first + row + 1)] for row in range(length)]
+
+
+class Sight(NamedTuple):
+    """What a mask shows. rows: of each the columns that it sees; seen: of each column
+    whether some row does."""
+
+    rows: Sequence[Sequence[int]]
+    seen: Sequence[bool]
+
+
+def get_sight(
+    mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
+) -> Sight:
+    """What each of so many rows sees of so many columns. additive: the dtype that the
+    mask must have; None for any form."""
+    content = to_numpy(arrays, mask, "the mask")
+    shape = content.shape
+    if additive is not None and (dtype := arrays.dtype(mask)) != additive:
+        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
+    if shape[-2:] != (rows, width) or content.size != rows * width:
+        raise Broken(
+            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
+        )
+    if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold
+        raise Broken("malformed", f"the mask holds {content.dtype}, not bool or numbers")
+    interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
+    return interpret(content.tobytes(), content.dtype, rows, width)
+
+
+NUMBERS = "bfiu"
+"""Kinds of dtypes that numpy calls bool, float, int and unsigned."""
+
+MOST_RECALLED = 1024
+"""Bytes of a mask that is remembered: of most, a program has many that are alike."""
+
+
+def interpret_mask(content: bytes, dtype: np.dtype[Any], rows: int, width: int) -> Sight:
+    """A function of what the mask holds. Raises Broken for a number that is neither 0
+    nor as low as -inf."""
+    array: npt.NDArray[Any] = np.ndarray((rows, width), dtype, content)
+    if dtype == np.bool_:
+        seen = array
+    else:
+        seen = array == 0
+        known = np.count_nonzero(seen) + np.count_nonzero(array <= NEVER)
+        if known < array.size:
+            raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
+    columns = range(width)
+    listed = tuple([tuple(compress(columns, row)) for row in seen.tolist()])
+    shown = set().union(*listed)
+    return Sight(listed, tuple([column in shown for column in columns]))
+
+
+recall_mask = lru_cache(maxsize=4096)(interpret_mask)
+
+
+SAMPLE = 16
+"""One pass or update in so many keeps its arrays under watch and is put through
+attention."""
+
+
+def get_phase(tags: int) -> int:
+    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
+    many the program has. Of few tokens the first pass is one; in longer programs it would
+    be one too many each time, on an empty cache."""
+    return 0 if tags <= SAMPLE else tags
+
+
+MOST_KEPT = 12
+"""Pairs of arrays under watch at a time: the latest."""
+
+Content = tuple[tuple[int, ...], bytes]
+"""The shape of an array, and what it holds."""
+
+
+class Promises:
+    """Arrays that went to a cache or came from it, and what they held then."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.kept: list[tuple[str, str, str, list[Array], list[Content]]] = []
+
+    def keep(
+        self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
+    ) -> None:
+        """Remembers what the arrays hold that the operation `name` of `cache` returned,
+        or "was given"."""
+        floats = [self.arrays.to_numpy(array) for array in pair]
+        content = [(array.shape, array.tobytes()) for array in floats]
+        self.kept.append((cache, name, how, list(pair), content))
+        del self.kept[:-MOST_KEPT]
+
+    def check(self, concerned: Callable[[str], bool] = lambda cache: True) -> None:
+        """Raises Broken("alias") if an array of a concerned cache has changed."""
+        for cache, name, how, arrays, content in self.kept:
+            if concerned(cache):
+                for array, (shape, held) in zip(arrays, content, strict=True):
+                    now = self.arrays.to_numpy(array)
+                    if now.shape != shape or not holds(now, held):
+                        raise Broken(
+                            "alias",
+                            f"an array that {name} {how} has changed before it was"
+                            f" allowed to{'' if cache == 'a' else f' (cache {cache})'}",
+                            operation=name,
+                        )
+
+    def drop(self, cache: str) -> None:
+        """The arrays of `cache` are no longer promised to hold anything."""
+        if self.kept:
+            self.kept = [kept for kept in self.kept if kept[0] != cache]
+
+
+def holds(array: npt.NDArray[Any], content: bytes) -> bool:
+    """Whether the array still has the numbers that are in `content`; NaN is one. Bytes
+    that are the same, as they mostly are, need no look at the numbers."""
+    if array.tobytes() == content:
+        return True
+    if array.nbytes != len(content):
+        return False
+    before = np.frombuffer(content, array.dtype)
+    return np.array_equal(array.ravel(), before, equal_nan=True)

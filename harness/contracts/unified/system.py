@@ -1,0 +1,415 @@
+"""A backend's side of a unified program: its cache, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.interface import Array
+from lockstep.harness.contracts.arrays.reading import (
+    SAMPLE,
+    Column,
+    Promises,
+    Sight,
+    get_phase,
+    get_sight,
+    to_numpy,
+)
+from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.unified.attention import Attention, Positions, View
+from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
+from lockstep.harness.contracts.unified.reader import Place, PositionReader
+from lockstep.harness.core.printable import clean
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
+
+if TYPE_CHECKING:
+    from lockstep.reference.batch import Batch
+
+WRITES = frozenset({"forward", "remove", "load", "put"})
+"""The operations after which a view of the cache need not hold any more."""
+
+
+class UnifiedSubject:
+    """The cache of one program in a backend.
+
+    every: watch the arrays of every pass and put each through attention. places: where
+    tokens will stand, as far as it is known, by (position, tag).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        tags: int,
+        every: bool,
+        places: Sequence[Place] = (),
+    ) -> None:
+        self.backend, self.arrays = backend, backend.arrays
+        self.config = {**config, "poison": backend.poison}
+        self.every = every
+        self.tells_layout = False
+        self.limit = max(1, tags)
+        self.phase = get_phase(self.limit)
+        self.places = places
+        self.readers: dict[tuple[int, int], PositionReader] = {}
+        self.recurrences: dict[tuple[int, int], Recurrence] = {}
+        self.promises = Promises(backend.arrays)
+        self.inputs: list[Array] = []
+        self.fed: dict[int, int] = {}
+        self.saved: dict[str, Any] = {}
+        self.reserved: dict[int, int] = {}
+        self.attention = Attention(backend.arrays, config)
+        self.last: list[View] = []
+        self.cache = backend.open(self.config)
+
+    @property
+    def margin(self) -> float:
+        """The largest error of a turned key or of attention, as a share of what is
+        allowed."""
+        margins = [reader.margin for reader in self.readers.values()]
+        return max([self.attention.margin, *margins])
+
+    def tell_layout(self) -> None:
+        """From now on answers also say which columns each row sees: for pictures."""
+        self.tells_layout = True
+
+    def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
+        if (which, layer) not in self.readers:
+            bases = self.config["rope_bases"]
+            image = kind == "encoder"
+            turns = self.config["shift"] and not image
+            base = bases[layer % len(bases)] if turns else None
+            number = which * self.config["layers"] + layer
+            # An image comes back as it was put.
+            form = {**self.config, "permuted_values": False} if image else self.config
+            reader = PositionReader(self.backend, form, self.limit, number, base)
+            reader.learn([] if image else self.places)
+            self.readers[which, layer] = reader
+        return self.readers[which, layer]
+
+    def reopen(self) -> None:
+        """A fresh cache in the place of the one there was."""
+        self.cache = self.backend.open(self.config)
+
+    def get_part(self, which: int) -> Any:
+        """The cache of one layer type."""
+        is_wrapper = self.config["kind"] == "wrapper"
+        return self.cache.of(which) if is_wrapper else self.cache
+
+    # --- what is asked ------------------------------------------------------------------
+
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """{"error": name, "why": in its words} if the backend refuses; else what the call
+        answers."""
+        try:
+            result = call()
+        except ValueError as error:
+            return self.answer_error("usage", error)
+        except tuple(self.backend.errors.values()) as error:
+            names = [
+                name
+                for name, kind in self.backend.errors.items()
+                if isinstance(error, kind)
+            ]
+            return self.answer_error(names[0], error)
+        return {} if result is None else {"result": result}
+
+    def answer_error(self, name: str, error: Exception) -> Answer:
+        if not str(error).strip():
+            raise Broken("error", f"a {name} error came without a word")
+        return {"error": name, "why": clean(str(error))}
+
+    # --- a pass -------------------------------------------------------------------------
+
+    def forward(self, op: Op, model: UnifiedModel) -> Answer:
+        """A whole pass: announced, then put and got in every layer of every part."""
+        answer = self.ask(
+            lambda: self.cache.forward(
+                op["positions"],
+                op["sequences"],
+                op["except"],
+                op["multimodal"],
+                op["reserve"],
+            )
+        )
+        self.last = []
+        if answer or model.batch is None or model.tags.start != model.tag:
+            return answer  # the reference refused, if the backend did not
+        batch, tags = model.batch, model.tags
+        self.fed.update(zip(tags, batch.positions, strict=True))
+        answers = [self.pass_part(which, op, model) for which in range(len(model.parts))]
+        if op["reserve"]:
+            return {}
+        if self.config["kind"] == "wrapper":
+            return {"caches": answers}
+        return answers[0]
+
+    def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
+        """Every layer of one part, now and then from the last to the first; the answer of
+        the first layer has those of the others in "layers"."""
+        layers = range(self.config["layers"])
+        order = layers[::-1] if model.tag % 3 == 0 else layers
+        places = self.get_places(which, model)
+        answers = {
+            layer: self.pass_layer(which, layer, op, model, places) for layer in order
+        }
+        return {**answers[0], "layers": [answers[layer] for layer in layers[1:]]}
+
+    def pass_layer(
+        self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
+    ) -> Answer:
+        """Put, and get what the rows see."""
+        part, batch = self.get_part(which), model.batch
+        assert batch is not None
+        reader, tags = self.get_reader(model.kinds[which], which, layer), model.tags
+        if isinstance(model.parts[which], EncoderCache):
+            if op["multimodal"]:
+                image = range(tags.stop, tags.stop + IMAGE)
+                self.put(part, layer, reader.feed(image, [0] * IMAGE))
+            return {} if op["reserve"] else self.read_image(part, layer, reader)
+        self.put(part, layer, reader.feed(tags, batch.positions))
+        if op["reserve"]:
+            self.check_reserved(which, part.get(layer), reader, batch)
+            if isinstance(model.parts[which], RecurrentCache):
+                self.advance(which, layer, batch, model.tag)
+            return {}
+        answer = self.read_rows(which, layer, reader, model, places)
+        if isinstance(model.parts[which], RecurrentCache):
+            answer["states"] = self.advance(which, layer, batch, model.tag)
+        if layer:
+            answer["where"] = f"layer {layer}"
+        return answer
+
+    def put_some(self, count: int, model: UnifiedModel) -> None:
+        """A pass that breaks off: only the first `count` parts are put."""
+        batch = model.batch
+        assert batch is not None
+        self.fed.update(zip(model.tags, batch.positions, strict=True))
+        for which in range(min(count, len(model.parts))):
+            reader = self.get_reader(model.kinds[which], which, 0)
+            self.put(self.get_part(which), 0, reader.feed(model.tags, batch.positions))
+
+    def put(self, part: Any, layer: int, pair: tuple[Array, Array]) -> None:
+        part.put(layer, *pair)
+        self.inputs += pair
+
+    def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
+        """What is stored of an image, in whatever order."""
+        answer: Answer = {"cached": part.cached, "stored": None}
+        pair = part.get(layer)
+        if pair is not None:
+            columns = reader.read(pair, {}, {}, "get")
+            tags = [
+                column[1] if isinstance(column, tuple) else column for column in columns
+            ]
+            answer["stored"] = sorted(tags, key=str)
+            if self.tells_layout:
+                answer["columns"] = tags
+        return answer
+
+    def get_places(self, which: int, model: UnifiedModel) -> Positions:
+        """Where the tokens stand that the part holds; of others, where they were fed."""
+        return {**self.fed, **get_positions(model, which)}
+
+    def read_rows(
+        self,
+        which: int,
+        layer: int,
+        reader: PositionReader,
+        model: UnifiedModel,
+        places: Positions,
+    ) -> Answer:
+        """What each row of the open pass sees in one layer."""
+        batch = model.batch
+        assert batch is not None
+        keys, values, mask = split_triple(self.get_part(which).get(layer))
+        floats = reader.check_forms(keys, values, "get")
+        length, width = len(batch), floats[0].shape[2]
+        rows = self.count_rows(length)
+        sight = get_sight(mask, rows, width, self.arrays, self.config["mask_dtype"])
+        self.check_padding(which, sight, length, width)
+        columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
+        if self.is_sampled(model.tags.start):
+            self.promises.keep("a", "get", (keys, values, mask))
+            view = View(which, reader, keys, values, mask, sight.seen, places)
+            self.last.append(view)
+        shown = sight.rows[:length]
+        answer: Answer = {
+            "visible": [sort_columns([columns[at] for at in row]) for row in shown],
+            "columns": columns,
+        }
+        if self.tells_layout:
+            answer["seen"] = [list(row) for row in shown]
+        return answer
+
+    def count_rows(self, length: int) -> int:
+        """Of the mask, with its padding."""
+        padding: int = self.config["mask_padding"]
+        return -(-length // padding) * padding
+
+    def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
+        """Padding rows see nothing; columns come in multiples, and are no more than a
+        reserving pass announced."""
+        for row in range(length, len(sight.rows)):
+            if sight.rows[row]:
+                raise Broken("mask", f"row {row} belongs to padding, but sees something")
+        padding = self.config["cache_padding"]
+        if width % padding:
+            raise Broken("mask", f"{width} columns are no multiple of {padding}")
+        if width > self.reserved.get(which, width):
+            raise Broken(
+                "mask",
+                f"{width} columns, but a pass that reserved had {self.reserved[which]}",
+            )
+
+    def check_reserved(
+        self, which: int, result: Any, reader: PositionReader, batch: Batch
+    ) -> None:
+        """The arrays of a reserving pass have the form of any other; their content means
+        nothing."""
+        keys, values, mask = split_triple(result)
+        width = reader.check_forms(keys, values, "get")[0].shape[2]
+        shape = to_numpy(self.arrays, mask, "the mask").shape
+        wanted = (self.count_rows(len(batch)), width)
+        if shape[-2:] != wanted:
+            raise Broken("mask", f"the mask has shape {list(shape)}, not {list(wanted)}")
+        dtype, asked = self.arrays.dtype(mask), self.config["mask_dtype"]
+        if dtype != asked:
+            raise Broken("mask", f"the mask has dtype {dtype}, asked for was {asked}")
+        self.reserved[which] = width
+
+    # --- recurrent states ---------------------------------------------------------------
+
+    def advance(
+        self, which: int, layer: int, batch: Batch, tag: int
+    ) -> list[list[Column]]:
+        """Reads the states of the batch's sequences, folds the rows in, writes them;
+        what each has read then."""
+        part, arrays = self.get_part(which), self.arrays
+        if (which, layer) not in self.recurrences:
+            keys = self.get_reader("recurrent", which, layer).keys
+            self.recurrences[which, layer] = Recurrence(arrays, keys, self.config)
+        recurrence = self.recurrences[which, layer]
+        owners = list(dict.fromkeys(batch.sequences))
+        before = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        conv, delta = [], []
+        for owner, read in zip(owners, before, strict=True):
+            rows = [tag + row for row, own in enumerate(batch.sequences) if own == owner]
+            old = tuple(seen for seen in read if isinstance(seen, int))
+            conv.append(recurrence.compute_conv((*old, *rows)))
+            delta.append(recurrence.compute_delta((*old, *rows), len(old)))
+        pair = (
+            arrays.from_numpy(np.concatenate(conv), self.config["dtype"]),
+            arrays.from_numpy(np.concatenate(delta), "float32"),
+        )
+        part.write_states(layer, *pair)
+        self.inputs += pair
+        after = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        # What was written is right even where what was read before was not.
+        return [
+            [*(word for word in old if isinstance(word, str)), *new]
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    # --- once more ----------------------------------------------------------------------
+
+    def get(self, which: int, layer: int, model: UnifiedModel) -> Answer:
+        part = self.get_part(which)
+        answer = self.ask(lambda: part.get(layer) and None)
+        if answer or model.batch is None or model.reserved:
+            return answer
+        if layer not in range(self.config["layers"]):
+            return answer
+        reader = self.get_reader(model.kinds[which], which, layer)
+        if isinstance(model.parts[which], EncoderCache):
+            return self.read_image(part, layer, reader)
+        places = self.get_places(which, model)
+        return self.read_rows(which, layer, reader, model, places)
+
+    def put_again(self, op: Op, model: UnifiedModel) -> Answer:
+        """The K and V of the open pass, or of the last one, in another form."""
+        config = self.config
+        kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
+        first = model.tags.start
+        if kind == "encoder":
+            first, rows = first + rows, IMAGE
+        sizes = {**config, "rows": rows}
+        sizes |= {name: op[name] for name in sizes if op.get(name) is not None}
+        reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
+        if model.batch is not None and sizes == {**config, "rows": rows}:
+            positions = [0] * IMAGE if kind == "encoder" else model.batch.positions
+            pair = reader.feed(range(first, first + rows), positions)
+        else:
+            pair = tuple(
+                self.arrays.from_numpy(
+                    np.zeros((1, sizes["heads"], sizes["rows"], sizes[dim]), np.float32),
+                    config["dtype"],
+                )
+                for dim in ("key_dim", "value_dim")
+            )
+        self.inputs += pair
+        part = self.get_part(op["type"])
+        return self.ask(lambda: part.put(op["layer"], *pair))
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def is_sampled(self, tag: int) -> bool:
+        return self.every or (tag + self.phase) % SAMPLE == 0
+
+    def settle(self, op: Op) -> None:
+        """Before `op`: whatever it may end must have held until now. Then the arrays
+        that the cache was given are free to be used again."""
+        if self.every:
+            self.promises.check()
+        if op["op"] not in WRITES:
+            return
+        if self.promises.kept and self.backend.lifetime == "until-write":
+            self.promises.check()
+            self.promises.drop("a")
+        if self.inputs:
+            overwrite, inputs = self.backend.overwrite, self.inputs
+            self.inputs = []
+            if overwrite:
+                for array in inputs:
+                    overwrite(array)
+
+    def finish(self) -> None:
+        self.promises.check()
+
+    def verify_attention(self, model: UnifiedModel) -> None:
+        """Puts the pass through the framework's attention, layer by layer."""
+        assert model.batch is not None
+        for view in self.last:
+            part = model.parts[view.which]
+            assert isinstance(part, CausalCache)
+            self.attention.verify(view, part, model.turns[view.which], model.tags)
+        self.last = []
+
+
+def split_triple(result: Any) -> tuple[Array, Array, Any]:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
+        what = "None" if result is None else f"{type(result).__name__}"
+        raise Broken("malformed", f"get returned {what}, not K, V and a mask")
+    keys, values, mask = result
+    if keys is None or values is None or mask is None:
+        raise Broken("malformed", "get returned None in the place of an array")
+    return keys, values, mask
+
+
+def get_positions(model: UnifiedModel, which: int) -> Positions:
+    return {tag: position for tag, position, _ in get_tokens(model.parts[which])}
+
+
+def sort_columns(columns: list[Column]) -> list[Column]:
+    """Tokens first, in the order of positions; then words."""
+    try:
+        columns.sort()  # there are seldom words among them
+    except TypeError:
+        columns.sort(key=lambda column: (isinstance(column, str), column))
+    return columns

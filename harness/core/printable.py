@@ -1,0 +1,97 @@
+"""Text from outside, made fit for a line on a terminal and for a JSON file."""
+
+from __future__ import annotations
+
+import math
+import signal
+import traceback
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+MOST = 300
+
+OWN = Path(__file__).parents[1]
+"""The harness: what is raised in it is not the backend's own code."""
+
+
+def clean(text: str, most: int = MOST) -> str:
+    """`text` on one line, without what a terminal would act on, its middle left out if it
+    is long."""
+    words = " ".join(text[: 4 * most].split() + text[4 * most :][-4 * most :].split())
+    words = make_printable(words)
+    if len(words) <= most:
+        return words
+    return f"{words[: most // 2]} … {words[-most // 2 :]}"
+
+
+def make_printable(text: str) -> str:
+    """`text` with a dot for each letter that a terminal would act on, breaks included."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def say_error(error: BaseException) -> str:
+    """An exception's type and message, whatever its author made of the latter."""
+    try:
+        message = clean(str(error))
+    except Exception:
+        message = "(its message cannot be read)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def say_raised(error: BaseException) -> str:
+    """What a backend raised, and where in its code."""
+    place = find_place(error)
+    return f"raised {say_error(error)}" + (f", in {place}" if place else "")
+
+
+def say_missing(error: NotImplementedError) -> str:
+    """What is not written yet, where it is to be written, and its author's words."""
+    message, place = clean(str(error)), find_place(error)
+    if place is None:  # it was told by a process, which names the part
+        return f"{message} is not written yet"
+    return f"{place} is not written yet" + (f": {message}" if message else "")
+
+
+def say_needed(part: str, operation: str) -> str:
+    """What is not written yet, as `say_missing` has it, and which operation needs it."""
+    is_itself = part.startswith(f"{operation} ")
+    return part if is_itself else f"{part}; {operation} needs it"
+
+
+def find_place(error: BaseException) -> str | None:
+    """The function that raised, with file and line; None if the harness itself did."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if Path(last.filename).is_relative_to(OWN):
+        return None
+    return f"{last.name} ({clean(Path(last.filename).name)}:{last.lineno})"
+
+
+def make_plain(value: Any) -> Any:
+    """`value` as JSON can hold it: what is no plain number, text, list or mapping of such
+    becomes words."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [make_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): make_plain(item) for name, item in value.items()}
+    try:
+        return clean(repr(value))
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def say_exit(code: int) -> str:
+    """How a process ended. code: as `subprocess` has it."""
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
+    return f"the process ended with exit status {code}"

@@ -1,0 +1,197 @@
+"""Expected against observed: the first thing in which two answers part, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from lockstep.harness.contracts.base import Answer
+from lockstep.harness.core.printable import make_plain
+
+Tokens = Sequence[Any]
+"""Tags, or (position, tag); words for what is neither."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two answers part.
+
+    what: the name of what differs, as it stands in a signature. message: how, in a
+    sentence. tokens: the tags that are missing or too much.
+    """
+
+    what: str
+    message: str
+    tokens: tuple[int, ...] = ()
+
+
+NAMED = {
+    "offset": "offset",
+    "offsets": "offset",
+    "size": "size",
+    "bytes": "size",
+    "error": "error",
+}
+"""What differs if a number with this name does; anything else is a "result"."""
+ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
+STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
+
+
+Describe = Callable[[int], str]
+"""A row's number in words."""
+
+
+def find_difference(
+    expected: Answer, observed: Answer, describe: Describe = "row {}".format
+) -> Difference | None:
+    """The first difference, or None. Rows and tags are compared as multisets: column
+    order is layout, not meaning. `columns`, what stands in each column, is not compared;
+    it tells a wrong mask from wrong contents. `layers` are more answers, which must be
+    the same; `where` says in words what an answer is about."""
+    if "error" in observed and "error" not in expected:
+        why = f": {observed['why']}" if "why" in observed else ""
+        return Difference("error", f"it refused ({observed['error']} error{why})")
+    for name, wanted in expected.items():
+        got = observed.get(name)
+        if name == PARTS and got is not None:
+            difference = compare_parts(wanted, got, describe)
+        elif got == wanted:
+            continue
+        elif name == ROWS:
+            columns = observed.get(COLUMNS)
+            difference = compare_rows(wanted, got or [], columns, describe)
+        elif name == TAGS or (name == STORED and is_list(wanted) and is_list(got)):
+            difference = compare_tags(wanted, got or [])
+        elif name == STATES:
+            difference = compare_states(wanted, got or [])
+        else:
+            what = NAMED.get(name, "result")
+            difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
+        if difference:
+            return locate(difference, observed)
+    for layer in observed.get(LAYERS, ()):
+        difference = find_difference(expected, layer, describe)
+        if difference:
+            return difference
+    return None
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def locate(difference: Difference, observed: Answer) -> Difference:
+    """The same difference, with the place that the answer is about."""
+    if "where" not in observed:
+        return difference
+    return replace(difference, message=f"{observed['where']}: {difference.message}")
+
+
+def compare_parts(
+    wanted: Sequence[Answer], got: Sequence[Answer], describe: Describe
+) -> Difference | None:
+    for number, (right, seen) in enumerate(zip(wanted, got, strict=True)):
+        difference = find_difference(right, seen, describe)
+        if difference:
+            return locate(difference, {"where": f"cache {number}"})
+    return None
+
+
+def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
+    """The order of tokens counts."""
+    for number, (right, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
+        if list(right) != list(seen):
+            return Difference(
+                "contents",
+                f"state {number} has read {say_tokens(seen)}, but should have read"
+                f" {say_tokens(right)}",
+                get_tags([*subtract(right, seen), *subtract(seen, right)]),
+            )
+    return None
+
+
+def compare_rows(
+    wanted: Sequence[Tokens],
+    got: Sequence[Tokens],
+    columns: Tokens | None,
+    describe: Describe,
+) -> Difference | None:
+    if len(wanted) != len(got):
+        return Difference("mask", f"{len(got)} rows came back, not {len(wanted)}")
+    for row, (right, seen) in enumerate(zip(wanted, got, strict=True)):
+        missing, extra = subtract(right, seen), subtract(seen, right)
+        if missing or extra:
+            return Difference(
+                judge_row(missing, extra, columns),
+                f"{describe(row)} sees {say_tokens(seen)}, but should see"
+                f" {say_tokens(right)}" + say_parts(missing, extra),
+                get_tags([*missing, *extra]),
+            )
+    return None
+
+
+def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
+    missing, extra = subtract(wanted, got), subtract(got, wanted)
+    if not missing and not extra:
+        return None
+    sentence = f"holds {say_tokens(got)}, but should hold {say_tokens(wanted)}"
+    return Difference(
+        "contents", sentence + say_parts(missing, extra), get_tags([*missing, *extra])
+    )
+
+
+def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
+    """The mask is to blame if what is missing did come back, and what is too much is a
+    token that other rows may see. Anything else is wrong contents."""
+    if columns is None or any(isinstance(token, str) for token in extra):
+        return "contents"
+    if not subtract(missing, columns):
+        return "mask"
+    return "contents"
+
+
+def subtract(left: Tokens, right: Tokens) -> list[Any]:
+    """What is in `left` more often than in `right`, in the order of `left`."""
+    return list((Counter(left) - Counter(right)).elements())
+
+
+def get_tags(tokens: Tokens) -> tuple[int, ...]:
+    tags = [token[1] if isinstance(token, tuple) else token for token in tokens]
+    return tuple(tag for tag in tags if isinstance(tag, int))
+
+
+def say_tokens(tokens: Tokens) -> str:
+    if not tokens:
+        return "nothing"
+    if any(isinstance(token, str) for token in tokens):
+        return join(tokens)
+    return f"{'token' if len(tokens) == 1 else 'tokens'} {join(tokens)}"
+
+
+def say_parts(missing: Tokens, extra: Tokens) -> str:
+    parts = []
+    if missing:
+        parts.append(f"{join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    if extra:
+        parts.append(f"{join(extra)} {'is' if len(extra) == 1 else 'are'} too much")
+    return f" ({'; '.join(parts)})"
+
+
+def join(tokens: Tokens, most: int = 12) -> str:
+    """The tokens in words; the middle of a long list left out."""
+    if len(tokens) > most:
+        tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
+    return ", ".join(say_token(token) for token in tokens)
+
+
+def say_token(token: Any) -> str:
+    return f"{token[1]} at {token[0]}" if isinstance(token, tuple) else str(token)
+
+
+def say(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(make_plain(value))

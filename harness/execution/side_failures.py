@@ -1,0 +1,35 @@
+"""What comes of shrinking a program: the shortest one, and others found on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.programs.program import Program
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What came of shrinking a program.
+
+    others: signature → a program that was tried and failed in that other way.
+    """
+
+    program: Program
+    divergence: Divergence
+    others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
+
+
+class Others:
+    """The shortest programs that failed, but not in the way that was looked for."""
+
+    def __init__(self) -> None:
+        self.shortest: dict[str, tuple[Program, Divergence]] = {}
+
+    def add(self, program: Program, divergence: Divergence) -> None:
+        signature = divergence.get_signature(program)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        before = self.shortest.get(signature)
+        if before is None or len(program.ops) < len(before[0].ops):
+            self.shortest[signature] = program, divergence

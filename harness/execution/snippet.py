@@ -1,0 +1,207 @@
+"""A program as plain code in a framework's own API: a report to those who make it.
+
+Runs where the framework is installed, without this project. What a program file says is
+data: of it only numbers are written, and variables that are named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from string import Formatter
+from typing import Any
+
+from lockstep.harness import __version__
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.code import Call, Code
+from lockstep.harness.backends.vocabulary import Vocabulary
+from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.printable import make_printable
+from lockstep.harness.execution.executor import trace
+from lockstep.harness.programs.explain import describe_config
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.supported import why_unsupported
+
+EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
+"""dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""
+
+NOT_SHOWN = {
+    "alias": "that an array changes later",
+    "attention": "what attention makes of K, V and mask",
+    "malformed": "arrays of another shape or dtype",
+}
+"""What a program may show, but no snippet does."""
+
+MOST_LISTED = 8
+"""Tokens that are listed one by one."""
+
+COMPARE = """
+def compare(what, got, expected):
+    print(f"{what}: {got}, expected {expected}{'' if got == expected else ' <- differs'}")
+    return got == expected
+"""
+
+
+def write_snippet(program: Program, backend: Backend) -> str:
+    """The source text of a script that carries out the program's operations up to the one
+    at which it fails, prints what the last answers beside what it should, and ends with
+    status 1 if they differ. Raises UsageError, saying why, if there can be none."""
+    unsupported = why_unsupported(program, backend)
+    if unsupported:
+        raise UsageError(unsupported)
+    if backend.code is None:
+        raise UsageError(f"{backend.name} does not declare how its code is written")
+    most, tokens = EXACT[program.config["dtype"]], program.count_tokens()
+    if tokens > most:
+        raise UsageError(
+            f"a snippet tells up to {most} tokens apart in {program.config['dtype']};"
+            f" the program writes {tokens}"
+        )
+    what = str(program.meta.get("signature")).rpartition("-")[2]
+    if what in NOT_SHOWN:
+        raise UsageError(f"a snippet cannot show {NOT_SHOWN[what]}")
+    return Writer(cut(program), backend, backend.code(program.config)).write()
+
+
+def cut(program: Program) -> Program:
+    """The program up to the step at which it failed, if its file says which."""
+    step = program.meta.get("step")
+    if type(step) is not int or not 0 <= step < len(program.ops):
+        return program
+    return replace(program, ops=program.ops[: step + 1])
+
+
+class Writer:
+    """Writes one snippet."""
+
+    def __init__(self, program: Program, backend: Backend, code: Code) -> None:
+        self.program, self.backend, self.code = program, backend, code
+        self.variables: dict[str, str] = {}
+
+    def write(self) -> str:
+        steps = list(self.list_steps())
+        if not steps:
+            raise UsageError("no operation of the program is legal")
+        last = steps[-1]
+        checks = [
+            f'    compare("{what}", {got}, {write_value(expected)}),\n'
+            for what, got, expected in list_checks(last.call, last.answer, last.fields)
+        ]
+        if not checks:
+            raise UsageError(f"the last operation, {last.name}, answers nothing")
+        body = "\n".join(step.text for step in steps)
+        body += f"\nagrees = [\n{''.join(checks)}]\nsys.exit(0 if all(agrees) else 1)\n"
+        copied = Vocabulary(self.code).copy(body)
+        return "\n".join([*self.list_comments(), "", copied + COMPARE, "", body])
+
+    def list_comments(self) -> Iterator[str]:
+        """What the script is about, above it."""
+        backend, program = self.backend, self.program
+        versions = [f"{name} {at}" for name, at in backend.versions.items()]
+        for line in (
+            f"{backend.name}, {program.kind} cache, {describe_config(program)}.",
+            f"Needs nothing but {' and '.join(versions)}, or others to compare with.",
+            "Ends with status 1 if the last step answers something else than it should.",
+            f"Written by kv-lockstep {__version__}.",
+        ):
+            yield f"# {make_printable(line)}"
+
+    def list_steps(self) -> Iterator[Step]:
+        """The operations that are legal, in order."""
+        program = self.program
+        answers = trace(program)
+        for step, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
+            if "skipped" in answer:
+                continue
+            call = self.code.calls.get(op["op"])
+            if call is None:
+                raise UsageError(f"{self.backend.name} has no code for {op['op']}")
+            if "error" in answer:
+                raise UsageError(f"step {step} must be refused, which no snippet shows")
+            lines = [] if self.variables else [self.open("a")]
+            fields = dict(self.list_fields(call, op, answer, lines))
+            words = program.rules.operations[op["op"]].describe(op)
+            lines.insert(0, f"# step {step}: {make_printable(words)}")
+            lines.append(call.text.format(**fields))
+            yield Step(op["op"], "\n".join(lines) + "\n", call, answer, fields)
+
+    def list_fields(
+        self, call: Call, op: Op, answer: Answer, lines: list[str]
+    ) -> Iterator[tuple[str, str]]:
+        """What stands in the braces of a call. A cache that was not there yet is opened
+        first, in `lines`, unless it is made now."""
+        yield "cache", self.get_cache(op.get("cache", "a"), lines)
+        yield "written", write_value(list_written(answer))
+        if "into" in op:
+            yield "into", self.name_cache(op["into"])
+        for _, name, _, _ in Formatter().parse(call.text):
+            if name and name in op and name not in ("cache", "into"):
+                yield name, write_value(op[name])
+
+    def get_cache(self, name: str, lines: list[str]) -> str:
+        if name not in self.variables:
+            lines.append(self.open(name))
+        return self.variables[name]
+
+    def open(self, name: str) -> str:
+        return f"{self.name_cache(name)} = {self.code.opening}"
+
+    def name_cache(self, name: str) -> str:
+        """A variable for a cache; its own name may be no Python, or more than a name."""
+        number = len(self.variables) + 1
+        variable = "cache" if number == 1 else f"cache_{number}"
+        return self.variables.setdefault(name, variable)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation as it is written, and what it should answer."""
+
+    name: str
+    text: str
+    call: Call
+    answer: Answer
+    fields: Mapping[str, str]
+
+
+def list_checks(
+    call: Call, answer: Answer, fields: Mapping[str, str], layer: int | None = None
+) -> Iterator[tuple[str, str, Any]]:
+    """(what, the expression that gives it, what it should be) of a step."""
+    where = "" if layer is None else f"layer {layer}: "
+    for name, expected in answer.items():
+        if name == "caches":
+            for number, part in enumerate(expected):
+                yield from list_checks(call, part, fields, number)
+            continue
+        if name not in call.answers:
+            raise UsageError(f"no snippet shows the {name} of an operation")
+        got = call.answers[name].format(**fields, layer=layer)
+        if name == "visible":
+            for row, tokens in enumerate(expected):
+                yield f"{where}row {row} sees tokens", f"{got}[{row}]", sorted(tokens)
+        else:
+            yield f"{where}{name}", got, expected
+
+
+def list_written(answer: Answer) -> list[int]:
+    """The tags of the tokens that an operation writes: each row sees its own last."""
+    rows = answer.get("visible")
+    for part in answer.get("caches", ()):
+        rows = part.get("visible", rows)
+    return [row[-1] for row in rows or ()]
+
+
+def write_value(value: Any) -> str:
+    """Numbers, and lists of them, as Python writes them; nothing else is ever written.
+    Numbers in a row are written as such if they are many."""
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    if isinstance(value, list):
+        if len(value) > MOST_LISTED and isinstance(value[0], int):
+            span = range(value[0], value[0] + len(value))
+            if value == list(span):
+                return f"list(range({span.start}, {span.stop}))"
+        return f"[{', '.join(map(write_value, value))}]"
+    raise UsageError("a snippet has no names but its own; the program names something")

@@ -1,0 +1,94 @@
+"""Failures on disk: failures/<signature>/<digest>.json, one shrunk program each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.programs.program import Program
+
+OUTCOME = "outcome.json"
+"""The file, beside the folders of signatures, that says what a check has come to."""
+
+RUNNING = "running"
+"""The folder, among those of signatures, where the write-ahead records are."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program with what went wrong, and where it is saved.
+
+    likely: the signature of another failure that is likely the same bug; see `related`.
+    """
+
+    program: Program
+    divergence: Divergence
+    backend: str
+    signature: str
+    path: Path
+    likely: str | None = None
+
+    @property
+    def why_likely(self) -> str | None:
+        """A line about that."""
+        if self.likely is None:
+            return None
+        return f"likely one bug with {self.likely}: the same steps lead to both"
+
+
+def save(
+    folder: Path,
+    program: Program,
+    divergence: Divergence,
+    backend: str,
+    surroundings: Mapping[str, Any],
+    found: Mapping[str, Any],
+) -> Failure:
+    """Writes the failure. For `meta`: surroundings, what it was found under (see
+    `get_surroundings`), and found, how (front, seed, shard)."""
+    signature = divergence.get_signature(program)
+    path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
+    meta = {
+        "signature": signature,
+        "backend": backend,
+        **surroundings,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **found,
+        "step": divergence.step,
+        "what": divergence.message,
+        "expected": divergence.expected,
+        "got": divergence.got,
+        "replay": get_replay_line(path, backend),
+    }
+    write(path, replace(program, meta=meta))
+    return Failure(program, divergence, backend, signature, path)
+
+
+def write(path: Path, program: Program) -> None:
+    document = program.to_json()
+    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
+    write_whole(path, "{" + ",\n".join(lines).removeprefix(" ") + "}\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: a reader, or a second worker, never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def slug(backend: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
+
+
+def get_replay_line(path: Path, backend: str) -> str:
+    """The command that runs a failure again."""
+    return f"lockstep replay {quote(str(path))} --backend {quote(backend)}"

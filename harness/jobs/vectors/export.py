@@ -1,0 +1,109 @@
+"""The job of `lockstep vectors`: a set of files, made on all cores."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.metamorphic.reference import NAME
+from lockstep.harness.jobs.failures import RUNNING
+from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
+from lockstep.harness.jobs.vectors.manual import make_manual
+from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
+from lockstep.harness.programs.vectors.manifest import make_manifest
+from lockstep.harness.programs.vectors.schema import make_schema
+from lockstep.harness.workers.pool import Event, Pool, Task
+
+MANUAL, SCHEMA = "README.md", "schema.json"
+
+
+@dataclass
+class Export:
+    """A set that is being made. drawn: programs so far, by kind. done: kinds that are
+    over, with their entry in the manifest."""
+
+    size: str
+    kinds: Sequence[tuple[str, str]]
+    drawn: dict[str, int] = field(default_factory=dict)
+    done: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.contents.values()))
+
+
+Watch = Callable[[Export], None]
+
+
+def list_kinds(chosen: Sequence[str]) -> list[tuple[str, str]]:
+    """(contract, kind) of the chosen kinds, or of all."""
+    return [
+        (rules.name, kind)
+        for rules in CONTRACTS.values()
+        for kind in rules.kinds
+        if not chosen or kind in chosen
+    ]
+
+
+def export(
+    folder: Path, size: str, kinds: Sequence[str], jobs: int, watch: Watch
+) -> Export:
+    """Makes a set and writes it to `folder`. Raises UsageError where it must not be."""
+    replaced = list_replaced(folder)
+    work = Export(size, list_kinds(kinds))
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as records:
+        draw(work, jobs, Path(records) / RUNNING, watch)
+    # Workers end in any order.
+    names = [get_name(*own) for own in work.kinds]
+    ordered = {name: work.contents[name] for name in names}
+    work.contents = {
+        MANUAL: make_manual(size, work.done).encode(),
+        SCHEMA: write_pretty(make_schema()),
+        **ordered,
+    }
+    manifest = write_pretty(make_manifest(size, work.contents, work.done))
+    write_set(folder, replaced, work.contents, manifest)
+    return work
+
+
+def get_name(contract: str, kind: str) -> str:
+    return f"{contract}-{kind}.jsonl"
+
+
+def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
+    """One task for each kind; what they choose does not depend on who draws them."""
+    tasks: deque[Task] = deque(
+        {
+            "do": "draw",
+            "backend": NAME,
+            "contract": contract,
+            "kind": kind,
+            "size": work.size,
+        }
+        for contract, kind in work.kinds
+    )
+    with Pool(jobs, records) as pool:
+        for task, event in pool.run(tasks):
+            if task:
+                handle(work, get_name(task["contract"], task["kind"]), event)
+            watch(work)
+
+
+def handle(work: Export, name: str, event: Event) -> None:
+    if event["event"] == "progress":
+        work.drawn[name] = event["drawn"]
+    elif event["event"] == "done":
+        work.drawn[name] = event["holds"]["drawn"]
+        work.done[name] = event["holds"]
+        work.contents[name] = write_lines(event["lines"])
+    else:
+        raise UsageError(f"{name}: programs could not be drawn: {event['why']}")

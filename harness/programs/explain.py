@@ -1,0 +1,96 @@
+"""A failure in words: config, steps, what differs, where the tokens come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.programs.program import Program, drop_defaults
+
+MOST = 4
+"""Tokens whose story is told."""
+
+
+@dataclass
+class Life:
+    """Where a token stood, and between which steps it was held."""
+
+    position: int
+    written: int
+    removed: int | None = None
+
+
+def tell(program: Program, divergence: Divergence) -> Iterator[str]:
+    """The lines of a report."""
+    yield f"{program.kind} cache, {describe_config(program)}"
+    rules = program.rules
+    for step, op in enumerate(program.ops[: divergence.step + 1]):
+        mark = "→" if step == divergence.step else " "
+        yield f"{mark} step {step}: {rules.operations[op['op']].describe(op)}"
+    yield f"{divergence.what}: {divergence.message}"
+    if divergence.tokens:
+        lives = list_lives(program, divergence.step)
+        for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
+            yield describe_token(tag, lives.get(tag))
+
+
+def describe_config(program: Program) -> str:
+    fields = drop_defaults(program.config, program.rules.config)
+    fields.pop("kind", None)
+    words = [say_field(name, value) for name, value in fields.items()]
+    return ", ".join(words) or "default config"
+
+
+def say_field(name: str, value: Any) -> str:
+    """A field of a config, as a person would call it."""
+    words = name.replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    return f"{words} {say_value(value)}"
+
+
+def say_value(value: Any) -> str:
+    """A field of a config in words."""
+    if isinstance(value, Mapping):
+        return " ".join(str(part) for part in flatten(value))
+    if isinstance(value, list):
+        return " + ".join(map(say_value, value))
+    return "none" if value is None else str(value)
+
+
+def flatten(part: Mapping[str, Any]) -> Iterator[Any]:
+    """kind, then name and value of every other field."""
+    yield part["kind"]
+    for name, value in part.items():
+        if name != "kind":
+            yield from (name, value)
+
+
+def describe_token(tag: int, life: Life | None) -> str:
+    if life is None:
+        return f"token {tag} was never written"
+    text = f"token {tag} was written in step {life.written} at position {life.position}"
+    if life.removed is not None:
+        text += f", and no cache holds it since step {life.removed}"
+    return text
+
+
+def list_lives(program: Program, last: int) -> Mapping[int, Life]:
+    """The life of every token until step `last`, from the reference."""
+    rules = program.rules
+    model = rules.open_model(program.config, rows=False)
+    lives: dict[int, Life] = {}
+    for step, op in enumerate(program.ops[: last + 1]):
+        operation = rules.operations[op["op"]]
+        if operation.illegal(op, model) is None:
+            operation.expect(op, model)
+        model.tag += operation.tokens(op)
+        live = rules.list_live(model)
+        for tag, position in live.items():
+            lives.setdefault(tag, Life(position, step)).removed = None
+        for tag, life in lives.items():
+            if tag not in live and life.removed is None:
+                life.removed = step
+    return lives

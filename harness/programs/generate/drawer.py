@@ -1,0 +1,137 @@
+"""Draws a program from a source of choices, guided by the reference alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell, Contract, Op, Source
+from lockstep.harness.core.payload import get_tag_limit
+from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.ledger import Entry, matches
+from lockstep.harness.programs.program import MAX_TOKENS, Program
+
+SHORTEST, LONGEST = 12, 44
+"""Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
+
+TRIES = 4
+"""Draws for each operation: some come to nothing, or to what the ledger knows."""
+
+MISUSE = 8
+"""One program in so many breaks rules of usage, in one operation of three, if the cache
+refuses such calls."""
+
+
+class Drawer:
+    """Draws programs for one kind of one backend.
+
+    avoid: known divergences, whose operations are left out. misuse: see `MISUSE`.
+    """
+
+    def __init__(
+        self,
+        contract: str,
+        kind: str,
+        declared: Kind,
+        dtypes: Sequence[str],
+        avoid: Sequence[Entry] = (),
+        misuse: int = MISUSE,
+    ) -> None:
+        self.rules: Contract = CONTRACTS[contract]
+        self.kind = kind
+        config = {"dtype": tuple(dtypes), **declared.config}
+        self.declared = replace(declared, config=config)
+        self.names = [
+            name for name in self.rules.operations if name in declared.operations
+        ]
+        self.avoid = avoid
+        self.misuse = misuse
+        self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
+        every = self.rules.list_cells(kind, declared)
+        self.misuse_cells = [cell for cell in every if cell not in self.cells]
+
+    def draw(self, source: Source) -> Program:
+        """A program of legal operations that the kind, as declared, supports.
+
+        It is a function of the choices that it draws, and of nothing that was drawn
+        before: else it could not be drawn again.
+        """
+        rules = self.rules
+        config = rules.draw_config(source, self.kind, self.declared)
+        model = rules.open_model(config, rows=False)
+        rules.draw_reach(source, model)
+        misuses = self.declared.refuses and source.below(self.misuse) == 0
+        aim = Aim(rules, (misuses and self.misuse_cells) or self.cells, misuses, source)
+        most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
+        ops: list[Op] = []
+        length = source.between(SHORTEST, LONGEST)
+        for _ in range(TRIES * length):
+            if len(ops) == length:
+                break
+            op = aim.draw(model) or self.draw_operation(source, model, misuses)
+            if op is None or (self.avoid and self.is_known(op, model)):
+                continue
+            operation = rules.operations[op["op"]]
+            tokens = operation.tokens(op)
+            if model.tag + tokens > most:
+                continue
+            ops.append(op)
+            operation.expect(op, model)
+            model.tag += tokens
+        return Program(rules.name, config, ops)
+
+    def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:
+        """One that is legal now; where usage is to be broken, one in three that is not
+        allowed."""
+        op = None
+        if misuses and source.below(3) == 0:
+            op = self.rules.draw_misuse(source, model, self.names)
+        op = op or self.rules.draw_operation(source, model, self.names)
+        return op and complete(self.rules, op)
+
+    def is_known(self, op: Op, model: Any) -> bool:
+        return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)
+
+
+def complete(rules: Contract, op: Op) -> Op:
+    """The same with every field set."""
+    return {**rules.operations[op["op"]].get_defaults(), **op}
+
+
+class Aim:
+    """The cell that a program is after, any as likely as any other; once there, another.
+
+    Rare cells are reached by it: a program that happens to be in a rare state seldom has
+    the right operation next.
+    """
+
+    def __init__(
+        self, rules: Contract, cells: Sequence[Cell], misuses: bool, source: Source
+    ) -> None:
+        self.rules, self.cells, self.misuses = rules, cells, misuses
+        # One choice for all of it: this draws much, and most of it comes to nothing.
+        self.source = RandomSource(source.below(1 << 24))
+        self.state, self.name = self.source.pick(cells)
+
+    def draw(self, model: Any) -> Op | None:
+        """The operation of the cell, if it is legal now and finds the state of the cell.
+        Every other time it is not even tried, for that costs time; but programs that
+        break rules are few."""
+        rules = self.rules
+        if not self.misuses and self.source.below(2):
+            return None
+        op = rules.operations[self.name].draw(self.source, model)
+        if op is None and self.misuses:
+            op = rules.draw_misuse(self.source, model, [self.name])
+        if op is None:
+            return None
+        op = complete(rules, op)
+        if rules.operations[self.name].illegal(op, model) is not None:
+            return None
+        if self.state not in rules.get_states(op, model):
+            return None
+        self.state, self.name = self.source.pick(self.cells)
+        return op

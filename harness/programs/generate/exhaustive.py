@@ -1,0 +1,110 @@
+"""Every program up to a length over a small domain, one after the other.
+
+Programs that begin alike form a tree. Only those that cannot be longer are run, for each
+runs its beginnings too. Of programs that differ in nothing but names, such as which of
+two sequences is called 0, the first one stands for all. None is left out because the
+reference is in a state that it was in before: an implementation's may be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.harness.contracts.base import Contract, Op
+from lockstep.harness.contracts.domain import World
+from lockstep.harness.programs.program import Program
+
+Path = tuple[int, ...]
+"""The moves of a program, by number."""
+
+IsKnown = Callable[[Op, Any], bool]
+"""Whether an operation leads to a known divergence in the state of a model."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A program in the tree.
+
+    path, ops: its moves by number, and the operations they came to. covered: how many
+    programs are run with it that no program before it has run: itself, and beginnings.
+    """
+
+    path: Path
+    ops: Sequence[Op]
+    covered: int
+
+
+ROOT = Branch((), (), 0)
+
+
+class Walk:
+    """The tree of the programs over the part of a domain that a backend declares.
+
+    avoided: how many programs were left out because they end with what the ledger knows;
+    those that would go on behind are not counted.
+    """
+
+    def __init__(self, rules: Contract, world: World, is_known: IsKnown) -> None:
+        self.rules, self.world, self.is_known = rules, world, is_known
+        self.avoided = 0
+
+    def make_program(self, branch: Branch) -> Program:
+        return Program(self.rules.name, self.world.config, branch.ops)
+
+    def find_longest(self, start: Branch, depth: int) -> Iterator[Branch]:
+        """The programs behind `start`, of at most `depth` operations, that cannot be
+        longer."""
+        longer = self.list_longer(start) if len(start.path) < depth else []
+        if not longer:
+            yield start
+        for branch in longer:
+            yield from self.find_longest(branch, depth)
+
+    def follow(self, path: Path, covered: int) -> Branch:
+        """The program with these moves; covered: what is run with it first."""
+        model = self.rules.open_model(self.world.config, rows=False)
+        ops: list[Op] = []
+        for number in path:
+            op = self.rules.complete_move(self.world.moves[number], model)
+            assert op is not None, "a path holds moves that can be made"
+            self.take(op, model)
+            ops.append(op)
+        return Branch(path, ops, covered)
+
+    def list_longer(self, start: Branch) -> list[Branch]:
+        """The programs with one operation more that are legal, new, and not known to
+        diverge. The first of them covers what `start` did."""
+        model = self.replay(start.ops)
+        longer: list[Branch] = []
+        for number, move in enumerate(self.world.moves):
+            path = (*start.path, number)
+            op = self.rules.complete_move(move, model) if self.is_first(path) else None
+            if op is None or self.rules.operations[op["op"]].illegal(op, model):
+                continue
+            if self.is_known(op, model):
+                self.avoided += 1
+                continue
+            covered = 1 if longer else start.covered + 1
+            longer.append(Branch(path, [*start.ops, op], covered))
+        return longer
+
+    def replay(self, ops: Sequence[Op]) -> Any:
+        """The reference after these operations."""
+        model = self.rules.open_model(self.world.config, rows=False)
+        for op in ops:
+            self.take(op, model)
+        return model
+
+    def take(self, op: Op, model: Any) -> None:
+        operation = self.rules.operations[op["op"]]
+        operation.expect(op, model)
+        model.tag += operation.tokens(op)
+
+    def is_first(self, path: Path) -> bool:
+        """Whether no program that differs in names alone comes before."""
+        return all(
+            path <= tuple(symmetry[move] for move in path)
+            for symmetry in self.world.symmetries
+        )

@@ -1,0 +1,46 @@
+"""Which programs a backend can be asked to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.programs.ledger import Entry, matches
+from lockstep.harness.programs.program import Program
+
+
+def why_unsupported(program: Program, backend: Backend) -> str | None:
+    """Why a program cannot be run on a backend: it does not declare something."""
+    kinds = backend.contracts.get(program.contract, {})
+    if program.kind not in kinds:
+        has = ", ".join(kinds) or "none"
+        return (
+            f"{backend.name} declares no {program.contract} cache of kind"
+            f" {program.kind} (it has: {has})"
+        )
+    for field, schema in program.rules.config.items():
+        default = [schema["default"]] if field in program.rules.opt_in else None
+        allowed = kinds[program.kind].config.get(field, default)
+        value = program.config[field]
+        if allowed is not None and value not in allowed:
+            return f"{backend.name} does not declare {field} {value}"
+    missing = {op["op"] for op in program.ops} - kinds[program.kind].operations
+    if missing:
+        return f"{backend.name} does not declare {', '.join(sorted(missing))}"
+    if program.config["dtype"] not in backend.dtypes:
+        return f"{backend.name} does not declare dtype {program.config['dtype']}"
+    return None
+
+
+def is_known(program: Program, avoid: Sequence[Entry]) -> bool:
+    """Whether a program leads to something that an entry of the ledger describes."""
+    rules = program.rules
+    model = rules.open_model(program.config, rows=False)
+    for op in program.ops:
+        operation = rules.operations[op["op"]]
+        if operation.illegal(op, model) is None:
+            if any(matches(entry.when, op, model, rules) for entry in avoid):
+                return True
+            operation.expect(op, model)
+        model.tag += operation.tokens(op)
+    return False

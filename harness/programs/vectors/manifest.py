@@ -1,0 +1,209 @@
+"""The manifest: which files a set has, what they cover, and what they do not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from lockstep.harness import __version__
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.document import parse_json, read_bytes, shorten
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.program import FORMAT, show
+from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
+from lockstep.harness.programs.vectors.selection import SEED
+
+SET_FORMAT = "lockstep-vectors/1"
+MANIFEST = "manifest.json"
+
+MAX_MANIFEST = 4 << 20
+MAX_FILE = 64 << 20
+MAX_FILES = 64
+
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,40}\.(md|json|jsonl)(?![\s\S])"
+"""Of the files in a set: no folder, nothing hidden."""
+
+COUNT = {"type": "integer", "minimum": 0}
+CELLS = {
+    "type": "object",
+    "additionalProperties": {"type": "array", "items": {"type": "string"}},
+}
+KIND = {
+    "type": "object",
+    "properties": {
+        "contract": {"type": "string"},
+        "kind": {"type": "string"},
+        "programs": COUNT,
+        "operations": COUNT,
+        "levels": {"type": "object", "additionalProperties": COUNT},
+        "drawn": COUNT,
+        "reachable": COUNT,
+        "covered": CELLS,
+        "errors": CELLS,
+        "settings": CELLS,
+        "not_covered": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"why": {"type": "string"}, "cells": CELLS},
+                "required": ["why", "cells"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["contract", "kind", "programs", "covered"],
+}
+FILE = {
+    "type": "object",
+    "properties": {
+        "bytes": {**COUNT, "maximum": MAX_FILE},
+        "sha256": {"type": "string", "pattern": r"^[0-9a-f]{64}(?![\s\S])"},
+        "holds": KIND,
+    },
+    "required": ["bytes", "sha256"],
+    "additionalProperties": False,
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "format": {"const": SET_FORMAT},
+        "lockstep": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,4}){1,3}"},
+        "programs": COUNT,
+        "seed": COUNT,
+        "size": {"type": "string"},
+        "files": {
+            "type": "object",
+            "maxProperties": MAX_FILES,
+            "propertyNames": {"pattern": FILE_NAME},
+            "additionalProperties": FILE,
+        },
+    },
+    "required": ["format", "lockstep", "size", "files"],
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a set. holds: of one with programs, its entry in the manifest."""
+
+    name: str
+    size: int
+    sha256: str
+    holds: Mapping[str, Any] | None
+
+
+def make_manifest(
+    size: str, contents: Mapping[str, bytes], holds: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """contents: of each file, by name. holds: what `describe` says of those with
+    programs."""
+    return {
+        "format": SET_FORMAT,
+        "program_format": FORMAT,
+        "trace_format": TRACE_FORMAT,
+        "lockstep": __version__,
+        "size": size,
+        "seed": SEED,
+        "programs": sum(own["programs"] for own in holds.values()),
+        "files": {
+            name: {
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+                **({"holds": holds[name]} if name in holds else {}),
+            }
+            for name, content in contents.items()
+        },
+    }
+
+
+# --- read with suspicion ----------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> dict[str, File]:
+    """The files that a set must have, by name. Raises UsageError for what is no manifest
+    that this version reads."""
+    path = folder / MANIFEST
+    text = read_bounded(path, MAX_MANIFEST).decode(errors="replace")
+    document = parse_json(text, str(path))
+    form = document.get("format") if isinstance(document, dict) else None
+    if form != SET_FORMAT:
+        newer = isinstance(form, str) and re.fullmatch(r"lockstep-vectors/\d{1,9}", form)
+        hint = "; a newer version of lockstep reads it" if newer else ""
+        raise UsageError(
+            f'{path}: "format" is {show(form)}; this version reads "{SET_FORMAT}"{hint}'
+        )
+    error = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(document), None)
+    if error is not None:
+        place = "/".join(map(str, error.absolute_path))
+        raise UsageError(f"{path}: {shorten(place)}: {shorten(error.message)}")
+    check_version(document["lockstep"], path)
+    return {
+        name: File(name, entry["bytes"], entry["sha256"], entry.get("holds"))
+        for name, entry in document["files"].items()
+    }
+
+
+def check_version(version: str, path: Path) -> None:
+    if get_numbers(version) > get_numbers(__version__):
+        raise UsageError(
+            f"{path}: the set was made by lockstep {shorten(version, 40)}, and this is"
+            f" {__version__}: update it with pip install --upgrade kv-lockstep"
+        )
+
+
+def get_numbers(version: str) -> tuple[int, ...]:
+    """(0, 1, 0) of "0.1.0"."""
+    return tuple(map(int, re.findall(r"\d+", version)[:4]))
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a regular file, no link, of at most `most` bytes."""
+    if path.is_symlink():
+        raise UsageError(f"{path}: is a link; a set of vectors has none")
+    if path.name == MANIFEST and not path.exists():
+        raise UsageError(f"{path}: there is no such file; a set of vectors has one")
+    return read_bytes(path, most)
+
+
+def check_files(folder: Path, files: Mapping[str, File]) -> None:
+    """All that the manifest names is there and whole, and nothing else. Raises
+    UsageError for the first that is not."""
+    present = sorted(path.name for path in folder.iterdir())
+    for name in present:
+        if name not in files and name != MANIFEST:
+            raise UsageError(f"{folder / name}: the manifest does not name this file")
+    for file in files.values():
+        content = read_bounded(folder / file.name, MAX_FILE)
+        if len(content) != file.size:
+            is_short = len(content) < file.size
+            hint = "; it may be cut off" if is_short else ""
+            raise UsageError(
+                f"{folder / file.name}: has {len(content):,} bytes, not {file.size:,} as"
+                f" the manifest says{hint}"
+            )
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise UsageError(
+                f"{folder / file.name}: was changed: its SHA-256 is not the one in the"
+                " manifest"
+            )
+    for name, file in files.items():
+        if name.endswith(".jsonl") == (file.holds is None):
+            raise UsageError(
+                f"{folder / MANIFEST}: {name}: says wrongly whether it holds programs"
+            )
+        if file.holds is not None:
+            check_holds(folder, name, file.holds)
+
+
+def check_holds(folder: Path, name: str, holds: Mapping[str, Any]) -> None:
+    contract, kind = holds["contract"], holds["kind"]
+    if contract not in CONTRACTS or kind not in CONTRACTS[contract].kinds:
+        raise UsageError(
+            f"{folder / MANIFEST}: {name}: there is no kind {show(contract)} {show(kind)}"
+        )

@@ -1,0 +1,227 @@
+"""Which of the drawn programs are kept: few, which together reach what can be reached.
+
+The choice is a function of kind and size alone: the front is Python's own generator with
+a fixed seed, and nothing depends on workers, on the order of a set or on the machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Cell
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.random import generate
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.vectors.levels import DTYPES, SETTINGS, Level, list_levels
+from lockstep.harness.programs.vectors.lines import make_line, make_typed
+
+SEED = 0
+
+ANY = ""
+"""In the place of a state or an operation: whichever."""
+
+SKIPPED = ("skipped", ANY)
+"""In the place of a cell: an operation was illegal."""
+
+ERROR = "error "
+"""Before the name of an error, in the place of a state: an operation was refused."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a kind a set covers.
+
+    cells: each abstract state with each operation, or the operations alone. times: in so
+    many programs. drawn: programs in a round; rounds: after so many, what is missing is
+    given up. about: the same in words.
+    """
+
+    cells: bool
+    times: int
+    drawn: int
+    rounds: int
+    about: str
+
+
+SIZES: Mapping[str, Size] = {
+    "tiny": Size(False, 1, 24, 6, "every operation"),
+    "small": Size(True, 2, 160, 6, "every abstract state with every operation, twice"),
+    "standard": Size(True, 20, 400, 6, "the same, twenty times"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A drawn program, and what it reaches."""
+
+    program: Program
+    reached: frozenset[Cell]
+    line: str
+
+
+@dataclass
+class Selection:
+    """The programs of one kind.
+
+    chosen: the level of each, and its line. counted: how many of them reach a cell.
+    wanted: of those that are to be reached, how often. drawn: how many programs there
+    were to choose from.
+    """
+
+    contract: str
+    kind: str
+    size: Size
+    chosen: list[tuple[str, str]] = field(default_factory=list)
+    counted: Counter[Cell] = field(default_factory=Counter)
+    steps: int = 0
+    drawn: int = 0
+
+    def select(self, on_draw: Callable[[Program], None] = lambda _: None) -> None:
+        """All levels. on_draw: is called with every program that is drawn."""
+        for number, level in enumerate(list_levels(self.contract, self.kind)):
+            candidates = self.draw_level(number, level, on_draw)
+            for candidate in self.choose(candidates, level):
+                self.keep(candidate, level)
+
+    def draw_level(
+        self, number: int, level: Level, on_draw: Callable[[Program], None]
+    ) -> list[Candidate]:
+        """Programs until all that is missing was reached often enough, or for so many
+        rounds. From the second on, they aim at what is missing."""
+        drawer = Drawer(self.contract, self.kind, level.declared, DTYPES)
+        goals = self.list_goals(level)
+        candidates: list[Candidate] = []
+
+        def consume(program: Program) -> None:
+            on_draw(program)
+            program = make_typed(program)
+            reached = frozenset(list_reached(program))
+            is_useful = reached & goals or any(map(is_error, reached))
+            if is_useful and SKIPPED not in reached:
+                name = f"{self.contract}-{self.kind}-{self.drawn:05d}"
+                line = make_line(program, {"name": name, "level": level.name})
+                candidates.append(Candidate(program, reached, line))
+            self.drawn += 1
+
+        for turn in range(self.size.rounds):
+            missing = self.list_missing(goals, candidates)
+            if turn and not missing:
+                break
+            if turn:
+                aim_at(drawer, missing)
+            seed = SEED + 1000 * number + turn
+            generate(self.size.drawn, seed, drawer.draw, consume)
+        return candidates
+
+    def list_goals(self, level: Level) -> frozenset[Cell]:
+        """What the programs of a level can reach, and those before did not."""
+        cells = CONTRACTS[self.contract].list_cells(self.kind, level.declared)
+        operations = dict.fromkeys(operation for _, operation in cells)
+        goals = cells if self.size.cells else [(ANY, name) for name in operations]
+        if level.name == "settings":
+            settings = list_setting_names(self.kind)
+            every = operations if self.size.cells else [ANY]
+            goals = [*goals, *((name, each) for name in settings for each in every)]
+        return frozenset(goal for goal in goals if self.counted[goal] < self.size.times)
+
+    def list_missing(
+        self, goals: Iterable[Cell], candidates: Sequence[Candidate]
+    ) -> list[Cell]:
+        """The goals that all candidates together do not reach often enough, sorted."""
+        counted = self.counted.copy()
+        for candidate in candidates:
+            counted.update(candidate.reached)
+        return sorted(goal for goal in goals if counted[goal] < self.size.times)
+
+    def choose(self, candidates: Sequence[Candidate], level: Level) -> list[Candidate]:
+        """Greedily: the one that reaches most of what is missing for its length, again
+        and again, until nothing is missing that any of them reaches.
+
+        What a candidate adds can only become less, so one is counted again only when it
+        seems to be the best.
+        """
+        goals = set(self.list_goals(level))
+        if self.size.cells:
+            every = {cell for candidate in candidates for cell in candidate.reached}
+            goals |= set(filter(is_error, every))
+        wanted = {goal: self.size.times - self.counted[goal] for goal in goals}
+
+        def rate(place: int) -> float:
+            """Negative, so that the best comes first."""
+            candidate = candidates[place]
+            gain = sum(wanted.get(cell, 0) > 0 for cell in candidate.reached)
+            return -gain / len(candidate.line)
+
+        chosen: list[Candidate] = []
+        heap = [(rate(place), place) for place in range(len(candidates))]
+        heapify(heap)
+        while heap and heap[0][0]:
+            _, place = heap[0]
+            if heap[0][0] != rate(place):
+                heapreplace(heap, (rate(place), place))
+                continue
+            heappop(heap)
+            chosen.append(candidates[place])
+            for cell in candidates[place].reached & wanted.keys():
+                wanted[cell] -= 1
+        return chosen
+
+    def keep(self, candidate: Candidate, level: Level) -> None:
+        self.chosen.append((level.name, candidate.line))
+        self.counted.update(candidate.reached)
+        self.steps += len(candidate.program.ops)
+
+    def get_lines(self) -> list[str]:
+        return [line for _, line in self.chosen]
+
+
+def aim_at(drawer: Drawer, missing: Sequence[Cell]) -> None:
+    """The next programs try to reach these cells, as far as they are such."""
+    for name in ("cells", "misuse_cells"):
+        aims = [cell for cell in getattr(drawer, name) if cell in missing]
+        if aims:
+            setattr(drawer, name, aims)
+
+
+def is_error(cell: Cell) -> bool:
+    return cell[0].startswith(ERROR)
+
+
+def walk(program: Program) -> Iterator[Cell]:
+    """The cells that a program reaches, one after the other, and the errors."""
+    rules = program.rules
+    model = rules.open_model(program.config, rows=False)
+    for op in program.ops:
+        operation = rules.operations[op["op"]]
+        if operation.illegal(op, model) is None:
+            for state in rules.get_states(op, model):
+                yield state, op["op"]
+            error = operation.expect(op, model).get("error")
+            if error is not None:
+                yield ERROR + error, op["op"]
+        else:
+            yield SKIPPED
+        model.tag += operation.tokens(op)
+
+
+def list_reached(program: Program) -> Iterator[Cell]:
+    """All that a program reaches: cells, operations in any state, settings."""
+    operations = [ANY, *dict.fromkeys(op["op"] for op in program.ops)]
+    states = [ANY, *(name for name in list_setting_names(program.kind, program.config))]
+    yield from ((state, operation) for state in states for operation in operations)
+    yield from walk(program)
+
+
+def list_setting_names(
+    kind: str, config: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """ "chunk 2" and so on: the settings that are no defaults; all, or a config's."""
+    for field_name, (default, *others) in SETTINGS[kind].items():
+        for value in others:
+            if config is None or (config[field_name] == value != default):
+                yield f"{field_name} {value}"

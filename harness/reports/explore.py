@@ -1,0 +1,183 @@
+"""What the terminal shows of an exploration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.harness.jobs.explore import Exploration, Survey
+from lockstep.harness.reports.console import list_unfinished, print_failure
+
+
+def get_status(exploration: Exploration) -> Text:
+    """How far it is, how fast, and how long it will still take."""
+    outcome, surveys = exploration.outcome, exploration.surveys
+    seconds = time.monotonic() - outcome.started
+    covered = sum(survey.covered for survey in surveys)
+    fresh = covered - sum(survey.resumed for survey in surveys)
+    if not covered:
+        return Text(f"{seconds:.0f} s: importing backends", "dim")
+    done = sum(survey.done for survey in surveys)
+    parts = sum(len(survey.parts) for survey in surveys)
+    text = (
+        f"{seconds:.0f} s: {covered:,} programs, {fresh / seconds:,.0f}/s, {done:,} of"
+        f" {parts:,} parts, {len(outcome.failures)} failures"
+    )
+    if fresh and done:
+        left = sum(map(estimate_left, surveys)) * seconds / fresh
+        text += f", about {left:.0f} s left"
+    return Text(text, "dim")
+
+
+def estimate_left(survey: Survey) -> float:
+    """Programs that are still to come, if the parts are of one size."""
+    if not survey.done:
+        return 0.0
+    return survey.pair.covered / survey.done * (len(survey.parts) - survey.done)
+
+
+def print_exploration(console: Console, exploration: Exploration) -> None:
+    """What was found, and what has been covered."""
+    for failure in exploration.outcome.failures:
+        print_failure(console, failure)
+    if exploration.surveys:
+        console.print(make_table(exploration))
+    for note in list_notes(exploration):
+        console.print(note)
+    console.print(get_summary(exploration))
+
+
+def make_table(exploration: Exploration) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(f"{exploration.size} domain", overflow="fold")
+    table.add_column("ops", justify="right", no_wrap=True)
+    table.add_column("programs", justify="right", no_wrap=True)
+    table.add_column("config", overflow="fold")
+    table.add_column("", justify="right", no_wrap=True)
+    for survey in exploration.surveys:
+        cells = survey.pair.name, str(len(survey.moves)), f"{survey.covered:,}"
+        config = Text(say_config(survey.config))
+        table.add_row(*cells, config, get_verdict(survey))
+    return table
+
+
+def get_verdict(survey: Survey) -> Text:
+    pair, diverging = survey.pair, sum(survey.pair.signatures.values())
+    if diverging or pair.is_diverging:
+        return Text(f"✗ {diverging:,} diverge", "bold red")
+    if pair.missing:
+        return Text("! unfinished", "bold yellow")
+    if pair.is_error:
+        return Text("! ERROR", "bold yellow")
+    if not survey.is_complete:
+        return Text(f"… {survey.done} of {len(survey.parts)}", "yellow")
+    return Text("✓ agree", "green")
+
+
+def list_notes(exploration: Exploration) -> Iterator[Text]:
+    outcome = exploration.outcome
+    yield from list_unfinished(outcome)
+    for pair in outcome.pairs:
+        for error in pair.errors:
+            yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
+        if pair.avoided:
+            count = f"{pair.avoided:,} programs that end with a known divergence"
+            known = f"{pair.name}: {count} were left out, and all that go on from there"
+            yield Text(known, "yellow")
+    for backend, why in {**outcome.dead, **outcome.unavailable}.items():
+        yield Text(f"{backend}: not explored: {why}", "yellow")
+    if any(survey.symmetries for survey in exploration.surveys):
+        text = "one program stands for all that differ in names alone"
+        yield Text(f"{text} (of sequences, users, tokens)", "dim")
+
+
+def get_summary(exploration: Exploration) -> Text:
+    """What has been covered, so that nobody takes it for more."""
+    outcome, surveys = exploration.outcome, exploration.surveys
+    if not surveys:
+        return Text("nothing was explored", "bold red")
+    is_complete = all(survey.is_complete for survey in surveys)
+    what = "every program" if is_complete else "not every program"
+    domains = "this domain" if len(surveys) == 1 else "these domains"
+    covered = sum(survey.covered for survey in surveys)
+    diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
+    verdict = "none diverges" if not diverging else f"{diverging:,} diverge"
+    unfinished = sum(survey.pair.unfinished for survey in surveys)
+    if unfinished:
+        verdict += f", {unfinished:,} came upon what is not written yet"
+    depth = exploration.depth
+    count = f"{depth} operation" + ("" if depth == 1 else "s")
+    text = (
+        f"{what} of up to {count} over {domains}: {covered:,},"
+        f" {verdict} ({outcome.seconds:.0f} s)"
+    )
+    resumed = sum(survey.resumed for survey in surveys)
+    if resumed:
+        text += f"; {resumed:,} of them in an earlier run"
+    if outcome.is_cut:
+        text += "; stopped before the end: --resume goes on from here"
+    elif not is_complete:
+        text += "; what was left out comes behind an error"
+    good = outcome.get_exit_status() == 0
+    style = "green" if good and is_complete else "yellow" if good else "bold red"
+    return Text(text, style)
+
+
+def say_config(config: Mapping[str, Any]) -> str:
+    """The fields of a config, as a person writes them."""
+    parts = [
+        f"{name} {say_value(value)}" for name, value in config.items() if name != "kind"
+    ]
+    return ", ".join(parts) or "the plainest config"
+
+
+def say_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(say_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return " ".join(map(str, value.values()))
+    return "none" if value is None else str(value).lower()
+
+
+def describe(exploration: Exploration) -> dict[str, Any]:
+    """The same, for machines."""
+    outcome = exploration.outcome
+    return {
+        "format": "lockstep-explored/1",
+        "size": exploration.size,
+        "depth": exploration.depth,
+        "seconds": round(outcome.seconds, 2),
+        "complete": bool(exploration.surveys)
+        and all(survey.is_complete for survey in exploration.surveys),
+        "exit_status": outcome.get_exit_status(),
+        "versions": outcome.versions,
+        "unavailable": outcome.unavailable,
+        "dead": outcome.dead,
+        "errors": {pair.name: pair.errors for pair in outcome.pairs if pair.errors},
+        "pairs": [describe_survey(survey) for survey in exploration.surveys],
+    }
+
+
+def describe_survey(survey: Survey) -> dict[str, Any]:
+    pair = survey.pair
+    return {
+        "backend": pair.backend,
+        "kind": pair.kind,
+        "operations": list(survey.moves),
+        "symmetries": survey.symmetries,
+        "config": dict(survey.config),
+        "complete": survey.is_complete,
+        "covered": pair.covered,
+        "run": pair.programs,
+        "steps": pair.steps,
+        "avoided": pair.avoided,
+        "diverging": dict(pair.signatures),
+        "errors": pair.errors,
+        "failures": [str(failure.path) for failure in pair.failures],
+    }

@@ -1,0 +1,142 @@
+"""A summary for the page of a run: a matrix, what failed, and how to see it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from lockstep.harness.core.printable import clean
+from lockstep.harness.reports.pages.matrix import (
+    Matrix,
+    list_notes,
+    make_matrices,
+    say_pair,
+)
+from lockstep.harness.reports.pages.outcomes import PairSummary
+from lockstep.harness.reports.pages.view import FailureView, ReportView
+
+MOST_BYTES = 256 << 10
+"""A step's summary on GitHub takes 1 MiB of all steps together."""
+
+MOST_STEPS = 24
+MOST_LINES = 60
+MOST_LINE = 800
+
+
+def render_markdown(report: ReportView) -> str:
+    """The summary. All that comes from a file is set as code, where nothing is markup."""
+    head = "\n".join(list_head(report))
+    text, left = head, 0
+    for failure in report.failures:
+        block = "\n" + "\n".join(list_failure(failure)) + "\n"
+        if len((text + block).encode()) > MOST_BYTES:
+            left += 1
+        else:
+            text += block
+    left += report.more
+    if left:
+        text += f"\n{left} more failures are left out.\n"
+    return text
+
+
+def list_head(report: ReportView) -> Iterator[str]:
+    mark = "✗ " if report.failures else ""
+    yield f"## Lockstep: {mark}{report.headline}"
+    yield ""
+    yield f"{report.summary}."
+    for matrix in make_matrices(report.outcomes):
+        yield from ("", *list_matrix(matrix))
+    yield from list_bounded(list_notes(report.outcomes))
+    yield from list_missed(report)
+    yield from list_bounded(report.broken)
+    yield ""
+
+
+def list_matrix(matrix: Matrix) -> Iterator[str]:
+    yield list_cells([code(matrix.contract), *map(code, matrix.kinds)])
+    yield list_cells(["---", *("---:" for _ in matrix.kinds)])
+    for backend, pairs in matrix.rows:
+        cells = ["–" if pair is None else say_pair(pair) for pair in pairs]
+        yield list_cells([code(backend), *cells])
+
+
+def list_cells(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def list_bounded(lines: Iterable[str]) -> Iterator[str]:
+    every = list(lines)
+    if every:
+        yield ""
+    for line in every[:MOST_LINES]:
+        yield f"* {code(line)}"
+    if len(every) > MOST_LINES:
+        yield f"* {len(every) - MOST_LINES} more"
+
+
+def list_missed(report: ReportView) -> Iterator[str]:
+    """The cells that were never reached, folded away."""
+    pairs = [pair for pair in report.pairs if pair.missed]
+    if not pairs:
+        return
+    yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
+    yield from list_bounded(map(say_missed, pairs))
+    yield from ("", "</details>")
+
+
+def say_missed(pair: PairSummary) -> str:
+    groups = [f"{state} × {', '.join(ops)}" for state, ops in (pair.empty or {}).items()]
+    return f"{pair.name}: {pair.missed} of {pair.reachable}: {'; '.join(groups)}"
+
+
+def list_failure(failure: FailureView) -> Iterator[str]:
+    program = failure.saved.program
+    yield f"### {failure.number}. {code(failure.name)} {code(failure.signature)}"
+    yield ""
+    yield from fence(
+        [
+            f"{program.kind} cache, {failure.config}",
+            *list_steps(failure),
+            f"{failure.what}: {failure.message}",
+            *([failure.saved.likely] if failure.saved.likely else []),
+        ]
+    )
+    yield ""
+    yield from fence([failure.replay], "sh")
+
+
+def list_steps(failure: FailureView) -> Iterator[str]:
+    """The last steps up to the one that diverges."""
+    program = failure.saved.program
+    last = len(program.ops) - 1 if failure.step is None else failure.step
+    first = max(0, last + 1 - MOST_STEPS)
+    if first:
+        yield f"  steps 0 to {first - 1} are left out"
+    for step in range(first, last + 1):
+        op = program.ops[step]
+        mark = "→" if step == failure.step else " "
+        yield f"{mark} step {step}: {program.rules.operations[op['op']].describe(op)}"
+
+
+def code(text: str) -> str:
+    """A span of code on one line, whatever is in the text: bars would end a cell."""
+    words = clean(text).replace("|", "¦") or " "
+    ticks = "`" * (1 + longest_run(words))
+    pad = " " if words[0] == "`" or words[-1] == "`" else ""
+    return f"{ticks}{pad}{words}{pad}{ticks}"
+
+
+def fence(lines: Iterable[str], language: str = "text") -> list[str]:
+    """A block of code, each line cleaned."""
+    cleaned = [indent(line) + clean(line, MOST_LINE) for line in lines]
+    ticks = "`" * max(3, 1 + max(map(longest_run, cleaned), default=0))
+    return [f"{ticks}{language}", *cleaned, ticks]
+
+
+def indent(line: str) -> str:
+    """The blanks that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" "))][:8]
+
+
+def longest_run(text: str) -> int:
+    return max(map(len, re.findall(r"`+", text)), default=0)

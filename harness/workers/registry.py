@@ -1,0 +1,248 @@
+"""Backends by name: what is registered, and how one becomes a declaration.
+
+Names come from the entry points of installed packages, in the group "lockstep.backends";
+"exec:" and a command is a driver of its own. A backend's module is imported here and
+nowhere else, and only when it is asked for; so is a driver started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, get_args
+
+from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
+from lockstep.harness.backends.driver.backend import (
+    is_driver,
+    list_files,
+    load_driver,
+    split_command,
+)
+from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.base import Broken, Contract
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.printable import say_error
+from lockstep.harness.core.tolerance import UNIT
+from lockstep.harness.execution.metamorphic import reference
+from lockstep.harness.programs.program import check_field
+
+GROUP = "lockstep.backends"
+
+LIMITS = Limits()
+
+INSTALL = {
+    "torch": "pip install 'kv-lockstep[torch]'",
+    "mlx": "pip install 'kv-lockstep[mlx]'",
+    "mlx_lm": "pip install 'kv-lockstep[peers]'",
+    "transformers": "pip install 'kv-lockstep[peers]'",
+}
+
+
+class Unavailable(Exception):
+    """A backend cannot be used here. The message says why and what to do."""
+
+
+def list_names() -> dict[str, str]:
+    """Registered name → "module:factory", in the order of names."""
+    found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    found[reference.NAME] = f"{reference.__name__}:{reference.get_reference.__name__}"
+    return dict(sorted(found.items()))
+
+
+def get_target(name: str) -> str:
+    """The "module:factory" that `name` stands for, or the name itself if it is that of a
+    driver. Raises UsageError for no name."""
+    if is_driver(name):
+        split_command(name)
+        return name
+    names = list_names()
+    if name in names:
+        return names[name]
+    module, colon, factory = name.partition(":")
+    if colon and module.replace(".", "_").isidentifier() and ":" not in factory:
+        return name
+    near = get_close_matches(name, names)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}."
+    raise UsageError(
+        f"--backend {name}: no backend has this name; {hint} One of your own is given as"
+        " package.module:factory, or as exec:program if it is no Python"
+    )
+
+
+def load(name: str, limits: Limits = LIMITS) -> Backend:
+    """Imports the backend, or starts the driver within the limits, and checks its
+    declaration. Raises Unavailable."""
+    backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
+    if backend is not reference.REFERENCE:
+        check_declaration(backend)
+    return backend
+
+
+def start_driver(name: str, limits: Limits) -> Backend:
+    try:
+        return load_driver(name, limits)
+    except Broken as broken:
+        raise Unavailable(str(broken)) from None
+    except UsageError:
+        raise
+    except Exception as error:
+        raise Unavailable(f"it refused to say what it has: {error}") from error
+
+
+def import_backend(name: str) -> Backend:
+    module_name, _, factory_name = get_target(name).partition(":")
+    module = import_module(name, module_name)
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        near = get_close_matches(factory_name, dir(module))
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise Unavailable(f"{module_name} has no factory {factory_name}{hint}")
+    try:
+        backend = factory()
+    except Exception as error:
+        raise Unavailable(f"its factory raised {say_error(error)}") from error
+    if not isinstance(backend, Backend):
+        raise Unavailable(f"its factory returned {type(backend).__name__}, not a Backend")
+    return backend
+
+
+def load_faults(target: str) -> list[Planted]:
+    """What a backend names as its faults. Raises Unavailable."""
+    module_name, _, function_name = target.partition(":")
+    function = getattr(import_module(target, module_name), function_name, None)
+    if not callable(function):
+        raise Unavailable(f"names {target} as its faults, which is no function")
+    faults = list(function())
+    for planted in faults:
+        if not isinstance(planted, Planted):
+            raise Unavailable(f"{target} returned {planted!r}, not a Planted")
+    return faults
+
+
+def import_module(name: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if error.name and (
+            module_name == error.name or module_name.startswith(f"{error.name}.")
+        ):
+            raise Unavailable(
+                f"there is no module {error.name}; is its folder on PYTHONPATH?"
+            ) from error
+        install = INSTALL.get(missing, f"pip install {missing}")
+        if missing != error.name and importlib.util.find_spec(missing):
+            raise Unavailable(
+                f"the {missing} that is installed has no {error.name}; it takes another"
+                f" version: {install} --upgrade"
+            ) from error
+        raise Unavailable(f"needs the package {missing}: {install}") from error
+    except Exception as error:
+        raise Unavailable(f"importing {module_name} raised {say_error(error)}") from error
+
+
+def check_declaration(backend: Backend) -> None:
+    """Every contract, kind and operation exists; every declared operation is there."""
+    for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
+        require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
+    for dtype in backend.dtypes:
+        require(dtype, UNIT, "dtype")
+    if not backend.dtypes or not any(backend.contracts.values()):
+        raise Unavailable("declares no kind, or no dtype")
+    for contract_name, kinds in backend.contracts.items():
+        require(contract_name, CONTRACTS, "contract")
+        contract = CONTRACTS[contract_name]
+        check_errors(backend, contract, kinds)
+        for kind, declared in kinds.items():
+            require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
+            check_kind(kind, declared, contract)
+            for operation in declared.operations:
+                require(operation, contract.operations, f"operation of {contract_name}")
+            check_operations(backend, contract_name, kind, declared)
+
+
+def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
+    """There is an exception for everything that the contract lets a cache refuse."""
+    for name in contract.list_errors(kinds):
+        error = backend.errors.get(name)
+        if not (isinstance(error, type) and issubclass(error, Exception)):
+            raise Unavailable(
+                f"declares {contract.name} kinds, but its errors name no exception class"
+                f' for "{name}"'
+            )
+
+
+def check_kind(kind: str, declared: Any, contract: Contract) -> None:
+    """What is declared for a kind has the types that it should have."""
+    if not isinstance(declared, Kind):
+        raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
+    for operation in contract.required:
+        if operation not in declared.operations:
+            raise Unavailable(f"declares {kind} without {operation}")
+    for field, values in declared.config.items():
+        require(field, contract.config, f"config field of {contract.name}")
+        if not isinstance(values, tuple | list) or not values:
+            raise Unavailable(
+                f"declares {kind} with {field}: {values!r}, not a tuple of values"
+            )
+        for value in values:
+            try:
+                check_field(value, contract.config[field], f"declares {kind}: {field}")
+            except UsageError as error:
+                raise Unavailable(str(error)) from None
+
+
+def require(name: str, options: Mapping[str, Any], what: str) -> None:
+    if name not in options:
+        near = get_close_matches(name, options) or list(options)
+        raise Unavailable(
+            f'declares "{name}", which is no {what}; did you mean {", ".join(near)}?'
+        )
+
+
+def check_operations(backend: Backend, contract: str, kind: str, declared: Kind) -> None:
+    """Opens one cache and looks for what was declared."""
+    rules = CONTRACTS[contract]
+    config = rules.get_plain_config(kind, declared, backend.dtypes)
+    try:
+        cache = rules.open_cache(backend, config)
+    except Broken as broken:
+        raise Unavailable(f"opening a {kind} cache: {broken}") from None
+    except Exception as error:
+        raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
+    methods = rules.list_methods(kind, declared.operations)
+    missing = [name for name in methods if not callable(getattr(cache, name, None))]
+    if missing:
+        raise Unavailable(
+            f"declares {kind}, but its cache ({type(cache).__name__}) has no"
+            f" method {', '.join(missing)}"
+        )
+
+
+def hash_code(target: str) -> str:
+    """A digest of the Python files that a backend, the reference and the harness are made
+    of: another one if any of them was changed. target: "module:factory". Of a driver, it
+    is the files that its command names."""
+    digest = hashlib.sha256()
+    own = set()
+    if is_driver(target):
+        for file in list_files(target):
+            digest.update(file.read_bytes())
+    else:
+        package = target.partition(":")[0].partition(".")[0]
+        own = {"lockstep.impl" if package == "lockstep" else package}
+    for name in sorted({*own, "lockstep.harness", "lockstep.reference"}):
+        spec = importlib.util.find_spec(name)
+        folders = (spec and spec.submodule_search_locations) or ()
+        files = [file for folder in folders for file in Path(folder).rglob("*.py")]
+        if spec and spec.origin and Path(spec.origin).is_file():
+            files.append(Path(spec.origin))
+        for file in sorted(set(files)):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
