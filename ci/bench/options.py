@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.workers.registry import Unavailable
+from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.workers.registry import load as load_or_raise
 
 

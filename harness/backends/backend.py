@@ -74,7 +74,8 @@ class Backend:
     in; see `harness.contracts.layer.model.CONFIG` and those of the other contracts).
     Kinds of different contracts have different names. A kind that builds on others finds
     them in config["caches"], opened: for session and trie one for each layer, None where
-    a layer has none; for slots one unified cache. A kind that brings its own gets None.
+    a layer has none; for slots one unified cache. A kind that brings its own gets None,
+    and the complete configs of what it must bring in config["below"].
     errors: the exceptions for "cache-full", "not-supported" and "shared" (unified), and
     "no-slot" (slots); a usage error is a ValueError.
     poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
@@ -90,6 +91,9 @@ class Backend:
     API; see `harness.execution.snippet`.
     faults: "package.module:function", which returns the mistakes `Planted` in it.
     versions: package name to version, for failure files.
+    execute: runs a program without the reference beside it, instead of the executor; see
+    `harness.execution.executor.run` for its arguments. Nothing is opened then.
+    share: of the programs that other backends run, it gets one in so many.
     """
 
     name: str
@@ -110,3 +114,5 @@ class Backend:
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
+    execute: Callable[..., Any] | None = None
+    share: int = 1

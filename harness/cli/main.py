@@ -39,11 +39,12 @@ from lockstep.harness.cli.snippet import snippet
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence, trace
 from lockstep.harness.jobs.check import get_crash
-from lockstep.harness.jobs.failures import RUNNING, save
-from lockstep.harness.programs.files import load_saved
+from lockstep.harness.jobs.failures import save
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import parse_program
+from lockstep.harness.programs.walk import trace
 from lockstep.harness.reports.console import print_failure
 from lockstep.harness.workers.pool import Event, Pool
 from lockstep.harness.workers.registry import get_target, list_names

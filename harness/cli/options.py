@@ -11,7 +11,7 @@ import click
 
 from lockstep.harness.cli.command import count_cores
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.programs.program import suggest
+from lockstep.harness.core.fields import suggest
 
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 

@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
         from lockstep.harness.contracts import CONTRACTS
         from lockstep.harness.core.errors import UsageError
-        from lockstep.harness.programs.program import suggest
+        from lockstep.harness.core.fields import suggest
         from lockstep.harness.workers.registry import get_target, list_names
 
         options = metafunc.config.option
@@ -90,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def lockstep_pool(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One worker process for all tests of this pytest process."""
-    from lockstep.harness.jobs.failures import RUNNING
+    from lockstep.harness.programs.files import RUNNING
     from lockstep.harness.workers.pool import Pool
 
     options = request.config.option

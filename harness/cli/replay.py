@@ -18,9 +18,8 @@ from lockstep.harness.cli.options import (
     strict_option,
 )
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence
-from lockstep.harness.jobs.failures import RUNNING
-from lockstep.harness.programs.files import iterate_saved, load_saved
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
 from lockstep.harness.workers.pool import Event, Pool

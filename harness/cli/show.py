@@ -16,7 +16,7 @@ from lockstep.harness.cli.options import (
     step_option,
 )
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import RUNNING
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.reports.pages.annotations import render_annotations
 from lockstep.harness.reports.pages.gather import Saved, gather
 from lockstep.harness.reports.pages.html import render_html

@@ -10,7 +10,7 @@ from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import BACKEND_HELP, failures_option
 from lockstep.harness.cli.replay import call, get_own_backend, get_single, say_end
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import RUNNING
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target
 

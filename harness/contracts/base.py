@@ -3,97 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.domain import Domain
-
-Op = Mapping[str, Any]
-"""One operation of a program: {"op": name, field: value, …}, every field set."""
-
-Answer = dict[str, Any]
-"""What an operation answers, in the form of a trace: {"offset": 3, "visible": […]}."""
-
-Schema = Mapping[str, Any]
-"""A JSON Schema for one field. A field with a "default" may be left out."""
-
-Cell = tuple[str, str]
-"""(abstract state, operation that finds it). What is counted of a run."""
-
-T = TypeVar("T")
-
-
-class Place(NamedTuple):
-    """Where the reference has a token.
-
-    sequences: whose it is; none where there is one only. is_old: a backend need not have
-    it any more.
-    """
-
-    tag: int
-    position: int
-    sequences: tuple[int, ...] = ()
-    is_old: bool = False
-
-
-Held = tuple[str, Sequence[Place]]
-"""A cache, or a part of one, in words, and what the reference holds in it."""
-
-
-class Unreachable(NamedTuple):
-    """Cells that no program can reach, and why.
-
-    Of `states`, no other operations than `only` can find them (None: all can), and none
-    of `never`.
-    """
-
-    why: str
-    states: Collection[str]
-    only: Collection[str] | None = None
-    never: Collection[str] = ()
-
-    def holds(self, cell: Cell) -> bool:
-        state, operation = cell
-        if state not in self.states:
-            return False
-        out = self.only is not None and operation not in self.only
-        return out or operation in self.never
-
-
-class Broken(Exception):
-    """The backend's answer is wrong in a way that has no counterpart in a trace.
-
-    what: the name of what differs, as it stands in a signature. operation: the one that
-    is to blame, if it is not the one that was running.
-    """
-
-    def __init__(self, what: str, message: str, operation: str | None = None) -> None:
-        super().__init__(message)
-        self.what = what
-        self.operation = operation
-
-
-class Source(ABC):
-    """Where a front takes its choices from. Everything that is drawn is drawn here."""
-
-    @abstractmethod
-    def below(self, limit: int) -> int:
-        """An integer in [0, limit), limit ≥ 1; 0 is the simplest."""
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[self.below(len(options))]
-
-    def between(self, low: int, high: int) -> int:
-        return low + self.below(high - low + 1)
-
-
-class Simplest(Source):
-    """Always the simplest choice."""
-
-    def below(self, limit: int) -> int:
-        return 0
+from lockstep.harness.contracts.types import (
+    Answer,
+    Cell,
+    Held,
+    Op,
+    Simplest,
+    Source,
+    Unreachable,
+)
+from lockstep.harness.core.fields import Schema
 
 
 class Operation(ABC):
@@ -120,6 +45,20 @@ class Operation(ABC):
         """Carries `op` out on the backend; what it did answer.
 
         model: the reference after `op`, for reading only.
+        """
+
+    def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
+        """Lets the model follow an answer out of several that `expect` allows.
+
+        An expectation that is `{"one_of": [answers]}`, or that has `{"one_of": [values]}`
+        or `{"between": [low, high]}` as a value, leaves the choice to the backend; such
+        an operation moves its model on here, not in `expect`.
+
+        Args:
+            op: the operation.
+            model: the reference; before the operation, if there was a choice.
+            observed: the backend's answer, which is allowed; where no backend runs, the
+                first allowed one.
         """
 
     def verify(self, op: Op, subject: Any, model: Any) -> None:  # noqa: B027

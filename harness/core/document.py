@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import stat
 import zlib
 from io import BytesIO
@@ -101,3 +102,11 @@ def parse_json(text: str, where: str) -> Any:
 
 def shorten(text: str, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: a reader, or a second worker, never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.types import Op
+from lockstep.harness.core.fields import drop_defaults
 from lockstep.harness.execution.shrink import leave_out
-from lockstep.harness.programs.program import Program, drop_defaults
+from lockstep.harness.programs.program import Program
 
 FindSignature = Callable[[Program], str | None]
 """The signature of a program's first divergence, or None if it agrees."""

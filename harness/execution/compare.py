@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.core.printable import make_plain
 
 Tokens = Sequence[Any]

@@ -3,61 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Answer, Broken, Cell, Op
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.backends.broken import Broken
+from lockstep.harness.contracts.types import Answer, Cell
 from lockstep.harness.core.printable import make_plain, say_error, say_missing, say_raised
 from lockstep.harness.execution.compare import Difference, find_difference
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import Step, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
 
-MAX_ANSWERED = 1 << 22
-"""In a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
-
 LAYOUT = ("columns", "seen")
 """What an answer says of the order in which tokens came back: not compared."""
-
-ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
-"""What differs if the backend is not wrong about a cache, but no longer answers."""
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """The first step at which a backend and the reference part.
-
-    what: contents, mask, offset, size, result, error, attention, alias, malformed, crash,
-    hang or missing (a part of the backend that nobody has written yet). message: how, in
-    a sentence. tokens: the tags that the sentence is about.
-    """
-
-    what: str
-    step: int
-    operation: str
-    message: str
-    expected: Answer | None = None
-    got: Answer | None = None
-    tokens: tuple[int, ...] = ()
-
-    @property
-    def is_error(self) -> bool:
-        return self.what in ERRORS
-
-    def get_signature(self, program: Program) -> str:
-        """Two divergences with one signature are taken for one bug of a backend."""
-        return f"{program.contract}-{program.kind}-{self.operation}-{self.what}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Divergence:
-        return cls(**{**document, "tokens": tuple(document["tokens"])})
 
 
 @dataclass
@@ -93,43 +56,43 @@ class Run:
         self.program, self.backend, self.every = program, backend, every
         self.rules = program.rules
         self.coverage, self.on_step = coverage, on_step
-        self.model = self.rules.open_model(program.config)
+        self.steps: Iterator[Step] = walk(program)
         self.subject: Any = None
         self.found: list[Cell] = []
         self.result = Result()
 
     def run(self) -> Result:
         """Until the end, or the first divergence."""
-        step, operation = 0, "open"
+        number, operation = 0, "open"
         try:
             with self.backend.scope():
                 self.subject = self.open_subject()
-                for step, op in enumerate(self.program.ops):
-                    operation = op["op"]
-                    if self.on_step:
-                        self.on_step(step)
-                    if self.is_skipped(op):
+                for step in self.steps:
+                    number, operation = step.number, step.op["op"]
+                    self.begin(step)
+                    if step.skipped is not None:
+                        self.skip(step.skipped)
                         continue
-                    expected, observed, difference = self.take_step(op)
+                    observed, difference = self.take(step)
                     if difference is not None:
-                        self.diverge(difference, step, operation, expected, observed)
+                        self.diverge(difference, number, operation, step.answer, observed)
                         return self.result
                 self.subject.finish()
                 self.result.margin = self.subject.margin
         except Broken as broken:
             blamed = broken.operation or operation
-            self.diverge(Difference(broken.what, str(broken)), step, blamed)
+            self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
-            self.diverge(Difference("missing", say_missing(error)), step, operation)
+            self.diverge(Difference("missing", say_missing(error)), number, operation)
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
-            self.diverge(Difference("error", say_raised(error)), step, operation)
+            self.diverge(Difference("error", say_raised(error)), number, operation)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             message = f"would have ended the process: raised {say_error(error)}"
-            self.diverge(Difference("crash", message), step, operation)
+            self.diverge(Difference("crash", message), number, operation)
         finally:
             if self.coverage is not None:
                 self.coverage.update(self.found)
@@ -140,43 +103,39 @@ class Run:
             self.backend, self.program.config, self.program.ops, self.every
         )
 
-    def is_skipped(self, op: Op) -> bool:
-        operation = self.rules.operations[op["op"]]
-        why = operation.illegal(op, self.model)
-        if why is None:
-            return False
+    def begin(self, step: Step) -> None:
+        """Is called before each step, also before one that is skipped."""
+        if self.on_step:
+            self.on_step(step.number)
+
+    def skip(self, why: str) -> None:
         self.result.why_skipped = self.result.why_skipped or why
         self.result.skipped += 1
-        self.model.tag += operation.tokens(op)
-        return True
 
-    def take_step(self, op: Op) -> tuple[Answer, Answer, Difference | None]:
-        """One operation on both sides."""
-        operation, model, subject = (
-            self.rules.operations[op["op"]],
-            self.model,
-            self.subject,
-        )
+    def take(self, step: Step) -> tuple[Answer, Difference | None]:
+        """One operation on both sides: the backend's answer, and how it differs."""
+        op, operation, model = step.op, step.operation, step.model
+        subject = self.subject
         if self.coverage is not None:
             name = operation.name
             self.found += [(state, name) for state in self.rules.get_states(op, model)]
         subject.settle(op)
-        expected = self.expect(op)
-        observed = self.observe(op)
+        expected = self.expect(step)
+        observed = self.observe(step)
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
         )
         if difference is None:
+            step.accept(observed)
             operation.verify(op, subject, model)
         self.result.steps += 1
-        model.tag += operation.tokens(op)
-        return expected, observed, difference
+        return observed, difference
 
-    def expect(self, op: Op) -> Answer:
-        return self.rules.operations[op["op"]].expect(op, self.model)
+    def expect(self, step: Step) -> Answer:
+        return step.expect()
 
-    def observe(self, op: Op) -> Answer:
-        return self.rules.operations[op["op"]].observe(op, self.subject, self.model)
+    def observe(self, step: Step) -> Answer:
+        return step.operation.observe(step.op, self.subject, step.model)
 
     def diverge(
         self,
@@ -216,51 +175,19 @@ def run(
     every: bool = False,
     coverage: Coverage | None = None,
     on_step: Callable[[int], None] | None = None,
+    wanted: str | None = None,
 ) -> Result:
-    """Runs `program` until its end or its first divergence; see `Run`."""
-    return Run(program, backend, every, coverage, on_step).run()
+    """Runs a program until its end or its first divergence; see `Run`.
 
-
-def trace(program: Program) -> list[Answer]:
-    """What the reference expects of each operation; skipped ones say why.
-
-    Raises UsageError if that comes to more than MAX_ANSWERED numbers.
+    Args:
+        program: a complete program.
+        backend: runs beside the reference, or as its own `execute` does.
+        every: make the costly checks at each step, not at some.
+        coverage: is counted up.
+        on_step: is called with the number of each step before it runs.
+        wanted: the signature that is looked for; only `execute` heeds it.
     """
-    rules = program.rules
-    model = rules.open_model(program.config)
-    answers: list[Answer] = []
-    numbers = 0
-    for op in program.ops:
-        operation = rules.operations[op["op"]]
-        why = operation.illegal(op, model)
-        answers.append({"skipped": why} if why else operation.expect(op, model))
-        model.tag += operation.tokens(op)
-        numbers += count_numbers(answers[-1])
-        if numbers > MAX_ANSWERED:
-            raise UsageError(
-                f"what the reference expects comes to more than {MAX_ANSWERED:,} numbers;"
-                " trace a shorter program"
-            )
-    return answers
-
-
-def breaks_usage(program: Program) -> bool:
-    """Whether some operation of a program breaks a rule of usage."""
-    model = program.rules.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = program.rules.operations[op["op"]]
-        is_legal = operation.illegal(op, model) is None
-        if is_legal and operation.expect(op, model).get("error") == "usage":
-            return True
-        model.tag += operation.tokens(op)
-    return False
-
-
-def count_numbers(value: Any) -> int:
-    """The numbers in an answer, however deep."""
-    if isinstance(value, Mapping):
-        return sum(map(count_numbers, value.values()))
-    if isinstance(value, list):
-        nested = value and isinstance(value[0], list)
-        return sum(map(count_numbers, value)) if nested else len(value)
-    return 1
+    if backend.execute is not None:
+        result: Result = backend.execute(program, every, coverage, on_step, wanted)
+        return result
+    return Run(program, backend, every, coverage, on_step).run()

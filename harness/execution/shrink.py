@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from lockstep.harness.contracts.base import Op, Schema
-from lockstep.harness.core.fields import JOINT
+from lockstep.harness.contracts.types import Op
+from lockstep.harness.core.fields import JOINT, Schema
 from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.program import Program
 

@@ -15,13 +15,13 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.code import Call, Code
 from lockstep.harness.backends.vocabulary import Vocabulary
-from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.printable import make_printable
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.explain import describe_config
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.supported import why_unsupported
+from lockstep.harness.programs.walk import trace
 
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""

@@ -11,12 +11,12 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.environment import get_surroundings
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence
-from lockstep.harness.execution.metamorphic import reference
 from lockstep.harness.execution.shrink import Shrinker
-from lockstep.harness.jobs.failures import RUNNING, save
+from lockstep.harness.jobs.failures import save
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.programs.complexity import get_rank
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.pool import Event, Pool, Task
 
@@ -97,8 +97,7 @@ class Campaign:
         for shard, programs in settings.list_shards():
             for pair in pairs:
                 own = pair.backend, pair.contract, pair.kind
-                share = reference.SHARE if pair.backend == reference.NAME else 1
-                count = -(-programs // share)
+                count = -(-programs // pair.share)
                 pair.wanted += count
                 self.tasks.append(make_task(settings, *own, shard, count))
 
@@ -292,7 +291,8 @@ def list_pairs(name: str, declared: Event, settings: Settings) -> Iterator[Pair]
                 config = {field: tuple(v) for field, v in promised["config"].items()}
                 operations = frozenset(promised["operations"])
                 own = Kind(operations, config, refuses=promised["refuses"])
-                yield Pair(name, contract, kind, own, get_surroundings(declared))
+                place = get_surroundings(declared)
+                yield Pair(name, contract, kind, own, place, declared["share"])
 
 
 def say_unavailable(event: Event) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign, make_task, say_unavailable
 from lockstep.harness.jobs.journal import Journal

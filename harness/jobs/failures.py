@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,14 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lockstep.harness.execution.executor import Divergence
+from lockstep.harness.core.document import write_whole
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
-
-OUTCOME = "outcome.json"
-"""The file, beside the folders of signatures, that says what a check has come to."""
-
-RUNNING = "running"
-"""The folder, among those of signatures, where the write-ahead records are."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +69,6 @@ def write(path: Path, program: Program) -> None:
     document = program.to_json()
     lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
     write_whole(path, "{" + ",\n".join(lines).removeprefix(" ") + "}\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: a reader, or a second worker, never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 def slug(backend: str) -> str:

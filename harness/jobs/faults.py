@@ -12,10 +12,10 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence
 from lockstep.harness.jobs.check import make_task
-from lockstep.harness.jobs.failures import RUNNING
 from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers.pool import Event, Pool, Task
 

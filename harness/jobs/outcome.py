@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Cell
+from lockstep.harness.contracts.types import Cell
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.workers.pool import Event
 
@@ -42,6 +42,7 @@ class Pair:
     missing: what of the backend is not written yet → the operation that asked for it.
     unfinished: programs that came upon it.
     surroundings: what its backend runs under, for `meta` of failures.
+    share: see `Backend`.
     covered, avoided: where every program over a domain is run; see
     `harness.workers.exhaustive_slice.Part`.
     undeclared: of given programs, why → those that the backend cannot be asked to run.
@@ -53,6 +54,7 @@ class Pair:
     kind: str
     declared: Kind
     surroundings: Mapping[str, Any] = field(default_factory=dict)
+    share: int = 1
     wanted: int = 0
     programs: int = 0
     steps: int = 0

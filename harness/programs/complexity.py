@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lockstep.harness.core.fields import DERIVED
-from lockstep.harness.programs.program import Program, drop_defaults
+from lockstep.harness.core.fields import DERIVED, drop_defaults
+from lockstep.harness.programs.program import Program
 
 
 class Rank(NamedTuple):

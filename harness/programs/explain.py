@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from lockstep.harness.execution.executor import Divergence
-from lockstep.harness.programs.program import Program, drop_defaults
+from lockstep.harness.core.fields import drop_defaults
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import walk
 
 MOST = 4
 """Tokens whose story is told."""
@@ -79,18 +82,13 @@ def describe_token(tag: int, life: Life | None) -> str:
 
 def list_lives(program: Program, last: int) -> Mapping[int, Life]:
     """The life of every token until step `last`, from the reference."""
-    rules = program.rules
-    model = rules.open_model(program.config, rows=False)
     lives: dict[int, Life] = {}
-    for step, op in enumerate(program.ops[: last + 1]):
-        operation = rules.operations[op["op"]]
-        if operation.illegal(op, model) is None:
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
-        live = rules.list_live(model)
+    for step in islice(walk(program, rows=False), last + 1):
+        step.finish()
+        live = program.rules.list_live(step.model)
         for tag, position in live.items():
-            lives.setdefault(tag, Life(position, step)).removed = None
+            lives.setdefault(tag, Life(position, step.number)).removed = None
         for tag, life in lives.items():
             if tag not in live and life.removed is None:
-                life.removed = step
+                life.removed = step.number
     return lives

@@ -8,9 +8,14 @@ from pathlib import Path, PurePath
 
 from lockstep.harness.core.document import MAX_BYTES, decode, read_bytes
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import OUTCOME, RUNNING
 from lockstep.harness.programs.artifact import list_members
 from lockstep.harness.programs.program import Program, parse_programs
+
+OUTCOME = "outcome.json"
+"""The file, beside the folders of signatures, that says what a check has come to."""
+
+RUNNING = "running"
+"""The folder, among those of signatures, where the write-ahead records are."""
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 

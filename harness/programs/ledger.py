@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.contracts.base import Contract, Op
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.document import parse_json, read_text
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import Program, get_named, parse_program
+from lockstep.harness.core.fields import get_named
+from lockstep.harness.programs.program import Program, parse_program
 
 VERDICTS = ("bug", "limit")
 

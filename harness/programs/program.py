@@ -6,17 +6,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract, Op, Schema
-from lockstep.harness.core.document import parse_json, read_text, shorten
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.types import Op
+from lockstep.harness.core.document import parse_json, read_text
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.fields import (
+    complete,
+    drop_defaults,
+    get_named,
+    name_type,
+    show,
+)
 from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
@@ -68,20 +73,6 @@ class Program:
         body = replace(self, meta={}).to_json()
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-REQUIRED = object()
-"""Stands for the default of a field that has none."""
-
-
-def drop_defaults(
-    fields: Mapping[str, Any], schemas: Mapping[str, Schema]
-) -> dict[str, Any]:
-    return {
-        name: fields[name]
-        for name, schema in schemas.items()
-        if fields[name] != schema.get("default", REQUIRED)
-    }
 
 
 # --- from a file ------------------------------------------------------------------------
@@ -162,50 +153,6 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
     return parsed
 
 
-def complete(
-    given: Mapping[str, Any], schemas: Mapping[str, Schema], where: str
-) -> dict[str, Any]:
-    """`given` with its defaults filled in, each field checked against its schema."""
-    for name in given:
-        if name not in schemas:
-            raise UsageError(
-                f"{where}: unknown field {show(name)}{suggest(name, schemas)}"
-            )
-    fields = {}
-    for name, schema in schemas.items():
-        if name in given:
-            fields[name] = check_field(given[name], schema, f"{where}: {name}")
-        elif "default" in schema:
-            fields[name] = schema["default"]
-        else:
-            raise UsageError(f'{where}: the field "{name}" is missing')
-    return fields
-
-
-def check_field(value: Any, schema: Schema, where: str) -> Any:
-    """The value, if the schema allows it; a whole float becomes an int."""
-    validator = jsonschema.Draft202012Validator(dict(schema))
-    error = next(iter(validator.iter_errors(value)), None)
-    if error is not None:
-        place = "".join(f"[{part}]" for part in error.absolute_path)
-        message = shorten(error.message)
-        if error.validator == "maxItems":
-            message = f"has {len(error.instance)} items; at most {error.validator_value}"
-        raise UsageError(f"{where}{place}: {message}")
-    return make_whole(value)
-
-
-def make_whole(value: Any) -> Any:
-    """The same with whole floats as ints, however deep."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [make_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {name: make_whole(item) for name, item in value.items()}
-    return value
-
-
 def why_too_large(program: Program) -> str | None:
     """What a program has too much of: to be told apart, to be held, or None. No file
     makes the process eat memory or time without limit."""
@@ -218,28 +165,3 @@ def why_too_large(program: Program) -> str | None:
     if numbers > MAX_NUMBERS:
         return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
     return None
-
-
-def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
-    if isinstance(name, str) and name in options:
-        return options[name]
-    if name is None:
-        raise UsageError(f"{where}: missing; one of {', '.join(options)}")
-    raise UsageError(f"{where}: unknown {show(name)}{suggest(name, options)}")
-
-
-def suggest(name: Any, options: Mapping[str, Any]) -> str:
-    """The nearest names, or all of them."""
-    near = get_close_matches(str(name), options) or list(options)
-    return f"; did you mean {', '.join(near)}?"
-
-
-def show(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def name_type(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
-    if value is None:
-        return "missing"
-    return names.get(type(value), "a number")

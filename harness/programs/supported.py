@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.programs.ledger import Entry, matches
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import walk
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:
@@ -34,13 +35,9 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
 
 def is_known(program: Program, avoid: Sequence[Entry]) -> bool:
     """Whether a program leads to something that an entry of the ledger describes."""
-    rules = program.rules
-    model = rules.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = rules.operations[op["op"]]
-        if operation.illegal(op, model) is None:
-            if any(matches(entry.when, op, model, rules) for entry in avoid):
-                return True
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
-    return False
+    return any(
+        matches(entry.when, step.op, step.model, program.rules)
+        for step in walk(program, rows=False)
+        if step.skipped is None
+        for entry in avoid
+    )

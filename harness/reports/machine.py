@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import OUTCOME, Failure, write_whole
+from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.programs.files import OUTCOME
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:

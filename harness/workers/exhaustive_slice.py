@@ -6,19 +6,17 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.domain import fit
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.fields import drop_defaults
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
-from lockstep.harness.programs.program import drop_defaults
+from lockstep.harness.programs.generate.world import fit
 from lockstep.harness.workers.random_slice import Shard
 from lockstep.harness.workers.registry import get_target, hash_code
-
-if TYPE_CHECKING:
-    from lockstep.harness.workers.worker import Worker
+from lockstep.harness.workers.runner import Runner
 
 MOST = 10**10
 """Programs, before those that are not legal are left out: weeks."""
@@ -42,7 +40,7 @@ class Part(Shard):
     others. avoided: see `Walk`.
     """
 
-    def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
+    def __init__(self, worker: Runner, backend: Backend, task: Mapping[str, Any]) -> None:
         super().__init__(worker, backend, task)
         self.covered = self.avoided = 0
 

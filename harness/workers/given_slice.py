@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lockstep.harness.execution.executor import breaks_usage
 from lockstep.harness.programs.program import Program, parse_program, why_too_large
 from lockstep.harness.programs.supported import is_known, why_unsupported
+from lockstep.harness.programs.walk import breaks_usage
 from lockstep.harness.workers.random_slice import Shard
 
 WITHOUT_EFFECT = ("dtype", "heads", "key_dim", "value_dim", "conv_width", "step")

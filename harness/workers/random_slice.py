@@ -7,23 +7,21 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Cell
-from lockstep.harness.execution.executor import Coverage, Divergence, Result
+from lockstep.harness.contracts.types import Cell
+from lockstep.harness.core.errors import Unavailable
+from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.metamorphic.check import derive_one
-from lockstep.harness.execution.metamorphic.reference import REFERENCE, run_any
 from lockstep.harness.execution.shrink import make_busy_clock
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.supported import is_known, why_unsupported
-from lockstep.harness.workers.registry import Unavailable
-
-if TYPE_CHECKING:
-    from lockstep.harness.workers.worker import Worker
+from lockstep.harness.workers.runner import Runner
 
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
@@ -39,7 +37,7 @@ answers to both is held against each other elsewhere."""
 class Shard:
     """One share of the programs for one kind of one backend."""
 
-    def __init__(self, worker: Worker, backend: Backend, task: Mapping[str, Any]) -> None:
+    def __init__(self, worker: Runner, backend: Backend, task: Mapping[str, Any]) -> None:
         self.worker, self.backend, self.task = worker, backend, task
         self.coverage: Coverage = Counter()
         self.told: set[Cell] = set()
@@ -86,7 +84,7 @@ class Shard:
     def consume(self, program: Program) -> None:
         """Runs one program, and now and then one that is derived from it."""
         self.count(program)
-        if self.programs % DERIVED == 0 and self.backend is not REFERENCE:
+        if self.programs % DERIVED == 0 and self.backend.execute is None:
             derived = derive_one(program, self.programs // DERIVED)
             if derived and self.is_allowed(derived):
                 self.run(derived)
@@ -111,9 +109,7 @@ class Shard:
         a driver hangs time and again, each time for a second at least."""
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
-        result = run_any(
-            program, self.backend, coverage=self.coverage, on_step=record.step
-        )
+        result = run(program, self.backend, coverage=self.coverage, on_step=record.step)
         self.margin = max(self.margin, result.margin)
         if result.divergence is not None:
             self.report(program, result.divergence)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.backend import (
     is_driver,
     list_files,
@@ -25,12 +26,11 @@ from lockstep.harness.backends.driver.backend import (
 )
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Broken, Contract
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.fields import check_field
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.core.tolerance import UNIT
-from lockstep.harness.execution.metamorphic import reference
-from lockstep.harness.programs.program import check_field
 
 GROUP = "lockstep.backends"
 
@@ -44,14 +44,9 @@ INSTALL = {
 }
 
 
-class Unavailable(Exception):
-    """A backend cannot be used here. The message says why and what to do."""
-
-
 def list_names() -> dict[str, str]:
     """Registered name → "module:factory", in the order of names."""
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    found[reference.NAME] = f"{reference.__name__}:{reference.get_reference.__name__}"
     return dict(sorted(found.items()))
 
 
@@ -79,8 +74,7 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
     """Imports the backend, or starts the driver within the limits, and checks its
     declaration. Raises Unavailable."""
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
-    if backend is not reference.REFERENCE:
-        check_declaration(backend)
+    check_declaration(backend)
     return backend
 
 
@@ -158,13 +152,15 @@ def check_declaration(backend: Backend) -> None:
     for contract_name, kinds in backend.contracts.items():
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
-        check_errors(backend, contract, kinds)
+        if backend.execute is None:
+            check_errors(backend, contract, kinds)
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
             check_kind(kind, declared, contract)
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
-            check_operations(backend, contract_name, kind, declared)
+            if backend.execute is None:
+                check_operations(backend, contract_name, kind, declared)
 
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.cluster import find_likely
+from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import load_ledger
@@ -21,33 +23,31 @@ from lockstep.harness.programs.vectors.selection import SIZES, Selection
 from lockstep.harness.workers.exhaustive_slice import Part
 from lockstep.harness.workers.given_slice import Batch
 from lockstep.harness.workers.random_slice import PROGRESS_SECONDS, Shard
-from lockstep.harness.workers.registry import Unavailable, load_faults
-
-if TYPE_CHECKING:
-    from lockstep.harness.workers.worker import Worker
+from lockstep.harness.workers.registry import load_faults
+from lockstep.harness.workers.runner import Runner
 
 RELATE_SECONDS = 10.0
 
 
-def do_check(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_check(worker: Runner, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     return Shard(worker, backend, task).check()
 
 
 def do_survey(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What there is to explore."""
     return Part(worker, backend, task).survey()
 
 
 def do_explore(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     return Part(worker, backend, task).check()
 
 
 def do_declare(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The declaration, as far as planning and reports need it."""
     return {
@@ -69,11 +69,12 @@ def do_declare(
         "poison": backend.poison,
         "versions": dict(backend.versions),
         "notes": backend.notes,
+        "share": backend.share,
     }
 
 
 def do_list_faults(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The mistakes that are planted in a backend."""
     if backend.faults is None:
@@ -81,7 +82,7 @@ def do_list_faults(
     return {"faults": [asdict(planted) for planted in load_faults(backend.faults)]}
 
 
-def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_run(worker: Runner, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """One program: does it diverge?"""
     program = parse_program(task["program"], "program")
     supported = why_unsupported(program, backend)
@@ -100,14 +101,22 @@ def do_run(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
 
 
 def do_record(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Both sides of a program, step by step."""
-    return record(worker, backend, task)
+    """Both sides of a program, step by step; see `record`.
+
+    task: "program", "bounds" (fields of `Bounds`), "until" and "wanted".
+    """
+    program = parse_program(task["program"], "program")
+    if backend.execute is None and (why := why_unsupported(program, backend)):
+        raise Unavailable(why)
+    bounds = Bounds(**task["bounds"])
+    own = worker.note, worker.record.step
+    return record(program, backend, bounds, task["until"], task["wanted"], *own)
 
 
 def do_shrink(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Continues to shrink a program that diverges."""
     program = parse_program(task["program"], "program")
@@ -122,14 +131,14 @@ def do_shrink(
 
 
 def do_snippet(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A program as code in the framework's own API."""
     return {"snippet": write_snippet(parse_program(task["program"], "program"), backend)}
 
 
 def do_ledger(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Runs the program of each known divergence: does it still fail in the same way?"""
     answers = []
@@ -150,7 +159,7 @@ def do_ledger(
 
 
 def do_relate(
-    worker: Worker, backend: Backend, task: Mapping[str, Any]
+    worker: Runner, backend: Backend, task: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Which of several failures are likely one bug; see `find_likely`. When time is up,
     nothing more is said."""
@@ -169,12 +178,12 @@ def do_relate(
     return {"likely": list(find_likely(failing, find).items())}
 
 
-def do_batch(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_batch(worker: Runner, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """Programs that were drawn elsewhere."""
     return Batch(worker, backend, task).check()
 
 
-def do_audit(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_audit(worker: Runner, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """Whether a file of a set of vectors says what the reference expects."""
     programs, problems = audit(Path(task["path"]), task["holds"], worker.note)
     return {
@@ -183,7 +192,7 @@ def do_audit(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[
     }
 
 
-def do_draw(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def do_draw(worker: Runner, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
     """The programs of one kind for a set of vectors."""
     selection = Selection(task["contract"], task["kind"], SIZES[task["size"]])
     reported = time.monotonic()
@@ -199,7 +208,7 @@ def do_draw(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[s
     return {"lines": selection.get_lines(), "holds": describe(selection)}
 
 
-TASKS: Mapping[str, Callable[[Worker, Backend, Mapping[str, Any]], dict[str, Any]]] = {
+TASKS: Mapping[str, Callable[[Runner, Backend, Mapping[str, Any]], dict[str, Any]]] = {
     "check": do_check,
     "survey": do_survey,
     "explore": do_explore,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.executor import run, trace
+from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.walk import trace
 from lockstep.harness.workers.registry import load
 
 PROGRAMS, LEAST = 40, 20

@@ -10,9 +10,11 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract, Op
-from lockstep.harness.contracts.domain import SIZES, Domain, World, fit, make_key
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.domain import SIZES, Domain
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
+from lockstep.harness.programs.generate.world import World, fit, make_key
 from lockstep.harness.programs.program import parse_program
 
 EVERY_KIND = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

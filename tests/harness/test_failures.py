@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence
 from lockstep.harness.jobs.failures import Failure, save
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Program
 

@@ -11,8 +11,8 @@ import pytest
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.core.document import parse_json
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.walk import trace
 
 
 def parse(ops: list[dict[str, Any]], **config: Any) -> Program:

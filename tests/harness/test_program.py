@@ -12,8 +12,8 @@ import pytest
 
 from lockstep.harness.core.document import MAX_BYTES, parse_json
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import Program, load_programs, parse_program
+from lockstep.harness.programs.walk import trace
 
 Make = Callable[..., Program]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.arrays.reading import (
     MOST_RECALLED,
     Promises,
@@ -17,7 +18,6 @@ from lockstep.harness.contracts.arrays.reading import (
     get_sight,
     holds,
 )
-from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.reference.token import Token
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.workers.registry import Unavailable, get_target, list_names, load
+from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.workers.registry import get_target, list_names, load
 
 Find = Callable[[str], Backend]
 Write = Callable[[str], str]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.execution.metamorphic.answers import DETOUR
 from lockstep.harness.execution.metamorphic.check import (
     RELATIONS,
@@ -19,6 +18,7 @@ from lockstep.harness.execution.metamorphic.derived import Derived
 from lockstep.harness.execution.metamorphic.history import make_history
 from lockstep.harness.execution.metamorphic.relation import find_broken_claim
 from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.walk import trace
 from lockstep.reference.kv import KVCache
 
 Ops = Sequence[Mapping[str, Any]]

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from lockstep.harness import __version__
 from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
 from lockstep.harness.cli.main import main
-from lockstep.harness.execution.executor import Divergence
 from lockstep.harness.jobs.failures import save
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.contracts.unified.states import PASS
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.walk import trace
 
 KINDS = UNIFIED.kinds
 PROGRAMS, LEAST, LEAST_OF_EACH = 400, 10, 3

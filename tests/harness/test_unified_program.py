@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import Program, parse_program, why_too_large
+from lockstep.harness.programs.walk import trace
 
 FORWARD = {"op": "forward", "positions": [0], "sequences": [0]}
 

@@ -11,7 +11,7 @@ import pytest
 from misbehaving import NumpyArrays
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Broken
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CONFIG, Turns
 from lockstep.harness.contracts.unified.reader import PositionReader

@@ -8,7 +8,8 @@ from importlib import import_module
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.executor import Divergence, run
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program

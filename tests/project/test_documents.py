@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 
 from lockstep.harness.cli.main import main
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.programs.ledger import load_ledger
-from lockstep.harness.workers.registry import Unavailable, load
+from lockstep.harness.workers.registry import load
 
 ROOT = Path(__file__).resolve().parents[2]
 

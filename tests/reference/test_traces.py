@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import parse_program
+from lockstep.harness.programs.walk import trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 COUNTS = {"layer": 150, "unified": 200}

@@ -17,7 +17,6 @@ from lockstep.harness.backends.driver.layer import KINDS as LAYER
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.prefix import PrefixCache, SlotsCache
 from lockstep.harness.backends.driver.unified import open_unified
-from lockstep.harness.contracts.prefix.config import CONVERSATIONS
 from lockstep.harness.core.errors import UsageError
 
 PREFIX = "exec:"
@@ -91,14 +90,15 @@ class Opener:
         driver, kind = self.driver, config["kind"]
         driver.start()
         driver.post_dropped()
-        answer = driver.ask("session", "open", config=config)
+        sent = {name: value for name, value in config.items() if name != "below"}
+        answer = driver.ask("session", "open", config=sent)
         try:
             number = find_number(answer, "cache")
         except Malformed as malformed:
             driver.answer_is_wrong("open", malformed)
         if kind in LAYER:
             return LAYER[kind](driver, number, config, self.causal)
-        if kind in CONVERSATIONS:
+        if kind in ("session", "trie"):
             return PrefixCache(driver, number, config, self.causal)
         if kind == "slots":
             return SlotsCache(driver, number, config)

@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.arrays import Tensor
 from lockstep.harness.backends.driver.fields import Answer, Malformed, say
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.backends.driver.refusals import ERRORS
 from lockstep.harness.backends.driver.schema import check_answer, check_request
-from lockstep.harness.contracts.base import Broken
 from lockstep.harness.core.printable import clean
 
 PROTOCOL = 1

@@ -19,7 +19,7 @@ from lockstep.harness.backends.driver.fields import (
     say,
 )
 from lockstep.harness.backends.driver.refusals import REFUSALS
-from lockstep.harness.programs.program import suggest
+from lockstep.harness.core.fields import suggest
 
 Open = Callable[[Mapping[str, Any]], Any]
 

@@ -18,7 +18,6 @@ from lockstep.harness.backends.driver.fields import (
 from lockstep.harness.backends.driver.layer import KINDS, LayerCache
 from lockstep.harness.backends.driver.proxy import Cache
 from lockstep.harness.backends.driver.unified import UnifiedCache, open_unified
-from lockstep.harness.contracts.prefix.config import get_layer_config, get_unified_config
 
 Layers = list[LayerCache | None]
 
@@ -46,18 +45,19 @@ class PrefixCache(Cache):
         return self.known
 
     def find_layers(self, answer: Answer) -> Layers:
-        specs, found = self.config["layers"], find_list(answer, "layers")
+        specs, found = self.config["below"], find_list(answer, "layers")
         if len(found) != len(specs):
             raise Malformed(f"{len(found)} layers, and the config has {len(specs)}")
         pairs = zip(specs, found, strict=True)
         return [self.make_layer(spec, value) for spec, value in pairs]
 
-    def make_layer(self, spec: str | None, value: Any) -> LayerCache | None:
-        if spec is None:
+    def make_layer(
+        self, config: Mapping[str, Any] | None, value: Any
+    ) -> LayerCache | None:
+        if config is None:
             return None
         if not isinstance(value, Mapping):
             raise Malformed(f"a layer is {say(value)}, not an object")
-        config = get_layer_config(self.config, spec)
         number = find_number(value, "cache")
         layer = KINDS[config["kind"]](self.driver, number, config, self.causal)
         layer.offset = find_number(value, "offset")
@@ -114,9 +114,8 @@ class SlotsCache(Cache):
     def cache(self) -> UnifiedCache:
         if self.below is None:
             number = self.ask_for("below", lambda answer: find_number(answer, "cache"))
-            self.below = open_unified(
-                self.driver, number, get_unified_config(self.config)
-            )
+            (config,) = self.config["below"]
+            self.below = open_unified(self.driver, number, config)
             self.below.release()
         return self.below
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.arrays import Tensor, parse_array
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.fields import (
@@ -14,7 +15,6 @@ from lockstep.harness.backends.driver.fields import (
     find_number,
     say,
 )
-from lockstep.harness.contracts.base import Broken
 
 T = TypeVar("T")
 Pair = tuple[Tensor, Tensor]

@@ -12,20 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import (
-    Contract,
-    Held,
-    Op,
-    Operation,
-    Schema,
-    Source,
-    Unreachable,
-)
+from lockstep.harness.contracts.base import Contract, Operation
 from lockstep.harness.contracts.domain import Domain
 from lockstep.harness.contracts.layer import model, operations, simpler, states
 from lockstep.harness.contracts.layer.domain import DOMAINS
 from lockstep.harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
 from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
+from lockstep.harness.core.fields import Schema
 
 WEIGHTS = {
     "update": 20,

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer, Place, Schema
-from lockstep.harness.core.fields import DIMENSION, DTYPE, WINDOW, integer, optional
+from lockstep.harness.contracts.types import Answer, Place
+from lockstep.harness.core.fields import (
+    DIMENSION,
+    DTYPE,
+    WINDOW,
+    Schema,
+    integer,
+    optional,
+)
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot

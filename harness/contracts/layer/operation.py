@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.base import Operation
 from lockstep.harness.contracts.layer.model import LayerModel
-from lockstep.harness.core.fields import NAME
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import NAME, Schema
 
 CACHE: Mapping[str, Schema] = {"cache": {**NAME, "default": "a"}}
 MAX_CACHES = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.fields import MAX_LENGTH
 
 FEW = 10

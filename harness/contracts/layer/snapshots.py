@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Broken, Op, Schema, Source
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation
 from lockstep.harness.contracts.layer.system import LayerSubject
-from lockstep.harness.core.fields import INTEGER, NAME, POSITION
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import INTEGER, NAME, POSITION, Schema
 from lockstep.harness.core.printable import clean
 
 SNAPSHOT_OR_NONE: Schema = {**NAME, "type": ["string", "null"]}

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.base import Op, Unreachable
 from lockstep.harness.contracts.layer.model import Cache, LayerModel
+from lockstep.harness.contracts.types import Op, Unreachable
 
 WINDOW_STATES = (
     "below-window",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.arrays.reading import (
     SAMPLE,
@@ -18,9 +19,9 @@ from lockstep.harness.contracts.arrays.reading import (
     get_phase,
     get_rows,
 )
-from lockstep.harness.contracts.base import Answer, Broken, Op
 from lockstep.harness.contracts.layer.model import Cache, get_range
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.tolerance import get_attention_tolerance
 from lockstep.reference.token import Token
 

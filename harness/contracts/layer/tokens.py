@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Schema, Source
 from lockstep.harness.contracts.layer.model import (
     REACH,
     LayerModel,
@@ -15,7 +14,8 @@ from lockstep.harness.contracts.layer.model import (
 )
 from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation, count
 from lockstep.harness.contracts.layer.system import LayerSubject
-from lockstep.harness.core.fields import INTEGER, LENGTH, NAME
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import INTEGER, LENGTH, NAME, Schema
 from lockstep.reference.state import StateCache
 
 CACHES = ("a", "b", "c")

@@ -14,15 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import (
-    Contract,
-    Held,
-    Op,
-    Operation,
-    Schema,
-    Source,
-    Unreachable,
-)
+from lockstep.harness.contracts.base import Contract, Operation
 from lockstep.harness.contracts.domain import Domain
 from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import (
@@ -38,6 +30,8 @@ from lockstep.harness.contracts.prefix.operation import ABSENT
 from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
+from lockstep.harness.core.fields import Schema
 from lockstep.reference.layers import Layer
 
 Model = ConversationModel | SlotsModel

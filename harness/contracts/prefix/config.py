@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.harness.contracts.base import Schema
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
-from lockstep.harness.core.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
+from lockstep.harness.core.fields import (
+    DIMENSION,
+    DTYPE,
+    MAX_POSITION,
+    Schema,
+    integer,
+    optional,
+)
 
 CONVERSATIONS = ("session", "trie")
 """The kinds that stand above one cache for each layer; slots stand above one for all."""

@@ -6,7 +6,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer, Held, Op
 from lockstep.harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
@@ -15,6 +14,7 @@ from lockstep.harness.contracts.layer.model import (
 )
 from lockstep.harness.contracts.prefix.config import get_layer_config
 from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
+from lockstep.harness.contracts.types import Answer, Held, Op
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session
 from lockstep.reference.trie import Path, Trie

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
 from lockstep.harness.contracts.domain import Domain, Renaming, join
 from lockstep.harness.contracts.prefix.simpler import rename_token
+from lockstep.harness.contracts.types import Op
 
 ALL = 8
 """More tokens than a request has: a pass computes those that remain."""

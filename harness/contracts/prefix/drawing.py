@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Source
+from lockstep.harness.contracts.types import Source
 
 MOST_TOLD = 24
 """Conversations that are kept to draw others from."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
 from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
+from lockstep.harness.contracts.types import Op
 
 Simpler = tuple[Mapping[str, Any], Sequence[Op]]
 Propose = Callable[[Sequence[Op]], Iterable[list[Op]]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Op, Source
 from lockstep.harness.contracts.prefix.drawing import draw_request
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.types import Op, Source
 
 
 def draw_misuse(source: Source, model: Any, names: Sequence[str]) -> Op | None:

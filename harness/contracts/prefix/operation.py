@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lockstep.harness.contracts.base import Op, Operation, Schema, Source
+from lockstep.harness.contracts.base import Operation
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
-from lockstep.harness.core.fields import INTEGER, JOINT, MAX_LENGTH, NAME
+from lockstep.harness.contracts.types import Op, Source
+from lockstep.harness.core.fields import INTEGER, JOINT, MAX_LENGTH, NAME, Schema
 
 Model = ConversationModel | SlotsModel
 Subject = ConversationSubject | SlotsSubject

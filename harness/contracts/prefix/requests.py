@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Schema, Source
 from lockstep.harness.contracts.layer.operation import count
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,
@@ -25,7 +24,8 @@ from lockstep.harness.contracts.prefix.operation import (
 )
 from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
-from lockstep.harness.core.fields import MAX_LENGTH, integer
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import MAX_LENGTH, Schema, integer
 
 
 class Begin(PrefixOperation):

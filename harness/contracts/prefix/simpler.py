@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
 from lockstep.harness.contracts.prefix.limits import (
     list_first_limits,
     list_lower_limits,
     list_tight_limits,
     scale_limits,
 )
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.fields import MAX_LENGTH
 
 LISTS = ("tokens", "generate")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.prefix.config import get_unified_config
 from lockstep.harness.contracts.prefix.system import NO_TOKEN
 from lockstep.harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.system import UnifiedSubject
 
 
@@ -45,7 +46,8 @@ class SlotsSubject:
         self.pool = WatchedPool(self.unified.cache, backend.errors)
         caches = [self.pool] if builds_on else None
         self.backend = backend
-        self.given = {**config, "poison": backend.poison, "caches": caches}
+        own = {"poison": backend.poison, "caches": caches, "below": [unified]}
+        self.given = {**config, **own}
         self.cache = backend.open(self.given)
         if not builds_on:
             self.unified.cache = self.cache.cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.base import Op, Unreachable
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.types import Op, Unreachable
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie

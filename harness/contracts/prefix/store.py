@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Schema, Source
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.operation import (
     NUMBERS,
@@ -15,7 +14,8 @@ from lockstep.harness.contracts.prefix.operation import (
 )
 from lockstep.harness.contracts.prefix.system import ConversationSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
-from lockstep.harness.core.fields import DERIVED, integer, optional
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import DERIVED, Schema, integer, optional
 
 
 class Refuse(PrefixOperation):

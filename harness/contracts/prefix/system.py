@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Answer, Broken, Op
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.layer.system import LayerSubject
 from lockstep.harness.contracts.prefix.config import get_layer_config
 from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
 from lockstep.harness.contracts.prefix.watch import WatchedCache
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.printable import clean
 from lockstep.reference.layers import Layer
 from lockstep.reference.trie import Trie
@@ -40,7 +41,9 @@ class ConversationSubject:
         ]
         self.watched = self.open_watched()
         caches = self.watched or None
-        self.given = {**config, "poison": backend.poison, "caches": caches}
+        below = [layer and layer.config for layer in self.layers]
+        own = {"poison": backend.poison, "caches": caches, "below": below}
+        self.given = {**config, **own}
         self.cache = backend.open(self.given)
         self.refusing: Sequence[int] = ()
         self.raising = False

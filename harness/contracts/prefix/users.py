@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer, Held, Op
 from lockstep.harness.contracts.prefix.config import get_unified_config
 from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
+from lockstep.harness.contracts.types import Answer, Held, Op
 from lockstep.harness.contracts.unified.forward import Forward
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.errors import NotSupported

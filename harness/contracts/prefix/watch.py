@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Broken
+from lockstep.harness.backends.broken import Broken
 
 
 class WatchedCache:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Schema, Source
 from lockstep.harness.contracts.prefix.operation import Model, PrefixOperation, Subject
 from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
 from lockstep.harness.contracts.prefix.users import SlotsModel
-from lockstep.harness.core.fields import MAX_LENGTH, integer, optional
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import MAX_LENGTH, Schema, integer, optional
 from lockstep.reference.slots import Slots
 from lockstep.reference.trie import Trie
 

@@ -13,16 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import (
-    Contract,
-    Held,
-    Op,
-    Operation,
-    Schema,
-    Source,
-    Unreachable,
-)
+from lockstep.harness.contracts.base import Contract, Operation
 from lockstep.harness.contracts.domain import Domain
+from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
 from lockstep.harness.contracts.unified import (
     domain,
     misuse,
@@ -34,6 +27,7 @@ from lockstep.harness.contracts.unified import (
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CAUSAL, UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.core.fields import Schema
 
 WEIGHTS = {
     "forward": 16,

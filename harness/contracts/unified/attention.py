@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.arrays.reading import to_numpy
-from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.unified.model import Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
 from lockstep.harness.core.payload import F32

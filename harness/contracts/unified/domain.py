@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
 from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.contracts.unified.model import CAUSAL
 from lockstep.harness.contracts.unified.simpler import rename_owner
 

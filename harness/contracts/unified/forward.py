@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
 from lockstep.harness.contracts.unified.system import UnifiedSubject
-from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, integer
+from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, Schema, integer
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache

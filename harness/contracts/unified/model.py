@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer, Held, Place, Schema
-from lockstep.harness.core.fields import DIMENSION, DTYPE, MAX_POSITION, integer, optional
+from lockstep.harness.contracts.types import Answer, Held, Place
+from lockstep.harness.core.fields import (
+    DIMENSION,
+    DTYPE,
+    MAX_POSITION,
+    Schema,
+    integer,
+    optional,
+)
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer, Op, Operation, Schema, Source
+from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.forward import ANY, Forward, answer_pass
 from lockstep.harness.contracts.unified.model import (
     CAUSAL,
@@ -16,7 +17,7 @@ from lockstep.harness.contracts.unified.model import (
     open_part,
 )
 from lockstep.harness.contracts.unified.system import UnifiedSubject
-from lockstep.harness.core.fields import NAME, integer, optional
+from lockstep.harness.core.fields import NAME, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
 SMALL: Schema = integer(-4, 2048)

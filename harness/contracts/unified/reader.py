@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.arrays.expected import Tables
 from lockstep.harness.contracts.arrays.reading import (
@@ -18,7 +19,6 @@ from lockstep.harness.contracts.arrays.reading import (
     split_pair,
     to_numpy,
 )
-from lockstep.harness.contracts.base import Broken
 from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
     F64,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.types import Op
 
 OWNERS = ("sequence", "source", "target")
 PLACES = ("begin", "end", "position", "length")

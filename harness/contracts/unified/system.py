@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.arrays.reading import (
     SAMPLE,
@@ -18,8 +19,8 @@ from lockstep.harness.contracts.arrays.reading import (
     get_sight,
     to_numpy,
 )
-from lockstep.harness.contracts.base import Answer, Broken, Op
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.attention import Attention, Positions, View
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import Place, PositionReader

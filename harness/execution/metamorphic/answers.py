@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.execution.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
 
 DETOUR = "a token of the detour"

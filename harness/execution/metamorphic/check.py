@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.printable import say_error
-from lockstep.harness.execution.executor import Divergence, trace
 from lockstep.harness.execution.metamorphic import layer, prefix, unified
 from lockstep.harness.execution.metamorphic.derived import Derived
 from lockstep.harness.execution.metamorphic.history import make_history
 from lockstep.harness.execution.metamorphic.relation import Relation, find_broken_claim
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import trace
 
 RELATIONS: Mapping[str, Sequence[Relation]] = {
     "layer": layer.RELATIONS,

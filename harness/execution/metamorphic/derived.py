@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.execution.metamorphic.answers import View, see_all
 from lockstep.harness.execution.metamorphic.history import History, Step
 from lockstep.harness.programs.program import Program, why_too_large

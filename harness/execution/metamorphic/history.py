@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from lockstep.harness.contracts.base import Answer, Op
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.programs.program import Program
 
 

@@ -14,9 +14,11 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.printable import say_error
-from lockstep.harness.execution.executor import Coverage, Divergence, Result, run
+from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic.check import find_contradiction
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import walk
 
 NAME = "reference"
 
@@ -30,6 +32,46 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "trie": {"interval": (None, None, 1, 2, 3)},
 }
 """The fields that are not drawn unless they are named."""
+
+
+def execute(
+    program: Program,
+    every: bool = False,
+    coverage: Coverage | None = None,
+    on_step: Callable[[int], None] | None = None,
+    wanted: str | None = None,
+) -> Result:
+    """Runs a program on the reference, and holds its answers against derived programs.
+
+    Args:
+        program: a complete program.
+        every: derive all that can be derived, not one program for each relation.
+        coverage: is counted up.
+        on_step: is called with the number of each step before it runs.
+        wanted: the signature that a contradiction must have; others are passed over.
+    """
+    result, operation = Result(), "open"
+    number = 0
+    try:
+        for step in walk(program, rows=False):
+            number, operation = step.number, step.op["op"]
+            if on_step:
+                on_step(number)
+            if step.skipped is not None:
+                result.why_skipped = result.why_skipped or step.skipped
+                result.skipped += 1
+                continue
+            if coverage is not None:
+                for state in program.rules.get_states(step.op, step.model):
+                    coverage[state, operation] += 1
+            step.expect()
+            result.steps += 1
+    except Exception as error:
+        message = f"raised {say_error(error)}"
+        result.divergence = Divergence("error", number, operation, message)
+        return result
+    result.divergence = find_contradiction(program, every, wanted=wanted)
+    return result
 
 
 def open_nothing(config: Mapping[str, Any]) -> Any:
@@ -50,60 +92,10 @@ REFERENCE = Backend(
     open=open_nothing,
     versions={"python": platform.python_version()},
     notes="held against itself",
+    execute=execute,
+    share=SHARE,
 )
 
 
 def get_reference() -> Backend:
     return REFERENCE
-
-
-def run_any(
-    program: Program,
-    backend: Backend,
-    every: bool = False,
-    coverage: Coverage | None = None,
-    on_step: Callable[[int], None] | None = None,
-    wanted: str | None = None,
-) -> Result:
-    """A program on a backend beside the reference, or on the reference alone: until its
-    end, or its first divergence. every: make the costly checks too. wanted: of what the
-    reference contradicts, only what has this signature.
-    """
-    if backend is not REFERENCE:
-        return run(program, backend, every, coverage, on_step)
-    result = walk(program, coverage, on_step)
-    result.divergence = result.divergence or find_contradiction(
-        program, every, wanted=wanted
-    )
-    return result
-
-
-def walk(
-    program: Program,
-    coverage: Coverage | None = None,
-    on_step: Callable[[int], None] | None = None,
-) -> Result:
-    """The program on the reference alone: how far it comes, and which states it meets."""
-    rules, result = program.rules, Result()
-    model = rules.open_model(program.config, rows=False)
-    for step, op in enumerate(program.ops):
-        if on_step:
-            on_step(step)
-        operation = rules.operations[op["op"]]
-        why = operation.illegal(op, model)
-        if why is None:
-            if coverage is not None:
-                for state in rules.get_states(op, model):
-                    coverage[state, operation.name] += 1
-            try:
-                operation.expect(op, model)
-            except Exception as error:
-                message = f"raised {say_error(error)}"
-                result.divergence = Divergence("error", step, operation.name, message)
-                return result
-            result.steps += 1
-        else:
-            result.why_skipped = result.why_skipped or why
-            result.skipped += 1
-        model.tag += operation.tokens(op)
-    return result

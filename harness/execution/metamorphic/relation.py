@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.execution.executor import Divergence, trace
 from lockstep.harness.execution.metamorphic.answers import map_answer, restrict
 from lockstep.harness.execution.metamorphic.derived import Claim, Derived
 from lockstep.harness.execution.metamorphic.history import History
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import trace
 
 MOST_TOLD = 8
 """Operations of a derived program that a message names."""

@@ -5,24 +5,25 @@ A worker does this: what is drawn is made where the arrays are, and is small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Answer, Held, Op
-from lockstep.harness.execution.executor import Divergence, Result, Run
-from lockstep.harness.execution.metamorphic.reference import REFERENCE
+from lockstep.harness.contracts.types import Answer, Held, Op
+from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
 from lockstep.harness.execution.recording.grid import Known
 from lockstep.harness.execution.recording.picture import Bounds, Step
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.explain import MOST, describe_token, list_lives
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.supported import why_unsupported
-from lockstep.harness.workers.registry import Unavailable
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import Step as Walked
 
-if TYPE_CHECKING:
-    from lockstep.harness.workers.worker import Worker
+Note = Callable[[Program], object]
+
+OnStep = Callable[[int], None]
 
 MAX_STORY = 1 << 21
 """Operations times tokens of a program whose tokens' lives are told: the walk looks at
@@ -44,7 +45,8 @@ class Kept:
 class Recorder(Run):
     """A run whose first and last steps are kept.
 
-    until: after so many steps the reference goes on alone.
+    until: after so many steps the reference goes on alone. note: is called with the
+    program before it runs.
     """
 
     def __init__(
@@ -54,27 +56,30 @@ class Recorder(Run):
         every: bool,
         until: int,
         bounds: Bounds,
-        worker: Worker,
+        note: Note,
+        on_step: OnStep,
     ) -> None:
-        super().__init__(program, backend, every, on_step=self.begin_step)
-        self.until, self.bounds, self.worker = until, bounds, worker
+        super().__init__(program, backend, every, on_step=on_step)
+        self.until, self.bounds, self.note = until, bounds, note
         self.kept: list[Kept] = []
         self.now = Kept(0, {})
         self.born: dict[int, int] = {}
 
     def run(self) -> Result:
-        whole = self.program
-        self.worker.record.begin(whole, self.worker.asked)
+        self.note(self.program)
+        whole, steps = self.program, self.steps
         if self.until:
             self.program = replace(whole, ops=whole.ops[: self.until])
+            self.steps = islice(steps, self.until)
             super().run()
             self.program = whole
         if self.result.divergence is None:
-            for step, op in enumerate(whole.ops[self.until :], self.until):
-                self.begin_step(step)
-                if not self.is_skipped(op):
-                    self.expect(op)
-                    self.model.tag += self.rules.operations[op["op"]].tokens(op)
+            for step in steps:
+                self.begin(step)
+                if step.skipped is None:
+                    self.expect(step)
+                else:
+                    self.skip(step.skipped)
         return self.result
 
     def open_subject(self) -> Any:
@@ -84,38 +89,32 @@ class Recorder(Run):
 
     # --- what is kept -------------------------------------------------------------------
 
-    def begin_step(self, step: int) -> None:
-        self.worker.record.step(step)
-        ops = self.program.ops
-        self.now = Kept(step, ops[step])
-        count = self.rules.operations[ops[step]["op"]].tokens(ops[step])
-        self.born.update(
-            dict.fromkeys(range(self.model.tag, self.model.tag + count), step)
-        )
-        if self.is_kept(step):
+    def begin(self, step: Walked) -> None:
+        super().begin(step)
+        self.now = Kept(step.number, step.op, step.skipped)
+        first = step.model.tag
+        tags = range(first, first + step.operation.tokens(step.op))
+        self.born.update(dict.fromkeys(tags, step.number))
+        if self.is_kept(step.number):
             self.kept.append(self.now)
+        self.keep_held(step)
 
     def is_kept(self, step: int) -> bool:
         bounds = self.bounds
         return step < bounds.first or step >= len(self.program.ops) - bounds.last
 
-    def is_skipped(self, op: Op) -> bool:
-        self.now.skipped = self.rules.operations[op["op"]].illegal(op, self.model)
-        self.keep_held(op)
-        return super().is_skipped(op)
-
-    def expect(self, op: Op) -> Answer:
-        self.now.expected = super().expect(op)
-        self.keep_held(op)
+    def expect(self, step: Walked) -> Answer:
+        self.now.expected = super().expect(step)
+        self.keep_held(step)
         return self.now.expected
 
-    def observe(self, op: Op) -> Answer:
-        self.now.got = super().observe(op)
+    def observe(self, step: Walked) -> Answer:
+        self.now.got = super().observe(step)
         return self.now.got
 
-    def keep_held(self, op: Op) -> None:
+    def keep_held(self, step: Walked) -> None:
         if self.is_kept(self.now.number):
-            self.now.held = self.rules.list_held(op, self.model)
+            self.now.held = self.rules.list_held(step.op, step.model)
 
     # --- what is drawn ------------------------------------------------------------------
 
@@ -156,29 +155,50 @@ def get_places(held: Sequence[Held]) -> dict[int, Any]:
     return {place.tag: place for _, places in reversed(held) for place in places}
 
 
-def record(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[str, Any]:
+def record(
+    program: Program,
+    backend: Backend,
+    bounds: Bounds,
+    until: int | None,
+    wanted: str | None,
+    note: Note,
+    on_step: OnStep,
+) -> dict[str, Any]:
     """Both sides of a program, step by step, up to its first divergence.
 
-    task: "program", "bounds" (fields of `Bounds`), "until": the steps in which the
-    backend takes part, null for all; "wanted": the signature that is looked for. With the
-    backend `reference` there is only its side.
+    until: the steps in which the backend takes part, None for all. wanted: the signature
+    that is looked for. A backend that brings its own `execute` has no steps: of these
+    there is the reference's side only.
     """
-    program = parse_program(task["program"], "program")
-    bounds = Bounds(**task["bounds"])
-    until = len(program.ops) if task["until"] is None else task["until"]
-    if backend is REFERENCE:
-        until = 0
-    elif why := why_unsupported(program, backend):
-        raise Unavailable(why)
-    recorder = run_both(worker, program, backend, until, bounds, task["wanted"])
+    is_alone = backend.execute is not None
+    steps = len(program.ops) if until is None else until
+
+    def record_once(program: Program) -> Recorder:
+        """With every check at every step and with the costly ones at some, as a program
+        is replayed: to watch an array can hide a bug in it, or show another one first.
+        The run that fails as `wanted` says, if one does; or else the first that fails."""
+        recorders = []
+        for every in (True, False):
+            place = program, backend, every, 0 if is_alone else steps, bounds
+            recorder = Recorder(*place, note, on_step)
+            divergence = recorder.run().divergence
+            if divergence and divergence.get_signature(program) == wanted:
+                return recorder
+            recorders.append(recorder)
+            if is_alone or not steps:
+                break
+        failed = [one for one in recorders if one.result.divergence]
+        return (failed or recorders)[0]
+
+    recorder = record_once(program)
     divergence = recorder.result.divergence
     if divergence is not None and divergence.step + 1 < len(program.ops):
         # The steps that lead there are the last ones of a program that ends there.
         program = replace(program, ops=program.ops[: divergence.step + 1])
-        recorder = run_both(worker, program, backend, until, bounds, task["wanted"])
+        recorder = record_once(program)
         divergence = recorder.result.divergence
-    if backend is REFERENCE and task["until"] is None:
-        divergence = worker.run_both(program, backend).divergence
+    if is_alone and until is None:
+        divergence = run(program, backend, every=True, wanted=wanted).divergence
     return {
         "steps": [asdict(step) for step in recorder.draw()],
         "divergence": divergence and divergence.to_json(),
@@ -186,30 +206,6 @@ def record(worker: Worker, backend: Backend, task: Mapping[str, Any]) -> dict[st
         "versions": dict(backend.versions),
         "device": backend.device,
     }
-
-
-def run_both(
-    worker: Worker,
-    program: Program,
-    backend: Backend,
-    until: int,
-    bounds: Bounds,
-    wanted: str | None,
-) -> Recorder:
-    """With every check at every step and with the costly ones at some, as a program is
-    replayed: to watch an array can hide a bug in it, or show another one first. The run
-    that fails as `wanted` says, if one does; or else the first that fails."""
-    recorders = []
-    for every in (True, False):
-        recorder = Recorder(program, backend, every, until, bounds, worker)
-        divergence = recorder.run().divergence
-        if divergence and divergence.get_signature(program) == wanted:
-            return recorder
-        recorders.append(recorder)
-        if not until:
-            break
-    failed = [one for one in recorders if one.result.divergence]
-    return (failed or recorders)[0]
 
 
 def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import Any
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.metamorphic.reference import NAME
-from lockstep.harness.jobs.failures import RUNNING
 from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
 from lockstep.harness.jobs.vectors.manual import make_manual
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
 from lockstep.harness.programs.vectors.manifest import make_manifest
 from lockstep.harness.programs.vectors.schema import make_schema

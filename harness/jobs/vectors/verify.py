@@ -12,8 +12,8 @@ from typing import Any
 
 from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.check import CRASHES, Campaign, Watch, make_task
-from lockstep.harness.jobs.failures import RUNNING
 from lockstep.harness.jobs.outcome import Pair, Settings
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.audit import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
 from lockstep.harness.workers.pool import Event, Pool, Task

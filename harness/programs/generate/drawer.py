@@ -8,11 +8,13 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Cell, Contract, Op, Source
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.types import Cell, Op, Source
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.ledger import Entry, matches
 from lockstep.harness.programs.program import MAX_TOKENS, Program
+from lockstep.harness.programs.walk import advance
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
@@ -74,13 +76,10 @@ class Drawer:
             op = aim.draw(model) or self.draw_operation(source, model, misuses)
             if op is None or (self.avoid and self.is_known(op, model)):
                 continue
-            operation = rules.operations[op["op"]]
-            tokens = operation.tokens(op)
-            if model.tag + tokens > most:
+            if model.tag + rules.operations[op["op"]].tokens(op) > most:
                 continue
             ops.append(op)
-            operation.expect(op, model)
-            model.tag += tokens
+            advance(rules, op, model)
         return Program(rules.name, config, ops)
 
     def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.base import Contract, Op
-from lockstep.harness.contracts.domain import World
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.types import Op
+from lockstep.harness.programs.generate.world import World
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import advance
 
 Path = tuple[int, ...]
 """The moves of a program, by number."""
@@ -69,7 +71,7 @@ class Walk:
         for number in path:
             op = self.rules.complete_move(self.world.moves[number], model)
             assert op is not None, "a path holds moves that can be made"
-            self.take(op, model)
+            advance(self.rules, op, model)
             ops.append(op)
         return Branch(path, ops, covered)
 
@@ -94,13 +96,8 @@ class Walk:
         """The reference after these operations."""
         model = self.rules.open_model(self.world.config, rows=False)
         for op in ops:
-            self.take(op, model)
+            advance(self.rules, op, model)
         return model
-
-    def take(self, op: Op, model: Any) -> None:
-        operation = self.rules.operations[op["op"]]
-        operation.expect(op, model)
-        model.tag += operation.tokens(op)
 
     def is_first(self, path: Path) -> bool:
         """Whether no program that differs in names alone comes before."""

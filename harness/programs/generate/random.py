@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from lockstep.harness.contracts.base import Source, T
+from lockstep.harness.contracts.types import Source, T
 from lockstep.harness.programs.program import Program
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Schema
+from lockstep.harness.core.fields import Schema
 
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 BOOLEAN: Schema = {"type": "boolean"}

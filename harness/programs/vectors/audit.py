@@ -10,15 +10,15 @@ from typing import Any
 
 import jsonschema
 
-from lockstep.harness.contracts.base import Cell
+from lockstep.harness.contracts.types import Cell
 from lockstep.harness.core.document import MAX_BYTES, parse_json, shorten
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.vectors.lines import write_json
 from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded
 from lockstep.harness.programs.vectors.schema import make_schema
-from lockstep.harness.programs.vectors.selection import walk
+from lockstep.harness.programs.vectors.selection import iter_cells
+from lockstep.harness.programs.walk import trace
 
 MOST_REPORTED = 10
 """Of one file."""
@@ -49,7 +49,7 @@ def audit(
             programs.append(program)
             on_program(program)
             problem = find_difference(program, document["expected"], place)
-            reached |= set(walk(program))
+            reached |= set(iter_cells(program))
         except UsageError as error:
             problem = Problem(str(error))
         if problem is not None:

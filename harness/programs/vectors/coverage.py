@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Cell
+from lockstep.harness.contracts.types import Cell
 from lockstep.harness.programs.vectors.levels import get_whole, list_levels
 from lockstep.harness.programs.vectors.selection import ERROR, Selection
 

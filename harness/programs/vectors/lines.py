@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.programs.program import FORMAT, Program
+from lockstep.harness.programs.walk import trace
 
 TRACE_FORMAT = "lockstep-trace/1"
 

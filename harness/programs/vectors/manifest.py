@@ -15,7 +15,8 @@ from lockstep.harness import __version__
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import parse_json, read_bytes, shorten
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import FORMAT, show
+from lockstep.harness.core.fields import show
+from lockstep.harness.programs.program import FORMAT
 from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
 from lockstep.harness.programs.vectors.selection import SEED
 

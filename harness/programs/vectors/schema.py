@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract, Schema
-from lockstep.harness.core.fields import DERIVED, JOINT
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.core.fields import DERIVED, JOINT, Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
 from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers
 from lockstep.harness.programs.vectors.lines import TRACE_FORMAT

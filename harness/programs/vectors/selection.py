@@ -13,12 +13,13 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Cell
+from lockstep.harness.contracts.types import Cell
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import generate
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.vectors.levels import DTYPES, SETTINGS, Level, list_levels
 from lockstep.harness.programs.vectors.lines import make_line, make_typed
+from lockstep.harness.programs.walk import walk
 
 SEED = 0
 
@@ -192,21 +193,18 @@ def is_error(cell: Cell) -> bool:
     return cell[0].startswith(ERROR)
 
 
-def walk(program: Program) -> Iterator[Cell]:
+def iter_cells(program: Program) -> Iterator[Cell]:
     """The cells that a program reaches, one after the other, and the errors."""
-    rules = program.rules
-    model = rules.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = rules.operations[op["op"]]
-        if operation.illegal(op, model) is None:
-            for state in rules.get_states(op, model):
-                yield state, op["op"]
-            error = operation.expect(op, model).get("error")
-            if error is not None:
-                yield ERROR + error, op["op"]
-        else:
+    for step in walk(program, rows=False):
+        name = step.op["op"]
+        if step.skipped is not None:
             yield SKIPPED
-        model.tag += operation.tokens(op)
+            continue
+        for state in program.rules.get_states(step.op, step.model):
+            yield state, name
+        error = step.expect().get("error")
+        if error is not None:
+            yield ERROR + error, name
 
 
 def list_reached(program: Program) -> Iterator[Cell]:
@@ -214,7 +212,7 @@ def list_reached(program: Program) -> Iterator[Cell]:
     operations = [ANY, *dict.fromkeys(op["op"] for op in program.ops)]
     states = [ANY, *(name for name in list_setting_names(program.kind, program.config))]
     yield from ((state, operation) for state in states for operation in operations)
-    yield from walk(program)
+    yield from iter_cells(program)
 
 
 def list_setting_names(

@@ -10,7 +10,7 @@ import jsonschema
 
 from lockstep.harness.core.document import shorten
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import ERRORS
+from lockstep.harness.programs.divergence import ERRORS
 
 FORMAT = "lockstep-outcome/1"
 

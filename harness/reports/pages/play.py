@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 
 from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
 from lockstep.harness.core.printable import clean
-from lockstep.harness.execution.executor import Divergence
 from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
 from lockstep.harness.jobs.check import get_crash
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.pages.gather import Saved
 from lockstep.harness.workers.pool import Event, Pool

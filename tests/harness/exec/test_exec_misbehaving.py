@@ -16,10 +16,11 @@ import pytest
 
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.process import Misbehaved, Process
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Divergence, run
+from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program, load_programs
-from lockstep.harness.workers.registry import Unavailable, hash_code, load
+from lockstep.harness.workers.registry import hash_code, load
 
 HERE = Path(__file__).parent
 LIMITS = Limits(message_seconds=0.4, start_seconds=5.0, line_bytes=1 << 20)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from lockstep.harness.execution.executor import Divergence
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.workers.pool import Pool
@@ -75,15 +75,10 @@ def play(
         bounds: Bounds | None = None,
         wanted: str | None = None,
     ) -> Recorded:
-        worker = Worker(written, lambda event: None, LIMITS)
-        worker.asked = backend
-        task = {
-            "program": program.to_json(),
-            "bounds": asdict(bounds or Bounds()),
-            "until": until,
-            "wanted": wanted,
-        }
-        answer = json.loads(json.dumps(record(worker, load(backend), task)))
+        own = partial(written.begin, backend=backend), written.step
+        chosen = bounds or Bounds()
+        answer = record(program, load(backend), chosen, until, wanted, *own)
+        answer = json.loads(json.dumps(answer))
         found = answer["divergence"]
         steps = [read_step(step) for step in answer["steps"]]
         return steps, found and Divergence.from_json(found)

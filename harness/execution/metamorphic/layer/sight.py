@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.core.fields import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.derived import Builder, Derived
 from lockstep.harness.execution.metamorphic.history import History

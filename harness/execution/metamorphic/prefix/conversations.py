@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.execution.metamorphic.derived import Builder, Match
 from lockstep.harness.execution.metamorphic.history import History, make_history
 from lockstep.harness.execution.metamorphic.prefix.book import ConversationBook

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.harness.execution.executor import trace
 from lockstep.harness.execution.metamorphic.derived import Derived
 from lockstep.harness.execution.metamorphic.history import History, Step
 from lockstep.harness.execution.metamorphic.prefix.book import ConversationBook
@@ -17,6 +16,7 @@ from lockstep.harness.execution.metamorphic.prefix.conversations import (
     is_cuttable,
 )
 from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import trace
 
 KEPT = {
     "longer": "that just heard the beginning",

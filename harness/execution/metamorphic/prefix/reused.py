@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.core.fields import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.derived import Derived
 from lockstep.harness.execution.metamorphic.history import History

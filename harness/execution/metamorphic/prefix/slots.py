@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer
 from lockstep.harness.contracts.prefix.config import get_unified_config
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.execution.metamorphic.derived import Builder, Derived
 from lockstep.harness.execution.metamorphic.history import History, Step
 from lockstep.harness.execution.metamorphic.prefix.book import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from lockstep.harness.contracts.base import Op
+from lockstep.harness.contracts.types import Op
 from lockstep.harness.contracts.unified.model import MAX_SEQUENCES
 from lockstep.harness.execution.metamorphic.answers import DETOUR
 from lockstep.harness.execution.metamorphic.history import Book, History, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.base import Answer
+from lockstep.harness.contracts.types import Answer
 from lockstep.harness.execution.metamorphic.answers import DETOUR
 from lockstep.harness.execution.metamorphic.derived import Builder, Derived
 from lockstep.harness.execution.metamorphic.history import History, Step

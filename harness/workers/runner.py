@@ -1,0 +1,116 @@
+"""Runs programs on backends with the write-ahead record kept, and shrinks them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.shrink import Clock, Shrinker
+from lockstep.harness.execution.side_failures import Others, Shrunk
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.ledger import Entry
+from lockstep.harness.programs.program import Program, why_too_large
+from lockstep.harness.programs.supported import is_known, why_unsupported
+from lockstep.harness.programs.walk import breaks_usage
+
+Emit = Callable[[dict[str, Any]], None]
+
+COSTLY = ("alias", "attention")
+"""What differs where only the checks show it that are not made at every step."""
+
+
+class Runner:
+    """Runs programs in this process.
+
+    record: the program that is running stands in it. emit: sends an event to the pool.
+    asked: the name of the backend, as the task has it.
+    """
+
+    def __init__(self, record: Record, emit: Emit) -> None:
+        self.record, self.emit = record, emit
+        self.asked = ""
+
+    def note(self, program: Program) -> None:
+        """Something is done with a program: whoever watches sees that it goes on."""
+        self.record.begin(program, self.asked)
+
+    def run(
+        self, program: Program, backend: Backend, every: bool, wanted: str | None = None
+    ) -> Result:
+        """Runs a program with the record kept. wanted: see `executor.run`."""
+        self.note(program)
+        step = self.record.step
+        return run(program, backend, every=every, on_step=step, wanted=wanted)
+
+    def run_both(self, program: Program, backend: Backend) -> Result:
+        """With every check at every step and, if that agrees, with the costly ones at
+        some steps, as it ran among others: to watch an array can hide a bug in it. If the
+        program says how it failed, that is looked for first."""
+        said = program.meta.get("signature")
+        wanted = said if isinstance(said, str) else None
+        result = self.run(program, backend, True, wanted)
+        if result.divergence is None and backend.execute is not None:
+            return self.run(program, backend, every=True)
+        return result if result.divergence else self.run(program, backend, every=False)
+
+    def shrink(
+        self,
+        program: Program,
+        divergence: Divergence,
+        backend: Backend,
+        seconds: float,
+        avoid: Sequence[Entry] = (),
+        clock: Clock = time.monotonic,
+    ) -> Shrunk:
+        """The shortest program with the same signature, and how it diverges; it breaks a
+        rule of usage only if the longer one does. avoid: known divergences, which no
+        program that is tried may meet."""
+        signature = divergence.get_signature(program)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        others = Others()
+        is_misuse = backend.execute is not None or breaks_usage(program)
+
+        def find(candidate: Program, every: bool) -> Divergence | None:
+            found = self.run(candidate, backend, every, signature).divergence
+            if found is not None and not is_misuse and breaks_usage(candidate):
+                return None
+            if found is None or found.get_signature(candidate) == signature:
+                return found
+            others.add(candidate, found)
+            return None
+
+        # The costly checks only where the others do not show it, or may not any more when
+        # the program is another one, in which other steps are sampled.
+        if backend.execute is not None:
+            every = True
+        elif divergence.what in COSTLY:
+            every = find(program, every=True) is not None
+        else:
+            every = find(program, every=False) is None
+
+        latest = divergence
+
+        def fails(candidate: Program) -> bool:
+            nonlocal latest
+            found = find(candidate, every)
+            latest = found or latest
+            return found is not None
+
+        def cut(failing: Program) -> Program:
+            return replace(failing, ops=failing.ops[: latest.step + 1])
+
+        if not fails(program):
+            return Shrunk(program, divergence)
+
+        def is_declared(candidate: Program) -> bool:
+            if why_too_large(candidate) or why_unsupported(candidate, backend):
+                return False
+            return not (avoid and is_known(candidate, avoid))
+
+        best = Shrinker(program, fails, seconds, is_declared, cut, clock).shrink()
+        return Shrunk(best, find(best, every) or divergence, others.shortest)
