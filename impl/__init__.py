@@ -1,1 +1,1 @@
-"""What is held against the reference: caches, and how they declare themselves."""
+"""Caches that run beside the reference, and their declarations."""

@@ -1,4 +1,4 @@
-"""How our MLX caches declare themselves."""
+"""The declarations of our MLX caches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class OnDevice:
 
 
 def compute(device: mx.Device, method: Callable[..., Any], *arguments: Any) -> Any:
-    """What `method` returns; if there are arrays in it, their evaluation starts."""
+    """Calls `method` on the device and starts the evaluation of arrays it returns."""
     with mx.stream(device):
         result = method(*arguments)
         mx.async_eval(result)  # type: ignore[no-untyped-call]

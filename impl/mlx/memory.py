@@ -1,4 +1,4 @@
-"""What the memories of K and V on MLX have in common.
+"""The part that all memories of K and V on MLX share.
 
 An MLX array is a value, and evaluated late. Assigning to a slice of a buffer makes a new
 value; it is written into the same memory if nothing else refers to the old value when it

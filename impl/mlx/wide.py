@@ -22,9 +22,12 @@ FEW = 16
 
 
 def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
-    """What `write` makes of both, which may be given them in another dtype.
+    """Calls `write`, with both arrays viewed as 8-byte numbers where that is faster.
 
-    buffer: [.., room, dim]; tokens: [.., tokens, dim].
+    Args:
+        buffer: [.., room, dim].
+        tokens: [.., tokens, dim].
+        write: returns the buffer with the tokens in it.
     """
     few = tokens.shape[-2] < FEW
     if few or buffer.dtype != tokens.dtype or not can_widen(buffer):
@@ -36,9 +39,12 @@ def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
 def read_wide(
     buffer: mx.array, tokens: int, read: Callable[[mx.array], mx.array]
 ) -> mx.array:
-    """What `read` takes out of it, which may be given it in another dtype.
+    """Calls `read`, with the buffer viewed as 8-byte numbers where that is faster.
 
-    buffer: [.., room, dim]. tokens: how many are read.
+    Args:
+        buffer: [.., room, dim].
+        tokens: the number of tokens that are read.
+        read: returns a part of the buffer.
     """
     if tokens < FEW or not can_widen(buffer):
         return read(buffer)

@@ -81,7 +81,7 @@ class Layer:
         return keys[..., :offset, :], values[..., :offset, :]
 
     def view(self) -> tuple[Array, Array] | None:
-        """What `update_and_fetch` would return; it cannot be asked of an empty cache."""
+        """Returns what `update_and_fetch` would; an empty cache cannot be asked."""
         return None if self.cache.empty() else self.cache.keys_and_values()
 
     def size(self) -> int:

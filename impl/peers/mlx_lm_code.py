@@ -1,4 +1,4 @@
-"""How programs are written in mlx-lm's own API; see `harness.backends.code`."""
+"""Programs as code in mlx-lm's own API; see `harness.backends.code`."""
 
 from __future__ import annotations
 

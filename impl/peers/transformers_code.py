@@ -1,4 +1,4 @@
-"""How programs are written in transformers' own API; see `harness.backends.code`."""
+"""Programs as code in transformers' own API; see `harness.backends.code`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def get_settings(config: Config) -> dict[str, str]:
 
 
 def get_attention(config: Config) -> str:
-    """What the layer of a model with this cache is called."""
+    """The name of the layer type of a model with this cache."""
     if config["kind"] == "rotating":
         return "sliding_attention"
     return "full_attention" if config["chunk"] is None else "chunked_attention"

@@ -1,4 +1,4 @@
-"""What a layer is asked to put aside while a request is computed."""
+"""The snapshots that a layer is asked to take while a request is computed."""
 
 from __future__ import annotations
 

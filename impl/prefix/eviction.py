@@ -1,4 +1,4 @@
-"""What goes first when there is too much: what was not used for the longest time."""
+"""Eviction order: the least recently used goes first."""
 
 from __future__ import annotations
 

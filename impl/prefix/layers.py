@@ -1,4 +1,4 @@
-"""What is needed of the caches of a model's layers; `impl.shared.layer` has it."""
+"""The interface of the caches of a model's layers; `impl.shared.layer` implements it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Snapshot(Protocol):
-    """What a layer put aside of [begin, end)."""
+    """A layer's content for the positions [begin, end), put aside."""
 
     @property
     def begin(self) -> int: ...
@@ -15,7 +15,7 @@ class Snapshot(Protocol):
     def end(self) -> int: ...
     @property
     def memory(self) -> object | None:
-        """What of the layer it only names; None once it has a copy of its own."""
+        """The layer's memory that it refers to; None once it has a copy of its own."""
 
     def get_size(self) -> int:
         """The bytes that it takes, whether or not it was copied yet."""

@@ -12,7 +12,7 @@ Numbered = Sequence[tuple[int, Layer]]
 
 
 class Reach:
-    """What is stored of a request, and what the layers hold of it.
+    """The part of a request that is stored, and the part that the layers hold.
 
     common: for how many tokens the layers agree with it.
     """

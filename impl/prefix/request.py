@@ -47,8 +47,8 @@ class Requests:
         request.extend(check_tokens(tokens))
 
     def get_reached(self) -> int:
-        """How many tokens of the request every layer has read; 0 if no layer has a
-        cache."""
+        """The number of tokens of the request that every layer has read; 0 if no layer
+        has a cache."""
         reached = min((layer.offset for _, layer in self.cached), default=0)
         return reached if self.request is None else min(reached, len(self.request))
 

@@ -19,7 +19,7 @@ class NoSlotError(Exception):
 
 
 class Cache(Protocol):
-    """What is needed of a cache of many sequences."""
+    """The interface of a cache of many sequences that slots need."""
 
     def copy_prefix(self, source: int, target: int, length: int) -> None: ...
     def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
@@ -216,11 +216,11 @@ class Slots:
     # --- what is there ------------------------------------------------------------------
 
     def get_tokens(self, slot: int) -> list[int]:
-        """What a slot holds, computed."""
+        """The tokens that a slot holds, all of them computed."""
         return list(self.get_slot(slot).tokens)
 
     def get_remaining(self, slot: int) -> list[int]:
-        """What is left to compute of its request."""
+        """The tokens of its request that are left to compute."""
         return list(self.get_slot(slot).remaining)
 
     def get_slot(self, number: int) -> Slot:

@@ -1,4 +1,4 @@
-"""What was reused, counted over all requests."""
+"""Counts of reused tokens over all requests."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check_request(tokens: Iterable[int]) -> list[int]:
 
 
 def count_common(left: Tokens, right: Tokens) -> int:
-    """How many tokens two lists have in common, from their beginning on.
+    """The length of the common beginning of two lists of tokens.
 
     Slices are compared, each half as long as the one before: a loop over the tokens in
     Python would take ten times as long.

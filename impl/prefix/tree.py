@@ -13,7 +13,7 @@ from lockstep.impl.prefix.tokens import Path, count_common
 
 @dataclass
 class Match:
-    """How far tokens follow the tree.
+    """The path of some tokens through the tree, as far as it goes.
 
     length: so many of them. nodes: whose edges they follow to the end. inside: the node
     whose edge they leave, or stop, in the middle of.
@@ -74,7 +74,7 @@ class Tree:
         return any(node.snapshots[number] is not None for number in self.whole)
 
     def compute_size(self) -> int:
-        """What `size` has to be, from the snapshots."""
+        """Computes `size` from the snapshots, for checks."""
         rest = self.cut.count_bytes() if self.cut else 0
         return rest + sum(node.count_bytes() for node in self.list_nodes())
 
@@ -208,7 +208,7 @@ class Tree:
         self.weigh(child)
 
     def uncapture(self, node: Node) -> None:
-        """What cannot be cut goes. The tokens stay, for what lies behind."""
+        """Drops snapshots that cannot be cut. The tokens stay, for what lies behind."""
         for number, layer in self.layers:
             if not layer.can_split:
                 self.drop(node, number, layer)

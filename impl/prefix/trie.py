@@ -139,8 +139,8 @@ class Trie(Requests):
     # --- what is captured and stored ----------------------------------------------------
 
     def list_wanted(self, first: int, last: int) -> list[int]:
-        """Where captures are wanted in [first, last], ascending; never before the first
-        token."""
+        """The offsets in [first, last] where captures are wanted, ascending; never before
+        the first token."""
         first = max(1, first)
         wanted = {offset for offset in self.wanted if first <= offset <= last}
         if self.interval is not None:
@@ -166,7 +166,7 @@ class Trie(Requests):
             self.eviction.touch(node)
 
     def take_captures(self, node: Node) -> dict[int, Snapshot]:
-        """What was captured at a node, of the layers that it has nothing of."""
+        """Takes the captures at a node, of the layers that the node has none of."""
         return {
             captures.number: captures.held.pop(node.end)
             for captures in self.captures

@@ -1,2 +1,4 @@
-"""What our caches share whatever the framework: offsets, snapshots, captures. No arrays
-are touched here; each framework brings the memory that holds them."""
+"""The part of our caches that is the same on every framework: offsets, snapshots, captures.
+
+No arrays are touched here; each framework brings the memory that holds them.
+"""

@@ -95,7 +95,7 @@ class Batch:
         return self.spans[owner]
 
     def count_rows(self) -> list[int]:
-        """How many rows each sequence has."""
+        """Counts the rows of each sequence."""
         return [len(self.positions[rows]) for rows in self.groups.values()]
 
 

@@ -33,7 +33,7 @@ to think of before takes longer."""
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a cache of the causal family is made for. None or 0: no limit.
+    """The sizes of a cache of the causal family. None or 0: no limit.
 
     sequences: numbered from 0. capacity: tokens for each. batch: the most rows of a pass.
     window: how many tokens before itself a query sees. memory: how far back tokens are
@@ -51,8 +51,11 @@ class Sizes:
     mask_padding: int = 1
 
     def get_memory(self) -> int | None:
-        """How far back tokens really are kept; None: all are. Raises ValueError if that
-        is less than the window."""
+        """The number of positions back that tokens are kept; None: all are.
+
+        Raises:
+            ValueError: that is less than the window.
+        """
         window, memory = self.window or inf, self.memory or inf
         if memory < inf and self.sequences > 1:
             memory = max(memory, window + 1)  # room for a stop token

@@ -78,7 +78,7 @@ class EncoderCacheBase:
         raise NotSupportedError("an encoded image belongs to one sequence")
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """What stands in [begin, end) is no longer cached."""
+        """Removes the image if it stands in [begin, end)."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         if begin <= self.position and (end is None or self.position < end):

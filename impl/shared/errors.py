@@ -1,4 +1,4 @@
-"""What a cache of many sequences may refuse. A mistake of the caller is a ValueError."""
+"""Refusals of a cache of many sequences. A mistake of the caller is a ValueError."""
 
 
 class CacheFullError(Exception):

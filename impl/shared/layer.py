@@ -1,4 +1,4 @@
-"""What the caches of all kinds share: clearing, snapshots and captures."""
+"""The part that caches of all kinds share: clearing, snapshots and captures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LayerCache(ABC):
         self.offset = 0
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """What the cache holds from `begin` on, lazily; None if there is nothing."""
+        """Puts the content from `begin` on aside, lazily; None if there is nothing."""
         begin = max(0, begin)
         return self.get_snapshot(begin, self.offset) if begin < self.offset else None
 

@@ -37,7 +37,7 @@ class Memory(ABC):
 
     @abstractmethod
     def read(self, begin: int, end: int) -> Arrays:
-        """What the positions [begin, end) hold, without copying where possible."""
+        """The content of the positions [begin, end), without copying where possible."""
 
     @abstractmethod
     def copy(self, begin: int, end: int) -> Arrays:

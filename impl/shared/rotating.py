@@ -44,8 +44,8 @@ class RotatingCacheBase(WholeSnapshots):
         return max(0, offset - self.window)
 
     def count_before(self, length: int) -> int:
-        """How many old tokens come along with `length` new ones: all that the first of
-        these may see."""
+        """The number of old tokens that come along with `length` new ones: all that the
+        first of these may see."""
         return min(self.offset, self.window - 1)
 
     def view(self) -> Arrays | None:

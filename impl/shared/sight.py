@@ -22,7 +22,8 @@ Seen = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Patch:
-    """What some rows see of some columns. rows, columns: numbers; a slice for neighbours.
+    """A part of a mask: some rows, and the columns they see. rows, columns: numbers; a slice
+    for neighbours.
     seen: [rows, columns]."""
 
     rows: Ints | slice

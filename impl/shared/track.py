@@ -1,4 +1,4 @@
-"""Where the tokens of one sequence are, in the order of their positions."""
+"""The cells of one sequence's tokens, in the order of their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How our torch caches declare themselves."""
+"""The declarations of our torch caches."""
 
 from __future__ import annotations
 

@@ -20,8 +20,13 @@ class EncoderCache(EncoderCacheBase):
         self.stored: dict[int, Pair] = {}
 
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """What the encoder made of the image of this pass, as it is. The first put into
-        a layer fixes the shapes."""
+        """Stores the encoder's K and V of the image of this pass, unchanged.
+
+        The first put into a layer fixes the shapes.
+
+        Raises:
+            ValueError: the shapes differ from those, or no pass has an image.
+        """
         self.check_open()
         old = self.stored.get(layer)
         if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):

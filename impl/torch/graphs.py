@@ -26,7 +26,7 @@ class DoesNotFitError(ValueError):
 
 
 class Inputs:
-    """What differs from pass to pass: one array on the device, sent as a whole.
+    """The inputs that differ from pass to pass: one array on the device, sent as a whole.
 
     cells: [rows], into which the rows are put. limits: [3, rows], see `Kernels.mask`.
     changes: [3, changes], see `Kernels.update`. NOTHING where there are fewer.

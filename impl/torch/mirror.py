@@ -95,7 +95,7 @@ class Mirror:
         return changes
 
     def bring(self, changes: Ints) -> None:
-        """What `take` returned."""
+        """Applies the changes that `take` returned to the table on the device."""
         self.kernels.update(self.array, upload(changes, self.device))
 
 

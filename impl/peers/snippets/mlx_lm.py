@@ -1,4 +1,4 @@
-"""What snippets for mlx-lm are written with: parts of this file are copied.
+"""The building blocks of snippets for mlx-lm: parts of this file are copied.
 
 It imports mlx-lm and nothing of ours. What is in capitals, a snippet sets itself.
 """

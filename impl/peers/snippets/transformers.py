@@ -1,4 +1,4 @@
-"""What snippets for transformers are written with: parts of this file are copied.
+"""The building blocks of snippets for transformers: parts of this file are copied.
 
 It imports transformers and nothing of ours. What is in capitals, a snippet sets itself.
 """
@@ -71,7 +71,7 @@ def update(cache, tokens):
 
 
 def trim(cache, count):
-    """How many tokens `crop` removes; a RuntimeError is its refusal."""
+    """Returns the number of tokens that `crop` removes; a RuntimeError is its refusal."""
     before = int(cache.get_seq_length())
     try:
         cache.crop(-count)

@@ -36,7 +36,7 @@ class Table:
 
 
 class Kernels(Protocol):
-    """What a causal cache does on its device; nothing waits for the device.
+    """The device work of a causal cache; nothing waits for the device.
 
     alignment: rows of masks had best be a multiple of so many numbers apart.
     """
@@ -47,8 +47,8 @@ class Kernels(Protocol):
         """Some cells, made once and used for all layers. Each cell is there once."""
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
-        """What an int64 tensor on the device will say when the index is used; a cell
-        below 0 is none."""
+        """An index that is read from an int64 tensor on the device when it is used; a
+        cell below 0 is skipped."""
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
         """Puts tokens [layers, 1, heads, rows, dim], of any strides and of any floating
@@ -83,7 +83,7 @@ class Kernels(Protocol):
 
 
 def choose(device: torch.device) -> Kernels:
-    """What suits a device: Triton on CUDA, if it can be imported; else plain torch."""
+    """Chooses for a device: Triton on CUDA, if it can be imported; else plain torch."""
     if device.type == "cpu":
         from lockstep.impl.torch.kernels.host import HostKernels
 
