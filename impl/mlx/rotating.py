@@ -71,7 +71,7 @@ class RingMemory(PairMemory, Ring):
     def write_chunk(
         self, buffer: mx.array, slot: int, length: int, array: mx.array
     ) -> None:
-        """Writes a chunk; at the end of the ring its first slice continues into the twin."""
+        """Writes a chunk; at the ring's end the first slice continues into the twin."""
         twin = slot + self.capacity
         fits = min(length, self.capacity - slot)
         buffer[:, :, slot : slot + length] = array

@@ -65,7 +65,7 @@ class Cut:
 
 
 def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[Snapshot]:
-    """Cuts a layer's content from `begin` on at `ends`; the layer may be ahead of the last."""
+    """Cuts a layer's content from `begin` on at `ends`; it may be ahead of the last."""
     pieces, rest = list[Snapshot](), layer.snapshot(begin)
     for end in ends:
         piece, rest = layer.split(rest, end)

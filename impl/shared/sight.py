@@ -22,9 +22,10 @@ Seen = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of a mask: some rows, and the columns they see. rows, columns: numbers; a slice
-    for neighbours.
-    seen: [rows, columns]."""
+    """A part of a mask: some rows, and which of some columns they see.
+
+    rows, columns: numbers, or a slice where they are neighbours. seen: [rows, columns].
+    """
 
     rows: Ints | slice
     columns: Ints | slice
