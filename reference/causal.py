@@ -74,7 +74,9 @@ class CausalCache:
         self.close()
         if not reserve:
             self.evict(batch)
-            self.refuse(batch)
+            refusal = self.get_refusal(batch)
+            if refusal is not None:
+                raise refusal
             self.add(batch, tags)
 
     def close(self) -> None:
@@ -91,11 +93,12 @@ class CausalCache:
             low = min(own) if own else self.get_end(sequence)
             self.drop(sequence, 0, low - self.memory)
 
-    def refuse(self, batch: Batch) -> None:
-        """Raises CacheFull if there is no room for the batch."""
+    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+        """CacheFull if there is no room for the batch, else None."""
         free = self.room - len(self.tokens)
         if free < len(batch):
-            raise CacheFull(f"{len(batch)} tokens, and room for {free}")
+            return CacheFull(f"{len(batch)} tokens, and room for {free}")
+        return None
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         rows = zip(tags, batch.positions, batch.sequences, strict=True)

@@ -50,17 +50,17 @@ class RecurrentCache(CausalCache):
         self.interval, self.checkpoint_count = interval, checkpoints
         self.slots: dict[int, Slot] = {}
 
-    def refuse(self, batch: Batch) -> None:
-        """Raises NotSupported if the sequences of the batch differ in their number of
-        rows, CacheFull if there is no room for the tokens or for the states."""
+    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+        """NotSupported if the sequences of the batch differ in their number of rows,
+        CacheFull if there is no room for the tokens or for the states, else None."""
         own = set(batch.sequences)
         lengths = {len(batch.get_positions(sequence)) for sequence in own}
         if len(lengths) > 1:
-            raise NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
-        super().refuse(batch)
+            return NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
         others = {slot for sequence, slot in self.slots.items() if sequence not in own}
         if len(own) + len(others) > self.slot_count:
-            raise CacheFull(f"{len(own)} states, and {len(others)} others are kept")
+            return CacheFull(f"{len(own)} states, and {len(others)} others are kept")
+        return super().get_refusal(batch)
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         super().add(batch, tags)
