@@ -116,11 +116,11 @@ class Slots:
         return chosen.number
 
     def rank(self, slot: Slot, tokens: Tokens) -> tuple[bool, int, int]:
-        """The order of the free slots for a request; the least gets it.
+        """Returns the rank of a free slot for a request, which gets the least.
 
-        One user: the longest common prefix, then the lowest number. Several: a slot that
-        is matched wholly, and by the longest prefix of all, then the one given longest
-        ago.
+        One user: the longest common prefix is first, then the lowest number. Several
+        users: a slot whose tokens are all in the common prefix is first, if no other slot
+        has a longer one; then the slot that was given longest ago.
         """
         common = count_common(tokens, slot.tokens)
         if not self.several_users:
@@ -129,15 +129,17 @@ class Slots:
         return not matched, 0 if matched else self.history.index(slot), slot.number
 
     def count_best(self, tokens: Tokens) -> int:
-        """The longest prefix that any slot has in common with a request, in tokens."""
+        """Returns the length of the longest prefix that any slot has of a request."""
         return max(count_common(tokens, slot.tokens) for slot in self.slots)
 
     def copy_best(self, target: Slot, tokens: Tokens) -> Tokens:
-        """Makes the slot hold the longest prefix that any slot has in common with a
-        request; returns the tokens that it holds then.
+        """Gives a slot the longest prefix that any slot shares with a request.
 
-        A slot that has as much itself keeps it. Another one gets a copy from the first
-        slot that has it, or nothing if the cache cannot copy.
+        A slot that has it keeps its tokens. Another one gets a copy from the first slot
+        that has it, or nothing if the cache cannot copy.
+
+        Returns:
+            The tokens that the slot holds now.
         """
         best = self.count_best(tokens)
         having = [
@@ -158,8 +160,8 @@ class Slots:
     def reserve(self, number: int, count: int) -> range:
         """Returns the positions of the next `count` tokens.
 
-        Where the context is too small for them, the middle of the conversation goes
-        first. The slot holds the tokens once they are computed; see `commit`.
+        If the context is too small for them, the middle of the conversation goes first.
+        The slot holds the tokens once they are computed; see `commit`.
         """
         slot = self.get_open(number)
         if count not in range(1, min(len(slot.remaining), self.context - self.keep) + 1):
@@ -170,9 +172,9 @@ class Slots:
         return range(slot.held, slot.held + count)
 
     def find_end(self, slot: Slot, count: int) -> int:
-        """The end of the middle that goes: the least that leaves enough room.
+        """Returns the end of the middle that goes: the least that leaves enough room.
 
-        Enough are `count` positions, and half of those that are not for keeps.
+        Enough is room for `count` tokens and for half of those that are not kept.
         """
         room = max(count, (self.context - self.keep) // 2)
         ends = range(self.keep, slot.held + 1)
@@ -191,7 +193,7 @@ class Slots:
         slot.held = slot.held - (end - self.keep) if removed else 0
 
     def commit(self, number: int, count: int) -> None:
-        """The tokens that were reserved last, `count`, have been computed."""
+        """Adds the `count` tokens that were reserved last; they have been computed."""
         slot = self.get_open(number)
         if count != slot.reserved:
             raise ValueError(f"{count} tokens were computed, not {slot.reserved}")
@@ -216,7 +218,7 @@ class Slots:
     # --- the cache, which may refuse ----------------------------------------------------
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """Whether the cache could copy. A part of the copy may be left if not."""
+        """Copies in the cache; False if it refuses, and a part may be copied."""
         try:
             self.cache.copy_prefix(source, target, length)
         except REFUSALS:
@@ -224,7 +226,7 @@ class Slots:
         return True
 
     def remove(self, number: int, begin: int, end: int | None) -> bool:
-        """Whether the cache could remove. If not, the whole sequence is removed."""
+        """Removes from the cache; False if it refuses, and all tokens are removed."""
         try:
             self.cache.remove(number, begin, end)
         except REFUSALS:
