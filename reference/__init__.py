@@ -1,1 +1,1 @@
-"""What every cache means, in plain Python: lists of tokens and rules about them."""
+"""The specification of every cache in plain Python: lists of tokens and rules."""

@@ -9,15 +9,19 @@ Vector = Sequence[float]
 def compute_attention(
     query: Vector, keys: Sequence[Vector], values: Sequence[Vector]
 ) -> list[float]:
-    """softmax(query · keys / sqrt(dim)) · values.
+    """Computes softmax(query · keys / sqrt(key_dim)) · values.
 
-    query: [key_dim]; keys: [tokens][key_dim]; values: [tokens][value_dim], tokens ≥ 1;
-    returns [value_dim]. The largest score is subtracted first, which changes nothing in
-    the result and keeps exp within range.
+    Args:
+        query: [key_dim]
+        keys: [tokens][key_dim], tokens ≥ 1
+        values: [tokens][value_dim]
+
+    Returns:
+        [value_dim]
     """
     scale = 1 / sqrt(len(query))
     scores = [scale * compute_dot(query, key) for key in keys]
-    largest = max(scores)
+    largest = max(scores)  # subtracted: the result is the same, and exp cannot overflow
     weights = [exp(score - largest) for score in scores]
     total = fsum(weights)
     dimensions = zip(*values, strict=True)

@@ -1,4 +1,4 @@
-"""What one forward pass brings: a row for each token."""
+"""The rows of a forward pass, and the rules that its callers must keep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one pass.
+    """The rows of one pass, one for each token.
 
-    positions, sequences: of each row. exceptions: the rows that may also look ahead, in
-    this pass only. multimodal: the rows that stand for an image or the like.
+    Attributes:
+        positions: position of each row.
+        sequences: sequence of each row.
+        exceptions: rows that may also look ahead, in this pass only.
+        multimodal: rows that stand for an image or the like.
     """
 
     positions: Sequence[int]
@@ -23,8 +26,15 @@ class Batch:
         return len(self.positions)
 
     def check(self, sequences: int, most: int) -> None:
-        """Raises ValueError with the rule that the batch breaks, for a cache of
-        `sequences` sequences that was promised at most `most` rows."""
+        """Checks the batch for a cache.
+
+        Args:
+            sequences: number of sequences of the cache.
+            most: the most rows that it takes.
+
+        Raises:
+            ValueError: the batch breaks a rule.
+        """
         rows = len(self.positions)
         if len(self.sequences) != rows:
             raise ValueError(f"{rows} positions, but {len(self.sequences)} sequences")
@@ -42,7 +52,7 @@ class Batch:
                 raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
 
     def get_positions(self, sequence: int) -> list[int]:
-        """The positions of one sequence's rows, in their order."""
+        """Returns the positions of the rows of one sequence, in order."""
         rows = zip(self.positions, self.sequences, strict=True)
         return [position for position, owner in rows if owner == sequence]
 
@@ -53,7 +63,7 @@ def check_sequence(sequence: int, sequences: int) -> None:
 
 
 def check_copy(source: int, target: int, length: int, sequences: int) -> None:
-    """Raises ValueError if copy_prefix cannot be asked for this."""
+    """Raises ValueError if these are not arguments of copy_prefix."""
     check_sequence(source, sequences)
     check_sequence(target, sequences)
     if source == target:
@@ -63,7 +73,7 @@ def check_copy(source: int, target: int, length: int, sequences: int) -> None:
 
 
 def check_range(sequence: int, begin: int, end: int | None, sequences: int) -> None:
-    """Raises ValueError if remove cannot be asked for this. end: None for no end."""
+    """Raises ValueError if these are not arguments of remove; `end` None means no end."""
     check_sequence(sequence, sequences)
     if begin < 0:
         raise ValueError(f"begin {begin} is negative")
@@ -72,7 +82,7 @@ def check_range(sequence: int, begin: int, end: int | None, sequences: int) -> N
 
 
 def check_position(sequence: int, position: int, sequences: int) -> None:
-    """Raises ValueError if can_resume cannot be asked for this."""
+    """Raises ValueError if these are not arguments of can_resume."""
     check_sequence(sequence, sequences)
     if position < 0:
         raise ValueError(f"position {position} is negative")

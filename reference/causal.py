@@ -18,15 +18,22 @@ from .token import SharedToken
 class CausalCache:
     """Attention over the tokens of several sequences, at positions that the caller gives.
 
-    One rule with three sizes covers the family; 0 or None stands for no limit.
-    causal: none of them. swa: window, and memory the same. swa-memory: both. chunked:
-    chunk.
+    One rule with three sizes covers the family: causal has none of them, swa has window =
+    memory, swa-memory has window and memory, chunked has chunk.
 
-    sequences: they are numbered from 0. capacity: tokens for each. batch: the most rows
-    of a pass. window: how many tokens *before* itself a query sees. memory: how far back
-    tokens are kept, at least the window. chunk: a query sees only its own chunk of
-    positions. padding: the count of tokens there is room for is rounded up to a multiple.
-    shift: keys can be turned to another position, so the middle of a sequence can go.
+    Args:
+        sequences: number of sequences, numbered from 0.
+        capacity: tokens for each sequence.
+        batch: the most rows of a pass.
+        window: a query sees so many tokens *before* itself; 0 or None for no limit.
+        memory: tokens are kept so far back, at least the window; 0 or None for no limit.
+        chunk: a query sees only its own chunk of positions; 0 or None for no limit.
+        padding: the room, in tokens, is rounded up to a multiple of this.
+        shift: keys can be turned to another position, so that the middle of a sequence
+            can be removed.
+
+    Raises:
+        ValueError: the memory is smaller than the window.
     """
 
     def __init__(
@@ -63,27 +70,33 @@ class CausalCache:
     # --- a forward pass -----------------------------------------------------------------
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """Adds one token for each row, with the tags given, and opens the pass in which
-        `visible` can be asked.
+        """Adds one token for each row and opens the pass that `visible` is about.
 
-        Raises CacheFull if there is no room; what was evicted before stays so, and no
-        pass is open. reserve: memory is only to be reserved, and nothing changes; the
-        pass shows nothing of meaning.
+        Args:
+            batch: the rows.
+            tags: one for each row.
+            reserve: only reserve memory. Nothing is added, and no pass is open.
+
+        Raises:
+            CacheFull, NotSupported: the batch is refused. Evicted tokens stay evicted,
+                and no pass is open.
         """
         batch.check(self.sequences, self.batch)
         self.close()
         if not reserve:
             self.evict(batch)
-            self.refuse(batch)
+            refusal = self.get_refusal(batch)
+            if refusal is not None:
+                raise refusal
             self.add(batch, tags)
 
     def close(self) -> None:
-        """Ends the pass: nothing more is seen in it."""
+        """Ends the pass."""
         self.current = None
 
     def evict(self, batch: Batch) -> None:
-        """Every sequence lets go of what lies more than `memory` before its next token,
-        whether or not it is in the batch."""
+        """Drops the tokens that lie more than `memory` before the next token of their
+        sequence, also of sequences that are not in the batch."""
         if self.memory == inf:
             return
         for sequence in range(self.sequences):
@@ -91,11 +104,12 @@ class CausalCache:
             low = min(own) if own else self.get_end(sequence)
             self.drop(sequence, 0, low - self.memory)
 
-    def refuse(self, batch: Batch) -> None:
-        """Raises CacheFull if there is no room for the batch."""
+    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+        """Returns CacheFull if there is no room for the batch, else None."""
         free = self.room - len(self.tokens)
         if free < len(batch):
-            raise CacheFull(f"{len(batch)} tokens, and room for {free}")
+            return CacheFull(f"{len(batch)} tokens, and room for {free}")
+        return None
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         rows = zip(tags, batch.positions, batch.sequences, strict=True)
@@ -104,8 +118,11 @@ class CausalCache:
         self.current = batch
 
     def visible(self, row: int) -> list[SharedToken]:
-        """What a row of the open pass may attend to: of its own sequence, from the begin
-        of its window and of its chunk on, what does not lie ahead of it."""
+        """Returns the tokens that a row of the open pass may attend to.
+
+        These are the tokens of its sequence that lie in its window and its chunk, and not
+        ahead of it; an exception also sees those ahead.
+        """
         assert self.current is not None, "no pass is open"
         query, sequence = self.current.positions[row], self.current.sequences[row]
         first = max(query - self.window, query - query % self.chunk)
@@ -119,7 +136,7 @@ class CausalCache:
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """`target` leaves all its tokens and joins those of `source` before `length`."""
+        """Makes `target` leave its tokens and join those of `source` before `length`."""
         check_copy(source, target, length, self.sequences)
         self.close()
         self.drop(target, 0, inf)
@@ -131,11 +148,16 @@ class CausalCache:
         ]
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """The sequence leaves its tokens in [begin, end); what follows moves up to close
-        the gap. end: None for all from `begin` on.
+        """Removes the tokens of a sequence in [begin, end); those behind close the gap.
 
-        Raises Shared or NotSupported, and changes nothing, if what follows cannot move;
-        nor may it where the gap is empty.
+        Args:
+            sequence: the sequence that leaves the tokens.
+            begin: first position of the gap.
+            end: position behind the gap; None to remove all from `begin` on.
+
+        Raises:
+            Shared, NotSupported: a token behind the gap cannot move, even if the gap is
+                empty. Nothing changes.
         """
         check_range(sequence, begin, end, self.sequences)
         following = [
@@ -158,7 +180,7 @@ class CausalCache:
             ]
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a pass from `position` on would see all that it should."""
+        """Returns whether all tokens that a pass from `position` on sees are stored."""
         check_position(sequence, position, self.sequences)
         if self.memory == inf:
             return True
@@ -169,11 +191,11 @@ class CausalCache:
         return window_begin >= min(stored) and position <= max(stored) + 1
 
     def save(self) -> list[SharedToken]:
-        """All that is held, to be loaded again later."""
+        """Returns the content, for `load`."""
         return list(self.tokens)
 
     def load(self, saved: Sequence[SharedToken]) -> None:
-        """Holds what was saved, and nothing else."""
+        """Replaces the content by what `save` returned."""
         self.close()
         self.tokens = list(saved)
 
@@ -183,13 +205,13 @@ class CausalCache:
         return [token for token in self.tokens if sequence in token.sequences]
 
     def get_end(self, sequence: int) -> int:
-        """The position after the last one stored; 0 if nothing is."""
+        """Returns the position behind the last stored token; 0 if there is none."""
         stored = [token.position for token in self.get_tokens(sequence)]
         return max(stored, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:
-        """The sequence leaves its tokens in [begin, end). A token of no sequence is
-        gone."""
+        """Makes the sequence leave its tokens in [begin, end). A token without any
+        sequence is gone."""
         left = [
             token._replace(sequences=token.sequences - {sequence})
             if sequence in token.sequences and begin <= token.position < end

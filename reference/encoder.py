@@ -3,76 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
 
 from .batch import Batch, check_copy, check_position, check_range
-from .errors import NotSupported
+from .errors import CacheFull, NotSupported
+
+
+class Image(NamedTuple):
+    """The output of the encoder for one image, and the position of the image's row."""
+
+    position: int
+    tags: tuple[int, ...]
+
+
+class Removal(NamedTuple):
+    """All positions in [begin, end) were removed."""
+
+    begin: int
+    end: float
+
+    def spares(self, image: Image) -> bool:
+        return not self.begin <= image.position < self.end
 
 
 class EncoderCache:
-    """One place for what an encoder made of an image; the latest replaces the one before.
+    """A cache for one image, however many sequences there are.
 
-    There is one place, however many sequences there are, and it is known by its position
-    alone: a removal around that position empties it, whichever sequence it names.
+    The cache is a history of images put and ranges removed. A removal names a sequence,
+    but only its range of positions counts.
 
-    sequences, batch: as in `reference.causal`.
+    Args:
+        sequences: number of sequences, numbered from 0.
+        batch: the most rows of a pass.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
         self.sequences, self.batch = sequences, batch
-        self.tags: list[int] | None = None
-        self.position = 0
-        self.image: int | None = None
+        self.history: list[Image | Removal] = []
+        self.current: Batch | None = None
+
+    @property
+    def stored(self) -> Image | None:
+        """The image that every later event of the history spares; a later image does not
+        spare it."""
+        spared = [
+            image
+            for age, image in enumerate(self.history)
+            if isinstance(image, Image)
+            and all(
+                isinstance(later, Removal) and later.spares(image)
+                for later in self.history[age + 1 :]
+            )
+        ]
+        return spared[0] if spared else None
 
     @property
     def cached(self) -> bool:
-        """Whether something is stored."""
-        return self.tags is not None
+        """Whether an image is stored."""
+        return self.stored is not None
+
+    @property
+    def image(self) -> int | None:
+        """The position of the last row of the open pass that stands for an image."""
+        if self.current is None:
+            return None
+        rows = enumerate(self.current.positions)
+        images = [at for row, at in rows if row in self.current.multimodal]
+        return images[-1] if images else None
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """Opens a pass: `put` may store an image if a row stands for one. It never finds
-        the cache full. reserve: a put in this pass changes nothing."""
+        """Opens a pass. It never finds the cache full.
+
+        Args:
+            batch: its rows are not stored. If one stands for an image, `put` may follow.
+            tags: one for each row.
+            reserve: only reserve memory; a put in this pass changes nothing.
+        """
         batch.check(self.sequences, self.batch)
-        self.close()
-        if not reserve:
-            self.evict(batch)
-            self.refuse(batch)
-            self.add(batch, tags)
+        self.current = None if reserve else batch
 
     def close(self) -> None:
-        """Ends the pass: nothing more is put in it."""
-        self.image = None
+        """Ends the pass."""
+        self.current = None
 
     def evict(self, batch: Batch) -> None:
-        """Nothing leaves on its own."""
+        """Does nothing: an image stays until it is replaced or removed."""
 
-    def refuse(self, batch: Batch) -> None:
-        """There is always room."""
+    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+        """None: there is always room."""
+        return None
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
-        """The rows themselves are not stored; where the last image stands is."""
-        if batch.multimodal:
-            self.image = batch.positions[max(batch.multimodal)]
+        """Opens the pass."""
+        self.current = batch
 
     def put(self, tags: Sequence[int]) -> None:
-        """Stores what the encoder made of the image of this pass."""
+        """Stores the image of this pass in place of the one before."""
         if self.image is None:
             raise ValueError("no row of this pass stands for an image")
-        self.tags, self.position = list(tags), self.image
+        self.history.append(Image(self.image, tuple(tags)))
 
     def get(self) -> list[int] | None:
-        """All of what is stored, for every row; None if nothing is."""
-        return self.tags
+        """All tags of the stored image, for every row; None if there is none."""
+        return list(self.stored.tags) if self.stored else None
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         check_copy(source, target, length, self.sequences)
         raise NotSupported("an encoded image belongs to one sequence")
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """What stands in [begin, end) is no longer there. end: None for no end."""
+        """Removes the positions in [begin, end); all from `begin` on if `end` is None."""
         check_range(sequence, begin, end, self.sequences)
-        self.close()
-        if begin <= self.position and (end is None or self.position < end):
-            self.tags = None
+        self.current = None
+        self.history.append(Removal(begin, inf if end is None else end))
 
     def can_resume(self, sequence: int, position: int) -> bool:
         check_position(sequence, position, self.sequences)

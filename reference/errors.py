@@ -1,4 +1,4 @@
-"""What a cache of many sequences may refuse. A mistake of the caller is a ValueError."""
+"""The refusals of a cache of many sequences. A mistake of the caller is a ValueError."""
 
 
 class CacheFull(Exception):
@@ -6,8 +6,8 @@ class CacheFull(Exception):
 
 
 class NotSupported(Exception):
-    """The cache cannot do this with what it holds now, or never."""
+    """The cache cannot do this, either never or not with its present content."""
 
 
 class Shared(Exception):
-    """A token that would have to move belongs to another sequence too."""
+    """A token that has to move belongs to another sequence too."""

@@ -1,4 +1,4 @@
-"""The full cache: every token stays, and a query sees all of them up to itself."""
+"""The full cache: it keeps every token, and a query sees all tokens up to itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .token import Token
 class KVCache:
     """Full attention over one sequence.
 
-    chunk: with chunked attention a query sees only tokens of its own chunk of positions
-    (chunk 4: positions 0-3, 4-7, …); None for no such limit.
+    Args:
+        chunk: for chunked attention, where a query sees only tokens of its own chunk of
+            positions (chunk 4: positions 0-3, 4-7, …); None for no limit.
     """
 
     def __init__(self, chunk: int | None = None) -> None:
@@ -22,7 +23,7 @@ class KVCache:
 
     @property
     def offset(self) -> int:
-        """How many tokens were written, less those that were taken back."""
+        """Number of tokens written, less those trimmed."""
         return len(self.tokens)
 
     def size(self) -> int:
@@ -35,20 +36,20 @@ class KVCache:
             self.captures.reach(self.offset, self.snapshot)
 
     def visible(self, query: int) -> list[Token]:
-        """What the query at position `query` may attend to."""
+        """Returns the tokens that the query at position `query` may attend to."""
         first = 0 if self.chunk is None else query - query % self.chunk
         return [token for token in self.tokens if first <= token.position <= query]
 
     def state(self) -> list[Token]:
-        """All that is held: the positions [0, offset)."""
+        """Returns all tokens: the positions [0, offset)."""
         return list(self.tokens)
 
     def older(self) -> list[Token]:
-        """What may come along with `state` without being part of it: nothing."""
+        """Returns the tokens that an implementation may return beside `state`: none."""
         return []
 
     def trim(self, count: int) -> int:
-        """Takes back the last `count` tokens, or all if fewer; says how many."""
+        """Removes the last `count` tokens, or all if fewer; returns how many."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         trimmed = min(count, self.offset)
@@ -59,18 +60,18 @@ class KVCache:
         self.tokens = [token for token in self.tokens if token.position < end]
 
     def clone(self) -> KVCache:
-        """An independent cache with the same tokens; a schedule stays behind."""
+        """Returns an independent cache with the same tokens and no scheduled captures."""
         copy = KVCache(self.chunk)
         copy.tokens = list(self.tokens)
         return copy
 
     def free(self) -> None:
-        """Back to a fresh cache. Snapshots taken before live on."""
+        """Resets the cache. Earlier snapshots stay valid."""
         self.tokens = []
         self.captures.clear()
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """The tokens at [begin, offset); None if there are none."""
+        """Returns the tokens at [begin, offset); None if there are none."""
         begin = max(0, begin)
         if self.offset <= begin:
             return None
@@ -78,16 +79,21 @@ class KVCache:
         return Snapshot(begin, self.offset, tokens)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Whether `restore` would do it, and not refuse."""
+        """Returns whether `restore` would not refuse."""
         if snapshot is None:
             return 0 <= target <= self.offset
         return 0 <= target <= snapshot.end and self.offset >= snapshot.begin
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Brings the cache to offset `target`, or refuses and changes nothing.
+        """Brings the cache to offset `target`.
 
-        Without a snapshot: back to an earlier offset. With one of [a, b): what is live
-        below a stays, the snapshot supplies the rest.
+        Args:
+            snapshot: [a, b). Live tokens below a stay, the snapshot supplies the others.
+                None to go back to an earlier offset.
+            target: the new offset.
+
+        Returns:
+            False if the cache refuses; then nothing changes.
         """
         if not self.can_restore(snapshot, target):
             return False
@@ -100,7 +106,7 @@ class KVCache:
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) into [a, at) and [at, b). A side that would be empty is None."""
+        """Cuts [a, b) into [a, at) and [at, b). An empty side is None."""
         if at <= snapshot.begin:
             return None, snapshot
         if at >= snapshot.end:
@@ -121,7 +127,7 @@ class KVCache:
         return Snapshot(parent.begin, child.end, parent.tokens + child.tokens)
 
     def prepare(self, offsets: Sequence[int]) -> None:
-        """Schedules captures; see `Captures`."""
+        """Schedules a capture at each offset; see `Captures`."""
         self.captures.prepare(offsets, self.offset)
 
     def take(self) -> list[Snapshot | None]:

@@ -10,20 +10,24 @@ from .rotating import RotatingCache
 from .state import StateCache
 
 Tokens = Sequence[int]
-"""Tokens as a tokenizer numbers them."""
+"""Token numbers of a tokenizer."""
 
 GetTags = Callable[[Tokens], Sequence[int]]
-"""One tag for each token of a conversation, from its beginning on. What is computed for a
-token depends on all tokens before it and on nothing else: the same token behind the same
-tokens has the same tag, whoever computed it and when."""
+"""Returns one tag for each token of a conversation, given from its beginning on.
+
+K and V of a token depend on all tokens before it and on nothing else. So the same token
+behind the same tokens has the same tag, whoever computed it and when.
+"""
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer with a cache.
 
-    token_bytes: what K and V of one token take. state_bytes: what a state takes, however
-    much it has read.
+    Attributes:
+        cache: the cache.
+        token_bytes: size of K and V of one token.
+        state_bytes: size of a state.
     """
 
     cache: KVCache | RotatingCache | StateCache
@@ -36,17 +40,17 @@ class Layer:
 
     @property
     def can_be_cut(self) -> bool:
-        """What is stored of a conversation serves any shorter one too."""
+        """Whether the stored content of a conversation serves any shorter one too."""
         return isinstance(self.cache, KVCache)
 
     def hold(self, tags: Sequence[int]) -> None:
-        """Holds what computing these tokens from scratch gives."""
+        """Sets the content to that of a fresh cache which has computed these tokens."""
         self.cache.free()
         self.cache.update(tags)
 
     def count_bytes(self, begin: int, end: int) -> int:
-        """What has to be stored for the tokens [begin, end) of a conversation: of a
-        window or a state, as it is at `end`, all of it."""
+        """Returns the bytes to store for the tokens [begin, end) of a conversation; of a
+        window or a state that is all of it, as it stands at `end`."""
         if isinstance(self.cache, StateCache):
             return self.state_bytes
         if isinstance(self.cache, RotatingCache):
@@ -55,7 +59,7 @@ class Layer:
 
 
 def count_common(left: Tokens, right: Tokens) -> int:
-    """How many tokens two conversations have in common, from their beginning on."""
+    """Returns the length of the common prefix of two conversations."""
     common = 0
     for a, b in zip(left, right, strict=False):
         if a != b:
@@ -67,9 +71,14 @@ def count_common(left: Tokens, right: Tokens) -> int:
 class Model:
     """The layers, and the request that they work on.
 
-    layers: None for a layer without a cache. get_tags: see `GetTags`. request: the tokens
-    of the open request, those that were generated included; None if none is open.
-    computed: how many of them have been handed to the layers.
+    Args:
+        layers: the layers; None for a layer without a cache.
+        get_tags: see `GetTags`.
+
+    Attributes:
+        request: the tokens of the open request, generated ones included; None if no
+            request is open.
+        computed: how many of them have been handed to the layers.
     """
 
     def __init__(self, layers: Sequence[Layer | None], get_tags: GetTags) -> None:
@@ -89,7 +98,7 @@ class Model:
         return self.request
 
     def check_begin(self, tokens: Tokens) -> None:
-        """Raises ValueError if no request can begin with these tokens."""
+        """Raises ValueError if a request cannot begin with these tokens now."""
         if self.request is not None:
             raise ValueError("a request is open; close or cancel it first")
         check_tokens(tokens)
@@ -97,20 +106,25 @@ class Model:
             raise ValueError("the request is empty; there is nothing to compute")
 
     def open(self, tokens: Tokens, reuse: int) -> list[int]:
-        """Opens a request whose first `reuse` tokens are there; the others."""
+        """Opens a request whose first `reuse` tokens are stored; returns the others."""
         for layer in self.cached:
             layer.hold(self.get_tags(tokens[:reuse]))
         self.request, self.computed = list(tokens), reuse
         return list(tokens[reuse:])
 
     def extend(self, tokens: Tokens) -> None:
-        """Adds tokens that were generated to the request."""
+        """Adds generated tokens to the request."""
         check_tokens(tokens)
         self.get_request().extend(tokens)
 
     def feed(self, count: int, layers: int | None = None) -> None:
-        """Computes the next `count` tokens. layers: the pass breaks off after so many;
-        those behind do not get to see the tokens."""
+        """Computes the next tokens.
+
+        Args:
+            count: how many.
+            layers: the pass breaks off after so many layers; those behind do not see the
+                tokens. None for all.
+        """
         end = self.computed + count
         assert self.computed <= end <= len(self.get_request()), f"{count} are not left"
         tags = self.get_tags(self.get_request()[:end])[self.computed :]
@@ -120,7 +134,7 @@ class Model:
         self.computed = end
 
     def get_reached(self) -> int:
-        """How many tokens every layer has read; 0 if no layer has a cache."""
+        """Returns how many tokens every layer has read; 0 if no layer has a cache."""
         return min((layer.offset for layer in self.cached), default=0)
 
 

@@ -12,8 +12,12 @@ from .token import Token
 
 
 class Slot:
-    """A state: the tokens that it has read, in their order, and checkpoints of it: what
-    it had read when it stood at a position. Several sequences may share one."""
+    """A state and its checkpoints, which several sequences may share.
+
+    Args:
+        read: the tokens that the state has read, in order.
+        checkpoints: for each checkpoint the tokens that the state had read then.
+    """
 
     def __init__(
         self, read: Sequence[Token] = (), checkpoints: Sequence[Sequence[Token]] = ()
@@ -26,12 +30,16 @@ class Slot:
 
 
 class RecurrentCache(CausalCache):
-    """The causal cache of `reference.causal`, without limits, and beside it one state per
-    sequence. A copied prefix shares the state until one of the two goes on.
+    """The causal cache of `reference.causal` without limits, and one state per sequence.
 
-    slots: how many states there is room for. interval: after a pass a state is put aside
-    as a checkpoint if its position lies at least so far behind the last one's; 0 or None
-    for never. checkpoints: how many are kept of each state, the latest.
+    A copied prefix shares the state until one of the two sequences goes on.
+
+    Args:
+        sequences, capacity, batch, padding, shift: as in `CausalCache`.
+        slots: number of states that there is room for; 0 or None for one per sequence.
+        interval: after a pass the cache makes a checkpoint of a state if the last one is
+            at least so many positions back; 0 or None for never.
+        checkpoints: how many are kept of each state, the latest.
     """
 
     def __init__(
@@ -50,17 +58,17 @@ class RecurrentCache(CausalCache):
         self.interval, self.checkpoint_count = interval, checkpoints
         self.slots: dict[int, Slot] = {}
 
-    def refuse(self, batch: Batch) -> None:
-        """Raises NotSupported if the sequences of the batch differ in their number of
-        rows, CacheFull if there is no room for the tokens or for the states."""
+    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+        """Returns NotSupported if the sequences of the batch differ in their number of
+        rows, CacheFull if there is no room for the tokens or the states, else None."""
         own = set(batch.sequences)
         lengths = {len(batch.get_positions(sequence)) for sequence in own}
         if len(lengths) > 1:
-            raise NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
-        super().refuse(batch)
+            return NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
         others = {slot for sequence, slot in self.slots.items() if sequence not in own}
         if len(own) + len(others) > self.slot_count:
-            raise CacheFull(f"{len(own)} states, and {len(others)} others are kept")
+            return CacheFull(f"{len(own)} states, and {len(others)} others are kept")
+        return super().get_refusal(batch)
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         super().add(batch, tags)
@@ -74,7 +82,7 @@ class RecurrentCache(CausalCache):
             self.put_checkpoint(slot)
 
     def put_checkpoint(self, slot: Slot) -> None:
-        """Puts the state aside if it is far enough behind the last checkpoint."""
+        """Makes a checkpoint if the last one lies far enough back."""
         if not self.interval:
             return
         position = slot.read[-1].position
@@ -84,7 +92,7 @@ class RecurrentCache(CausalCache):
             slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
 
     def list_sequences(self, batch: Batch) -> list[int]:
-        """The sequences of a batch, in the order in which they first come."""
+        """Returns the sequences of a batch, in the order of their first rows."""
         return list(dict.fromkeys(batch.sequences))
 
     def is_shared(self, sequence: int) -> bool:
@@ -93,20 +101,28 @@ class RecurrentCache(CausalCache):
         return slot is not None and slot in others
 
     def get_read(self, sequence: int) -> list[Token]:
-        """What the state of a sequence has read; nothing at first."""
+        """Returns the tokens that the state of a sequence has read, none at first."""
         return self.slots.get(sequence, Slot()).read
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """As in a causal cache; the state is shared whole, however long the prefix."""
+        """Copies as a causal cache, and shares the whole state whatever the length."""
         super().copy_prefix(source, target, length)
         self.slots.pop(target, None)
         if source in self.slots:
             self.slots[target] = self.slots[source]
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Only the end of a sequence can go, and only if the state was put aside as it
-        was just before, or if nothing is left; else NotSupported, and nothing changes. A
-        state that was shared is its own from then on: CacheFull if there is no room."""
+        """Removes the end of a sequence; see `CausalCache.remove`.
+
+        The state goes back to the checkpoint just before `begin`, and is no longer shared
+        with another sequence. Nothing changes if the cache refuses.
+
+        Raises:
+            NotSupported: the state has read something behind the end, or it would have to
+                go back and has no checkpoint at begin - 1.
+            CacheFull: the state is shared, and there is no room for another one.
+            Shared: as in a causal cache.
+        """
         check_range(sequence, begin, end, self.sequences)
         stop = inf if end is None else end
         read = [token.position for token in self.get_read(sequence)]
@@ -131,7 +147,7 @@ class RecurrentCache(CausalCache):
             self.slots[sequence] = Slot(kept[-1], kept)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the state stands, or was put aside, just before `position`."""
+        """Returns whether the state or a checkpoint stands just before `position`."""
         check_position(sequence, position, self.sequences)
         slot = self.slots.get(sequence, Slot())
         states = [state for state in (slot.read, *slot.checkpoints) if state]

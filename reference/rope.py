@@ -1,4 +1,4 @@
-"""Rotary position embedding: what a key at a position looks like."""
+"""Rotary position embedding of keys, in double precision."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ Vector = Sequence[float]
 
 
 def compute_angle(position: float, pair: int, dim: int, base: float) -> float:
-    """By how much the pair number `pair` of a vector of `dim` numbers turns at
-    `position`, in radians: the first pair fastest, each later one slower."""
+    """Returns the angle, in radians, by which a pair of a vector turns at a position.
+
+    Args:
+        position: the position.
+        pair: number of the pair; pair 0 turns fastest, each later one slower.
+        dim: length of the vector.
+        base: the base of the embedding.
+    """
     return float(position * base ** (-2 * pair / dim))
 
 
 def rotate(vector: Vector, position: float, base: float) -> list[float]:
-    """The vector of even length, each of its pairs (x[i], x[i + dim / 2]) turned by its
-    angle at `position`. Turning by a and then by b is turning by a + b."""
+    """Turns each pair (x[i], x[i + dim / 2]) of a vector by its angle at a position.
+
+    Turning by a and then by b is the same as turning by a + b.
+
+    Args:
+        vector: [dim], dim even
+        position: the position.
+        base: the base of the embedding.
+
+    Returns:
+        [dim]
+    """
     half = len(vector) // 2
     turned = [0.0] * len(vector)
     for pair in range(half):

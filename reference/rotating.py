@@ -1,4 +1,4 @@
-"""The sliding window: a query sees the last `window` tokens, itself included."""
+"""The sliding window: a query sees the last `window` tokens, including itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from .token import Token
 class RotatingCache:
     """Sliding-window attention over one sequence.
 
-    An implementation keeps a ring of the last tokens. Here every token stays in the list
-    since the last free or restore, and the window is a rule about positions.
+    An implementation keeps a ring of the last tokens. This list keeps every token since
+    the last free or restore; the window is a rule about positions.
 
-    window: how many tokens a query sees, itself included.
-    keep: how many of those are the first tokens of the sequence, which never slide out
-    (attention sinks); the other window - keep are the latest ones.
+    Args:
+        window: number of tokens that a query sees, including itself.
+        keep: the first tokens of the sequence, so many, never slide out (attention
+            sinks); the other window - keep tokens are the latest.
     """
 
     def __init__(self, window: int, keep: int = 0) -> None:
@@ -27,7 +28,7 @@ class RotatingCache:
 
     @property
     def offset(self) -> int:
-        """How many tokens were written, less those that were taken back."""
+        """Number of tokens written, less those trimmed."""
         return self.tokens[-1].position + 1 if self.tokens else 0
 
     def size(self) -> int:
@@ -40,7 +41,7 @@ class RotatingCache:
             self.captures.reach(self.offset, self.snapshot)
 
     def visible(self, query: int) -> list[Token]:
-        """What the query at position `query` may attend to."""
+        """Returns the tokens that the query at position `query` may attend to."""
         latest = self.window - self.keep
         return [
             token
@@ -50,22 +51,27 @@ class RotatingCache:
         ]
 
     def state(self) -> list[Token]:
-        """The window that ends at the last token."""
+        """Returns the window that ends at the last token."""
         return self.visible(self.offset - 1)
 
     def older(self) -> list[Token]:
-        """Tokens before the window. An implementation may still hand some of them out
-        along with the window: they are true, though of no use to the next query."""
+        """Returns the tokens before the window.
+
+        An implementation may return some of them beside `state`: they are right, though
+        no later query sees them.
+        """
         window = set(self.state())
         return [token for token in self.tokens if token not in window]
 
     def may_rewind(self) -> bool:
-        """Nothing has slid out yet. Later, an earlier window would need tokens that an
-        implementation has long overwritten."""
+        """Returns whether no token has slid out yet.
+
+        Once one has, an earlier window needs tokens that an implementation overwrites.
+        """
         return self.offset <= self.window
 
     def trim(self, count: int) -> int:
-        """Takes back the last `count` tokens and says how many; 0 if it may not."""
+        """Removes the last `count` tokens; returns how many, 0 if one has slid out."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         if not self.may_rewind():
@@ -78,26 +84,26 @@ class RotatingCache:
         self.tokens = [token for token in self.tokens if token.position < end]
 
     def clone(self) -> RotatingCache:
-        """An independent cache with the same tokens; a schedule stays behind."""
+        """Returns an independent cache with the same tokens and no scheduled captures."""
         copy = RotatingCache(self.window, self.keep)
         copy.tokens = list(self.tokens)
         return copy
 
     def free(self) -> None:
-        """Back to a fresh cache. Snapshots taken before live on."""
+        """Resets the cache. Earlier snapshots stay valid."""
         self.tokens = []
         self.captures.clear()
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """The whole window; `begin` only decides whether there is anything new, and
-        labels it."""
+        """Returns the whole window under the label [begin, offset); None if the cache is
+        empty or `begin` is not below the offset."""
         begin = max(0, begin)
         if self.offset <= begin:
             return None
         return Snapshot(begin, self.offset, tuple(self.state()))
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Whether `restore` would do it, and not refuse."""
+        """Returns whether `restore` would not refuse."""
         if snapshot is None:
             rewinds = 0 <= target < self.offset and self.may_rewind()
             return target == self.offset or rewinds
@@ -105,11 +111,16 @@ class RotatingCache:
         return target == snapshot.end or short
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Brings the cache to offset `target`, or refuses and changes nothing.
+        """Brings the cache to offset `target`.
 
-        Without a snapshot: to where it stands, or back while nothing has slid out. With
-        one: the snapshot replaces everything; stopping short of its end needs a snapshot
-        from which nothing had slid out.
+        Args:
+            snapshot: replaces the content. None to go back, while no token has slid out,
+                or to stay.
+            target: the new offset. It may lie before the end of the snapshot only if no
+                token had slid out of that.
+
+        Returns:
+            False if the cache refuses; then nothing changes.
         """
         if not self.can_restore(snapshot, target):
             return False
@@ -121,15 +132,15 @@ class RotatingCache:
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """A window cannot be cut: all of it stays on the right."""
+        """Returns all on the right: a window cannot be cut."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """The later window has all that is needed."""
+        """Returns the later window, which is whole."""
         return child
 
     def prepare(self, offsets: Sequence[int]) -> None:
-        """Schedules captures; see `Captures`."""
+        """Schedules a capture at each offset; see `Captures`."""
         self.captures.prepare(offsets, self.offset)
 
     def take(self) -> list[Snapshot | None]:

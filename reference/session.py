@@ -10,7 +10,8 @@ from .layers import GetTags, Layer, Model, Tokens, count_common
 class Session(Model):
     """The tokens of the last request, and the layers that have read them.
 
-    stored: those that every layer has read.
+    Attributes:
+        stored: the tokens that every layer has read.
     """
 
     def __init__(self, layers: Sequence[Layer | None], get_tags: GetTags) -> None:
@@ -18,11 +19,17 @@ class Session(Model):
         self.stored: list[int] = []
 
     def begin(self, tokens: Tokens, refusing: Collection[int] = ()) -> list[int]:
-        """Opens a request and returns the tokens that are left to compute, at least one.
+        """Opens a request.
 
-        What the request has in common with what is stored need not be computed again, if
-        every layer can go back to where they part; else nothing is reused. refusing: the
-        numbers of layers that refuse to move, although they should.
+        The common prefix with the stored tokens is reused if every layer can go back to
+        its end; otherwise nothing is.
+
+        Args:
+            tokens: the request.
+            refusing: numbers of layers that refuse to move although they could.
+
+        Returns:
+            The tokens that remain to be computed, at least one.
         """
         self.check_begin(tokens)
         reuse = min(count_common(tokens, self.stored), len(tokens) - 1)
@@ -34,8 +41,13 @@ class Session(Model):
         return self.open(tokens, reuse)
 
     def close(self) -> int:
-        """Stores what every layer has read of the request, if that is anything; how many
-        tokens are stored then. Cancelling it is the same."""
+        """Closes the request and stores the tokens that every layer has read of it.
+
+        If there are none, the stored tokens stay. Cancelling a request is the same.
+
+        Returns:
+            The number of stored tokens.
+        """
         request, reached = self.get_request(), self.get_reached()
         if reached > 0:
             self.stored = request[:reached]

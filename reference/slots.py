@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from .errors import CacheFull, NotSupported, Shared
@@ -10,7 +10,7 @@ from .layers import Tokens, check_tokens, count_common
 
 
 class Cache(Protocol):
-    """What slots need of a cache of many sequences, such as `reference.causal`."""
+    """The operations that slots need of a cache, such as `reference.causal`."""
 
     def copy_prefix(self, source: int, target: int, length: int) -> None: ...
     def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
@@ -18,36 +18,57 @@ class Cache(Protocol):
 
 
 REFUSALS = (CacheFull, NotSupported, Shared)
-"""What a cache may answer if it cannot cut or copy a sequence."""
+"""The errors of a cache that cannot cut or copy a sequence."""
 
 
 class NoSlot(Exception):
     """Every slot is in use."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
-    """One sequence of the cache.
+    """One sequence of the cache, from one request until the next.
 
-    tokens: what it holds, the token at position p in place p. remaining: tokens of the
-    open request that are still to be computed. reserved: how many of them have a place.
-    in_use: a request is open. used: when one last began; higher is later.
+    Attributes:
+        number: the number of the sequence.
+        conversation: the tokens of the request, generated ones included. The slot holds
+            the first of them; the others remain to be computed.
+        held: how many tokens the slot holds; the one at place p has position p.
+        reserved: how many of the remaining tokens have positions.
+        in_use: whether the request is open.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    remaining: list[int] = field(default_factory=list)
+    number: int
+    conversation: list[int]
+    held: int = 0
     reserved: int = 0
     in_use: bool = False
-    used: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that the slot holds."""
+        return self.conversation[: self.held]
+
+    @property
+    def remaining(self) -> list[int]:
+        """The tokens that remain to be computed."""
+        return self.conversation[self.held :]
 
 
 class Slots:
     """One slot for each sequence of the cache.
 
-    context: how many tokens a slot may hold. keep: how many at the beginning stay when
-    the middle of an over-long conversation goes. several_users: a conversation that
-    leaves another one gets a slot of its own, and a copy of what they share; else it
-    continues in the slot of the other.
+    Args:
+        cache: an empty cache.
+        count: number of its sequences.
+        context: how many tokens a slot may hold.
+        keep: how many tokens at the beginning of an over-long conversation stay when its
+            middle goes.
+        several_users: a request that leaves a stored conversation gets another slot and a
+            copy of the common prefix. Otherwise it continues in the same slot.
+
+    Attributes:
+        history: an empty slot of each number, then a slot for each request, in order.
     """
 
     def __init__(
@@ -63,119 +84,157 @@ class Slots:
         self.cache = cache
         self.context, self.keep = context, keep
         self.several_users = several_users
-        self.slots = [Slot() for _ in range(count)]
-        self.clock = 0
+        self.history = [Slot(number, conversation=[]) for number in range(count)]
 
-    # --- a request ----------------------------------------------------------------------
+    @property
+    def slots(self) -> list[Slot]:
+        """The last slot of each number."""
+        return list({slot.number: slot for slot in self.history}.values())
+
+    # --- which slot a request gets, and what it reuses ----------------------------------
 
     def begin(self, tokens: Tokens) -> int:
-        """Opens a request in a slot that is free, and returns its number; what is left to
-        compute, at least one token, is `remaining` of that slot.
+        """Opens a request in a free slot and returns its number.
 
-        Raises NoSlot if none is free.
+        The tokens to compute, at least one, are `remaining` of that slot.
+
+        Raises:
+            NoSlot: no slot is free.
         """
         check_tokens(tokens)
         if not tokens:
             raise ValueError("the request is empty; there is nothing to compute")
-        number = self.choose(tokens)
-        slot = self.slots[number]
-        self.clock += 1
-        slot.in_use, slot.used = True, self.clock
-        reuse = min(count_common(tokens, slot.tokens), len(tokens) - 1)
-        if reuse and not self.cache.can_resume(number, reuse):
-            reuse = 0
-        slot.tokens = list(tokens[: self.cut(number, reuse)])
-        slot.remaining = list(tokens[len(slot.tokens) :])
-        return number
-
-    def choose(self, tokens: Tokens) -> int:
-        """The number of the slot that a request gets."""
-        free = [number for number, slot in enumerate(self.slots) if not slot.in_use]
+        free = [slot for slot in self.slots if not slot.in_use]
         if not free:
             raise NoSlot(f"all {len(self.slots)} slots are in use")
-        common = [count_common(tokens, slot.tokens) for slot in self.slots]
+        chosen = min(free, key=lambda slot: self.rank(slot, tokens))
+        prefix = self.copy_best(chosen, tokens) if self.several_users else chosen.tokens
+        reuse = min(count_common(tokens, prefix), len(tokens) - 1)
+        resumes = reuse > 0 and self.cache.can_resume(chosen.number, reuse)
+        held = self.cut(chosen.number, reuse if resumes else 0)
+        self.history.append(Slot(chosen.number, list(tokens), held, in_use=True))
+        return chosen.number
+
+    def rank(self, slot: Slot, tokens: Tokens) -> tuple[bool, int, int]:
+        """Returns the rank of a free slot for a request, which gets the least.
+
+        One user: the longest common prefix is first, then the lowest number. Several
+        users: a slot whose tokens are all in the common prefix is first, if no other slot
+        has a longer one; then the slot that was given longest ago.
+        """
+        common = count_common(tokens, slot.tokens)
         if not self.several_users:
-            return max(free, key=lambda number: common[number])
-        longest = max(common)
-        for number in free:
-            if 0 < longest == common[number] == len(self.slots[number].tokens):
-                return number
-        oldest = min(free, key=lambda number: self.slots[number].used)
-        if common[oldest] < longest:
-            self.fork(common.index(longest), oldest, tokens[:longest])
-        return oldest
+            return False, -common, slot.number
+        matched = 0 < common == slot.held == self.count_best(tokens)
+        return not matched, 0 if matched else self.history.index(slot), slot.number
 
-    def fork(self, source: int, target: int, tokens: Tokens) -> None:
-        """The target gets what the source has of these tokens, and nothing else; nothing
-        at all if the cache cannot copy."""
-        slot = self.slots[target]
-        try:
-            self.cache.copy_prefix(source, target, len(tokens))
-            slot.tokens = list(tokens)
-        except REFUSALS:
-            slot.tokens = []  # and whatever was copied goes when the request begins
+    def count_best(self, tokens: Tokens) -> int:
+        """Returns the length of the longest prefix that any slot has of a request."""
+        return max(count_common(tokens, slot.tokens) for slot in self.slots)
 
-    def cut(self, number: int, length: int) -> int:
-        """The sequence keeps its first `length` tokens, or nothing if the cache cannot do
-        that; how many are left."""
-        try:
-            self.cache.remove(number, length, None)
-        except REFUSALS:
-            self.cache.remove(number, 0, None)
-            return 0
-        return length
+    def copy_best(self, target: Slot, tokens: Tokens) -> Tokens:
+        """Gives a slot the longest prefix that any slot shares with a request.
+
+        A slot that has it keeps its tokens. Another one gets a copy from the first slot
+        that has it, or nothing if the cache cannot copy.
+
+        Returns:
+            The tokens that the slot holds now.
+        """
+        best = self.count_best(tokens)
+        having = [
+            slot for slot in self.slots if count_common(tokens, slot.tokens) == best
+        ]
+        if target in having:
+            return target.tokens
+        copied = self.copy(having[0].number, target.number, best)
+        return tokens[:best] if copied else []
+
+    # --- a pass -------------------------------------------------------------------------
 
     def extend(self, number: int, tokens: Tokens) -> None:
-        """Adds tokens that were generated to what is to be computed."""
+        """Adds generated tokens to those that remain to be computed."""
         check_tokens(tokens)
-        self.get_open(number).remaining += tokens
+        self.get_open(number).conversation += tokens
 
     def reserve(self, number: int, count: int) -> range:
-        """The positions of the next `count` tokens; where they would be too many, the
-        middle of the conversation goes. They belong to the slot only once they are
-        computed; see `commit`."""
-        slot = self.get_open(number)
-        if not 0 < count <= min(len(slot.remaining), self.context - self.keep):
-            raise ValueError(f"{count} tokens cannot be computed now")
-        if len(slot.tokens) + count > self.context:
-            self.discard(number, count)
-        slot.reserved = count
-        return range(len(slot.tokens), len(slot.tokens) + count)
+        """Returns the positions of the next `count` tokens.
 
-    def discard(self, number: int, count: int) -> None:
-        """Lets go of tokens behind the first `keep`: half of what can go, or as many as
-        must. What follows moves up; if the cache cannot do that, all that is left is to
-        be computed again."""
-        slot = self.slots[number]
-        half = (self.context - self.keep) // 2
-        gone = max(half, count) - (self.context - len(slot.tokens))
-        left = slot.tokens[: self.keep] + slot.tokens[self.keep + gone :]
-        try:
-            self.cache.remove(number, self.keep, self.keep + gone)
-        except REFUSALS:
-            self.cache.remove(number, 0, None)
-            slot.tokens, slot.remaining = [], left + slot.remaining
-        else:
-            slot.tokens = left
+        If the context is too small for them, the middle of the conversation goes first.
+        The slot holds the tokens once they are computed; see `commit`.
+        """
+        slot = self.get_open(number)
+        if count not in range(1, min(len(slot.remaining), self.context - self.keep) + 1):
+            raise ValueError(f"{count} tokens cannot be computed now")
+        if slot.held + count > self.context:
+            self.discard(slot, self.find_end(slot, count))
+        slot.reserved = count
+        return range(slot.held, slot.held + count)
+
+    def find_end(self, slot: Slot, count: int) -> int:
+        """Returns the end of the middle that goes: the least that leaves enough room.
+
+        Enough is room for `count` tokens and for half of those that are not kept.
+        """
+        room = max(count, (self.context - self.keep) // 2)
+        ends = range(self.keep, slot.held + 1)
+        return min(
+            end for end in ends if self.keep + slot.held - end + room <= self.context
+        )
+
+    def discard(self, slot: Slot, end: int) -> None:
+        """Drops the tokens in [keep, end) from the conversation.
+
+        The tokens behind move up. If the cache cannot do that, the slot holds nothing,
+        and the whole rest of the conversation remains to be computed.
+        """
+        removed = self.remove(slot.number, self.keep, end)
+        del slot.conversation[self.keep : end]
+        slot.held = slot.held - (end - self.keep) if removed else 0
 
     def commit(self, number: int, count: int) -> None:
-        """The tokens that were reserved last, `count`, have been computed."""
+        """Adds the `count` tokens that were reserved last; they have been computed."""
         slot = self.get_open(number)
         if count != slot.reserved:
             raise ValueError(f"{count} tokens were computed, not {slot.reserved}")
-        slot.reserved = 0
-        slot.tokens += slot.remaining[:count]
-        slot.remaining = slot.remaining[count:]
+        slot.held, slot.reserved = slot.held + count, 0
 
     def close(self, number: int) -> int:
-        """The slot is free again, and keeps what was computed; how many tokens that is.
-        Cancelling is the same."""
+        """Frees the slot, which keeps the computed tokens; returns how many these are.
+
+        Cancelling a request is the same.
+        """
         slot = self.get_open(number)
-        slot.in_use, slot.remaining, slot.reserved = False, [], 0
-        slot.tokens = slot.tokens[: self.cut(number, len(slot.tokens))]
-        return len(slot.tokens)
+        slot.held = self.cut(number, slot.held)
+        slot.conversation, slot.reserved, slot.in_use = slot.tokens, 0, False
+        return slot.held
 
     def get_open(self, number: int) -> Slot:
-        if not 0 <= number < len(self.slots) or not self.slots[number].in_use:
+        slots = [slot for slot in self.slots if slot.number == number and slot.in_use]
+        if not slots:
             raise ValueError(f"no request is open in slot {number}")
-        return self.slots[number]
+        return slots[0]
+
+    # --- the cache, which may refuse ----------------------------------------------------
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """Copies in the cache; False if it refuses, and a part may be copied."""
+        try:
+            self.cache.copy_prefix(source, target, length)
+        except REFUSALS:
+            return False
+        return True
+
+    def remove(self, number: int, begin: int, end: int | None) -> bool:
+        """Removes from the cache; False if it refuses, and all tokens are removed."""
+        try:
+            self.cache.remove(number, begin, end)
+        except REFUSALS:
+            self.cache.remove(number, 0, None)
+            return False
+        return True
+
+    def cut(self, number: int, length: int) -> int:
+        """Cuts a sequence to `length` tokens, or to none if the cache cannot; returns how
+        many are left."""
+        return length if self.remove(number, length, None) else 0

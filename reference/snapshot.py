@@ -1,4 +1,4 @@
-"""Content that was put aside: snapshots, and captures scheduled ahead of time."""
+"""Snapshots of a cache, and captures: snapshots scheduled ahead of time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,11 @@ from .token import Token
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The tokens that a cache held, under the label [begin, end).
+    """The tokens of a cache, under the label [begin, end).
 
-    Immutable, and independent of the cache that it came from. What the tokens are depends
-    on the kind of cache: kv keeps exactly the positions of the label, the others all that
-    they hold. `split` and `merge` take their inputs over: whoever called them may not use
-    those again.
+    A snapshot is immutable and independent of its cache. Of a kv cache it has exactly the
+    positions of the label, of other caches all tokens that these hold. `split` and
+    `merge` consume their inputs: the caller may not use them again.
     """
 
     begin: int
@@ -22,15 +21,15 @@ class Snapshot:
 
 
 class Captures:
-    """Snapshots that were asked for before the tokens arrived.
+    """Snapshots that are scheduled before the tokens arrive.
 
-    While a long prompt is computed in large updates, nobody can call `snapshot` in the
-    middle of one; so the offsets are given beforehand, and the cache captures each one
-    as a write reaches it: [the scheduled offset before it, or where the cache stood when
-    they were scheduled; this offset).
+    Nobody can call `snapshot` in the middle of a large update. So the offsets are given
+    beforehand, and the cache takes a snapshot as a write reaches one of them. Its label
+    is [boundary, offset); the boundary is the scheduled offset before, or for the first
+    the offset of the cache at the time of scheduling.
 
-    What was captured stays as it is. If the cache goes back afterwards and writes other
-    tokens past the same offset, that does not capture a second time.
+    A capture is final: if the cache goes back and writes other tokens past the same
+    offset, it does not capture again.
     """
 
     def __init__(self) -> None:
@@ -39,7 +38,7 @@ class Captures:
         self.captured: dict[int, Snapshot] = {}
 
     def why_not(self, offsets: Sequence[int], offset: int) -> str | None:
-        """The rule that `prepare(offsets)` would break at `offset`, or None."""
+        """Returns the rule that `prepare(offsets)` breaks at `offset`, or None."""
         if self.scheduled:
             return "the captures of an earlier prepare were not taken yet"
         if list(offsets) != sorted(set(offsets)):
@@ -49,7 +48,7 @@ class Captures:
         return None
 
     def prepare(self, offsets: Sequence[int], offset: int) -> None:
-        """Schedules one capture for each of `offsets`; a cache at `offset` asks."""
+        """Schedules one capture at each of `offsets`; the cache stands at `offset`."""
         broken = self.why_not(offsets, offset)
         if broken:
             raise ValueError(f"prepare({list(offsets)}): {broken}")
@@ -57,16 +56,20 @@ class Captures:
         self.boundary = dict(zip(offsets, [offset, *offsets], strict=False))
 
     def reach(self, offset: int, snapshot: Callable[[int], Snapshot | None]) -> None:
-        """A write has just reached `offset`: takes the capture that is due there, if
-        any, from the boundary before it."""
+        """Takes the capture that is due at `offset`, if any; a write has just reached it.
+
+        Args:
+            offset: the offset of the cache.
+            snapshot: takes a snapshot from a boundary on.
+        """
         if offset in self.scheduled and offset not in self.captured:
             capture = snapshot(self.boundary[offset])
             if capture is not None:
                 self.captured[offset] = capture
 
     def take(self) -> list[Snapshot | None]:
-        """One capture for each scheduled offset, None where no write reached it; then
-        the schedule is empty again."""
+        """Returns one capture for each scheduled offset, None where no write reached it,
+        and clears the schedule."""
         taken = [self.captured.get(offset) for offset in self.scheduled]
         self.clear()
         return taken

@@ -1,4 +1,4 @@
-"""The one thing that a cache holds."""
+"""Tokens, the only content of a cache."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,9 @@ from typing import NamedTuple
 class Token(NamedTuple):
     """One token of a sequence.
 
-    tag: which token of the program it is; it stands for the token's K and V.
-    position: its place in the sequence, from 0.
+    Attributes:
+        tag: number of the token in the program; it stands for the token's K and V.
+        position: place in the sequence, from 0.
     """
 
     tag: int
@@ -17,8 +18,10 @@ class Token(NamedTuple):
 class SharedToken(NamedTuple):
     """One token in a cache of many sequences.
 
-    tag, position: as in `Token`; the position is the caller's.
-    sequences: the sequences that it belongs to, at least one.
+    Attributes:
+        tag: as in `Token`.
+        position: given by the caller.
+        sequences: the sequences that the token belongs to, at least one.
     """
 
     tag: int

@@ -1,7 +1,7 @@
-"""Many conversations: what is stored of them, and how much of it a request can use.
+"""Many conversations: the content stored of them, and how much of it a request can use.
 
-An implementation keeps a tree whose edges are tokens. Here a conversation is a list of
-tokens, from its beginning on, and there is a set of those: `points`.
+An implementation keeps a tree whose edges are tokens. In this file a conversation is a
+tuple of tokens from its beginning on, and `points` is a set of such tuples.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ Path = tuple[int, ...]
 
 @dataclass
 class Point:
-    """A place in a conversation at which something was put aside.
+    """A place in a conversation.
 
-    captured: the numbers of the layers that can be brought back to here; those that can
-    be cut anywhere need no capture. used: when it was last used; higher is later.
+    Attributes:
+        captured: numbers of the layers with a capture at this place. A layer that can be
+            cut anywhere needs none.
+        used: time of the last use; higher is later.
     """
 
     captured: set[int] = field(default_factory=set)
@@ -28,7 +30,7 @@ class Point:
 
 
 def is_beginning(path: Path, other: Path) -> bool:
-    """The other path goes on where this one ends."""
+    """Returns whether `other` continues `path`."""
     return len(path) < len(other) and other[: len(path)] == path
 
 
@@ -38,16 +40,20 @@ def check_limit(limit: int | None) -> None:
 
 
 class Trie(Model):
-    """The conversations that are stored, and the one that the layers stand on.
+    """The stored conversations, and the one that the layers have read.
 
-    points: path → what is stored there. All tokens of a path are stored for the layers
-    that can be cut; the others can be brought back only to where they were captured.
-    Where two paths part there is a point.
-    live: the tokens of the conversation that the layers have read, between requests.
-    limit: bytes that may be stored; None for no limit. interval: captures are made at its
-    multiples; None for none.
-    wanted: where else captures are to be made during the open request. reused: the number
-    of its tokens that were there when it began.
+    Args:
+        layers, get_tags: as in `Model`.
+        limit: the most bytes to store; None for no limit.
+        interval: captures are made at multiples of so many tokens; None for none.
+
+    Attributes:
+        points: the points by their paths. Layers that can be cut have all tokens of each
+            path; the others can be brought back only to a capture. There is a point where
+            two paths part.
+        live: the tokens that the layers have read, between requests.
+        wanted: further lengths at which the open request makes captures.
+        reused: number of tokens that the open request reused.
     """
 
     def __init__(
@@ -76,12 +82,16 @@ class Trie(Model):
         checkpoints: Collection[int] = (),
         refusing: Collection[int] = (),
     ) -> list[int]:
-        """Opens a request and returns the tokens that are left to compute, at least one:
-        as few as what is stored allows.
+        """Opens a request that reuses as many stored tokens as possible.
 
-        checkpoints: numbers of tokens after which the layers are to be captured.
-        refusing: the numbers of layers that refuse to move, although they should; if one
-        has to, nothing is reused.
+        Args:
+            tokens: the request.
+            checkpoints: numbers of tokens after which the layers are captured.
+            refusing: numbers of layers that refuse to move although they could. If one of
+                them has to move, nothing is reused.
+
+        Returns:
+            The tokens that remain to be computed, at least one.
         """
         self.check_begin(tokens)
         for checkpoint in checkpoints:
@@ -102,17 +112,20 @@ class Trie(Model):
         return self.open(tokens, reuse)
 
     def count_matched(self, tokens: Tokens) -> int:
-        """How many tokens are the same as those of some stored conversation."""
+        """Returns the length of the longest common prefix with a stored conversation."""
         return max((count_common(tokens, path) for path in self.points), default=0)
 
     def can_reach(self, tokens: Tokens, length: int) -> bool:
-        """Whether every layer can be brought to the first `length` tokens."""
+        """Returns whether every layer can be brought to the first `length` tokens."""
         numbers = range(len(self.layers))
         return all(self.can_layer_reach(number, tokens, length) for number in numbers)
 
     def can_layer_reach(self, number: int, tokens: Tokens, length: int) -> bool:
-        """Nothing can always be reached. Else the layer can be cut there, was captured
-        there, or stands there, or can go back from where it stands."""
+        """Returns whether one layer can be brought to the first `length` tokens.
+
+        It can if there are none, if it can be cut or was captured there, or if it has
+        read them and can go back to them.
+        """
         layer, path = self.layers[number], tuple(tokens[:length])
         if layer is None or layer.can_be_cut or not path:
             return True
@@ -124,14 +137,14 @@ class Trie(Model):
         return tuple(self.live[: len(path)]) == path
 
     def has_to_move(self, layer: Layer | None, tokens: Tokens, length: int) -> bool:
-        """Whether a layer does not stand there already."""
+        """Returns whether a layer holds other tokens than the first `length`."""
         if layer is None or length == 0:
             return False
         return layer.offset != length or not self.is_live(tuple(tokens[:length]))
 
     def extend(self, tokens: Tokens) -> None:
-        """Adds tokens that were generated. If it is they that leave the conversations
-        that are stored, captures are made there."""
+        """Adds generated tokens. If the request leaves the stored conversations with one
+        of them, captures are made at that place."""
         before = len(self.get_request())
         super().extend(tokens)
         matched = self.count_matched(self.get_request())
@@ -139,8 +152,13 @@ class Trie(Model):
             self.wanted.add(matched)
 
     def close(self) -> int:
-        """Stores what every layer has read of the request, if that is anything; how many
-        tokens that is. Cancelling it is the same."""
+        """Closes the request and stores the tokens that every layer has read of it.
+
+        Cancelling a request is the same.
+
+        Returns:
+            The number of these tokens.
+        """
         request, reached = self.get_request(), self.get_reached()
         self.live = request[:reached]
         if reached > 0:
@@ -150,7 +168,7 @@ class Trie(Model):
         return reached
 
     def store(self, path: Path) -> None:
-        """The path, with a point where it parts from another one, where captures were
+        """Adds the path, with points where it parts from another path, where captures are
         wanted, and at its end."""
         for other in list(self.points):
             common = count_common(path, other)
@@ -167,8 +185,8 @@ class Trie(Model):
         return end in self.wanted or at_interval
 
     def get_captured(self, end: int, last: int) -> set[int]:
-        """The layers that can be brought back to `end`: at a place that was wanted, all
-        (each was captured as it came by); at the last, those that stand there."""
+        """Returns the layers to capture at `end`: all where a capture is wanted, since
+        each was captured as it came by; at `last`, those that stand there."""
         return {
             number
             for number, layer in enumerate(self.layers)
@@ -178,7 +196,7 @@ class Trie(Model):
         }
 
     def free(self) -> None:
-        """Forgets everything."""
+        """Forgets all conversations."""
         if self.request is not None:
             raise ValueError("a request is open; close or cancel it first")
         self.points, self.live = {}, []
@@ -188,9 +206,11 @@ class Trie(Model):
     # --- what is stored -----------------------------------------------------------------
 
     def touch(self, tokens: Tokens) -> None:
-        """The shortest stored path that begins with these tokens was used just now. What
-        lies before it was not: it is kept alive by what is used of it, not by what lies
-        behind."""
+        """Marks the shortest stored path that begins with these tokens as just used.
+
+        Its own beginnings are not marked: a point is used if a request reuses it, not if
+        one reuses a point behind it.
+        """
         path = tuple(tokens)
         behind = [other for other in self.points if other[: len(path)] == path]
         if path and behind:
@@ -198,7 +218,7 @@ class Trie(Model):
             self.points[min(behind, key=len)].used = self.clock
 
     def get_parents(self) -> dict[Path, Path]:
-        """Of each stored path the longest other one that it begins with."""
+        """Returns for each stored path the longest other one that it begins with."""
         parents: dict[Path, Path] = {}
         before: list[Path] = [()]
         for path in sorted(self.points):  # what one begins with comes before it
@@ -209,7 +229,7 @@ class Trie(Model):
         return parents
 
     def count_tokens(self) -> int:
-        """Tokens that are stored; those that two paths begin with count once."""
+        """Returns the number of stored tokens, common beginnings counted once."""
         parents = self.get_parents()
         return sum(len(path) - len(parent) for path, parent in parents.items())
 
@@ -217,13 +237,18 @@ class Trie(Model):
         return sum(self.list_layer_bytes())
 
     def list_layer_bytes(self) -> list[int]:
-        """What is stored of each layer."""
+        """Returns the stored bytes of each layer."""
         parents = self.get_parents()
         return [self.count_layer_bytes(at, parents) for at in range(len(self.layers))]
 
     def count_layer_bytes(self, number: int, parents: Mapping[Path, Path]) -> int:
-        """All that lies between two points, if the layer can be cut; else what was
-        captured at each. parents: see `get_parents`."""
+        """Returns the stored bytes of a layer: all tokens between two points if it can be
+        cut, else its captures.
+
+        Args:
+            number: the layer.
+            parents: the answer of `get_parents`.
+        """
         layer = self.layers[number]
         if layer is None:
             return 0
@@ -236,13 +261,13 @@ class Trie(Model):
     # --- the limit ----------------------------------------------------------------------
 
     def set_limit(self, limit: int | None) -> None:
-        """Another limit, which is kept at once."""
+        """Sets another limit and evicts what exceeds it."""
         check_limit(limit)
         self.limit = limit
         self.keep_limit()
 
     def keep_limit(self) -> None:
-        """Lets go of what was not used for the longest time, while there is too much."""
+        """Evicts the least recently used points while the limit is exceeded."""
         while self.limit is not None and self.count_bytes() > self.limit:
             parents = self.get_parents()
             victims = self.list_victims(parents)
@@ -253,9 +278,11 @@ class Trie(Model):
             self.evict(victim, children)
 
     def list_victims(self, parents: Mapping[Path, Path]) -> list[Path]:
-        """What can go: the end of a path, or what was captured on the way. But nothing
-        that the conversation which the layers stand on runs along, not even with its
-        first token."""
+        """Returns the points that can be evicted: ends of paths, and inner captures.
+
+        A point is protected if the live conversation has at least one token of the path
+        between the point and its parent.
+        """
         live, inner = self.get_live(), set(parents.values())
         return [
             path
@@ -265,14 +292,16 @@ class Trie(Model):
         ]
 
     def get_live(self) -> Path:
-        """The tokens that every layer has read now."""
+        """Returns the tokens that every layer has read now."""
         tokens = self.live if self.request is None else self.request
         return tuple(tokens[: self.get_reached()])
 
     def evict(self, path: Path, children: int) -> None:
-        """The end of a path goes, back to the point before. On the way only what was
-        captured goes; the tokens stay for what lies behind, and the point too if paths
-        part there."""
+        """Evicts a point.
+
+        The end of a path goes back to its parent. A point with paths behind it loses only
+        its captures: the paths need its tokens, and two of them need the point.
+        """
         self.points[path].captured.clear()
         if children <= 1:
             del self.points[path]

@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .batch import Batch, check_copy, check_range
 from .causal import CausalCache
 from .encoder import EncoderCache
 
+Cache = CausalCache | EncoderCache
+
 
 class WrapperCache:
-    """An ordered list of caches under one interface. Each has the layers of one type;
-    `caches[type]` is the one to ask what they see."""
+    """An ordered list of caches under one interface.
 
-    def __init__(self, caches: Sequence[CausalCache | EncoderCache]) -> None:
+    The wrapper stores nothing: each answer follows from the answers of its caches.
+
+    Args:
+        caches: one for each type of layer; `caches[type]` tells what such a layer sees.
+    """
+
+    def __init__(self, caches: Sequence[Cache]) -> None:
         self.caches = list(caches)
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """All caches take the batch, or none. What each evicts before stays evicted."""
-        first = self.caches[0]
-        batch.check(first.sequences, first.batch)
+        """Adds the batch to all caches if every one of them takes it, else to none.
+
+        Raises:
+            CacheFull, NotSupported: the answer of the first cache that refuses. Tokens
+                that were evicted to make room stay evicted, in all caches.
+        """
+        batch.check(self.caches[0].sequences, self.caches[0].batch)
         self.close()
         if reserve:
             return
-        for cache in self.caches:
-            cache.evict(batch)
-        for cache in self.caches:
-            cache.refuse(batch)
-        for cache in self.caches:
-            cache.add(batch, tags)
+        self.each(lambda cache: cache.evict(batch))
+        answers = [cache.get_refusal(batch) for cache in self.caches]
+        refusals = [answer for answer in answers if answer is not None]
+        if refusals:
+            raise refusals[0]
+        self.each(lambda cache: cache.add(batch, tags))
 
     def close(self) -> None:
         """Ends the pass in all caches."""
-        for cache in self.caches:
-            cache.close()
+        self.each(lambda cache: cache.close())
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """In all caches, until one cannot."""
+        """Copies in one cache after the other, up to the first that refuses."""
         check_copy(source, target, length, self.caches[0].sequences)
         self.close()
-        for cache in self.caches:
-            cache.copy_prefix(source, target, length)
+        self.each(lambda cache: cache.copy_prefix(source, target, length))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """From all caches, until one cannot."""
+        """Removes from one cache after the other, up to the first that refuses."""
         check_range(sequence, begin, end, self.caches[0].sequences)
         self.close()
-        for cache in self.caches:
-            cache.remove(sequence, begin, end)
+        self.each(lambda cache: cache.remove(sequence, begin, end))
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return all(cache.can_resume(sequence, position) for cache in self.caches)
+        """True if no cache says False."""
+        answers = {cache.can_resume(sequence, position) for cache in self.caches}
+        return False not in answers
+
+    def each(self, ask: Callable[[Cache], None]) -> None:
+        """Asks the caches in order, up to and including the first that refuses."""
+        for cache in self.caches:
+            ask(cache)

@@ -11,7 +11,7 @@ import lockstep.reference.trie
 from lockstep.reference.layers import Layer, Model
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.session import Session
-from lockstep.reference.slots import REFUSALS, Slots
+from lockstep.reference.slots import REFUSALS, Slot, Slots
 from lockstep.reference.trie import Path, Trie
 
 Replace = Callable[[Any, str, Any], None]
@@ -128,47 +128,42 @@ def shared_tokens_count_twice(replace: Replace) -> None:
 
 def forks_are_short(replace: Replace) -> None:
     """One token fewer is copied than the slot then says that it holds."""
-    fork = Slots.fork
+    copy = Slots.copy
 
-    def wrong(self: Slots, source: int, target: int, tokens: Sequence[int]) -> None:
-        fork(self, source, target, tokens)
+    def wrong(self: Slots, source: int, target: int, length: int) -> bool:
+        copied = copy(self, source, target, length)
         with suppress(*REFUSALS):
-            self.cache.remove(target, len(tokens) - 1, None)
+            self.cache.remove(target, length - 1, None)
+        return copied
 
-    replace(Slots, "fork", wrong)
+    replace(Slots, "copy", wrong)
 
 
 def newest_slot_is_taken(replace: Replace) -> None:
-    choose = Slots.choose
+    rank = Slots.rank
 
-    def wrong(self: Slots, tokens: Sequence[int]) -> int:
-        for slot in self.slots:
-            slot.used = -slot.used
-        number = choose(self, tokens)
-        for slot in self.slots:
-            slot.used = -slot.used
-        return number
+    def wrong(self: Slots, slot: Slot, tokens: Sequence[int]) -> tuple[bool, int, int]:
+        parts, age, number = rank(self, slot, tokens)
+        return parts, -age if self.several_users else age, number
 
-    replace(Slots, "choose", wrong)
+    replace(Slots, "rank", wrong)
 
 
 def the_first_free_slot_is_taken(replace: Replace) -> None:
-    choose = Slots.choose
+    rank = Slots.rank
 
-    def wrong(self: Slots, tokens: Sequence[int]) -> int:
-        if self.several_users:
-            return choose(self, tokens)
-        free = [number for number, slot in enumerate(self.slots) if not slot.in_use]
-        return free[0] if free else choose(self, tokens)
+    def wrong(self: Slots, slot: Slot, tokens: Sequence[int]) -> tuple[bool, int, int]:
+        ranked = rank(self, slot, tokens)
+        return ranked if self.several_users else (False, 0, slot.number)
 
-    replace(Slots, "choose", wrong)
+    replace(Slots, "rank", wrong)
 
 
 def the_wrong_middle_goes(replace: Replace) -> None:
     """The cache loses one token later than the slot says."""
     discard = Slots.discard
 
-    def wrong(self: Slots, number: int, count: int) -> None:
+    def wrong(self: Slots, slot: Slot, end: int) -> None:
         cache = self.cache
 
         class Late:
@@ -179,7 +174,7 @@ def the_wrong_middle_goes(replace: Replace) -> None:
 
         self.cache = Late()  # type: ignore[assignment]
         try:
-            discard(self, number, count)
+            discard(self, slot, end)
         finally:
             self.cache = cache
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
-from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.encoder import EncoderCache, Image, Removal
 from lockstep.reference.errors import CacheFull
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.token import SharedToken
@@ -89,22 +89,21 @@ def end_of_another_goes(replace: Replace) -> None:
 
 
 def copies_count_twice(replace: Replace) -> None:
-    def refuse(self: CausalCache, batch: Batch) -> None:
+    def get_refusal(self: CausalCache, batch: Batch) -> CacheFull | None:
         held = sum(len(token.sequences) for token in self.tokens)
-        if self.room - held < len(batch):
-            raise CacheFull("full")
+        return CacheFull("full") if self.room - held < len(batch) else None
 
-    replace(CausalCache, "refuse", refuse)
+    replace(CausalCache, "get_refusal", get_refusal)
 
 
 def full_one_too_early(replace: Replace) -> None:
     """Always, however the tokens came."""
 
-    def refuse(self: CausalCache, batch: Batch) -> None:
-        if self.room - len(self.tokens) <= len(batch):
-            raise CacheFull("full")
+    def get_refusal(self: CausalCache, batch: Batch) -> CacheFull | None:
+        room = self.room - len(self.tokens)
+        return CacheFull("full") if room <= len(batch) else None
 
-    replace(CausalCache, "refuse", refuse)
+    replace(CausalCache, "get_refusal", get_refusal)
 
 
 def load_shares(replace: Replace) -> None:
@@ -192,19 +191,18 @@ def chunk_ends_at_the_batch(replace: Replace) -> None:
 
 
 def image_of_the_first_row(replace: Replace) -> None:
-    def add(self: EncoderCache, batch: Batch, tags: Sequence[int]) -> None:
-        if batch.multimodal:
-            self.image = batch.positions[min(batch.multimodal)]
+    def image(self: EncoderCache) -> int | None:
+        rows = self.current.multimodal if self.current else ()
+        return self.current.positions[min(rows)] if self.current and rows else None
 
-    replace(EncoderCache, "add", add)
+    replace(EncoderCache, "image", property(image))
 
 
 def image_survives_its_own_place(replace: Replace) -> None:
-    def remove(self: EncoderCache, sequence: int, begin: int, end: int | None) -> None:
-        if begin < self.position and (end is None or self.position < end):
-            self.tags = None
+    def spares(self: Removal, image: Image) -> bool:
+        return not self.begin < image.position < self.end
 
-    replace(EncoderCache, "remove", remove)
+    replace(Removal, "spares", spares)
 
 
 def image_belongs_to_a_sequence(replace: Replace) -> None:

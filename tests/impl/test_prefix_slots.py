@@ -175,7 +175,8 @@ class Pair:
             assert self.ours.get_tokens(number) == slot.tokens
             assert self.ours.get_remaining(number) == slot.remaining
             ours = self.ours.slots[number]
-            assert (ours.in_use, ours.used) == (slot.in_use, slot.used)
+            begun = self.right.history.index(slot) + 1 - len(self.right.slots)
+            assert (ours.in_use, ours.used) == (slot.in_use, max(0, begun))
 
     def list_open(self) -> list[int]:
         return [n for n, slot in enumerate(self.right.slots) if slot.in_use]

@@ -1,8 +1,12 @@
-"""How the cases of the prefix caches are written, and what the layers under them must
-hold. A letter is a token, a word a conversation."""
+"""The notation for cases of the prefix caches, and the contents their layers must have.
+
+A letter is a token, a word a conversation.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -83,11 +87,62 @@ class Case:
     name: str
     layers: str
     steps: Sequence[Step]
-    options: dict[str, Any]
+    options: Mapping[str, Any]
 
 
-def case(name: str, layers: str, *steps: Step, **options: Any) -> Case:
-    return Case(name, layers, steps, options)
+def read_cases(text: str, words: Mapping[str, Callable[..., Step]]) -> list[Case]:
+    """Reads a table of cases, each of which looks like this:
+
+        the end of a path goes, back to the point before
+            kv limit=7 | ask abcd > abcd; ask abxy > xy;
+            points ab abxy  # a comment
+
+    The first line is the name. Layers and options stand before the bar, the steps behind
+    it. A step is a word, its arguments, and behind ">" the answer; "-" is the empty word.
+
+    Args:
+        text: the table.
+        words: the steps that it may have.
+    """
+    return [
+        read_case(*case.split("\n"), words=words)
+        for case in re.split(r"\n(?! )", text.strip("\n"))
+    ]
+
+
+def read_case(name: str, *lines: str, words: Mapping[str, Callable[..., Step]]) -> Case:
+    head, script = " ".join(line.split("#")[0].strip() for line in lines).split(" | ")
+    layers, options = read_words(head)
+    steps = read_steps(script, words)
+    for size in SIZES.keys() & layers:
+        layers.remove(size)
+        options |= SIZES[size]
+    return Case(name, " ".join(layers), steps, options)
+
+
+def read_steps(script: str, words: Mapping[str, Callable[..., Step]]) -> list[Step]:
+    steps = []
+    for step in script.split("; "):
+        word, _, rest = step.replace(" > ", " ").partition(" ")
+        arguments, named = read_words(rest)
+        steps.append(words[word](*map(read_value, arguments), **named))
+    return steps
+
+
+def read_words(text: str) -> tuple[list[str], dict[str, Any]]:
+    """Words, and what is given by name."""
+    words = text.split()
+    named = dict(word.split("=") for word in words if "=" in word)
+    return (
+        [word for word in words if "=" not in word],
+        {name: read_value(value) for name, value in named.items()},
+    )
+
+
+def read_value(word: str) -> Any:
+    """A number, a list of numbers, None, a truth value, or else a word."""
+    is_literal = word[0] in "[0123456789" or word in ("None", "True", "False")
+    return ast.literal_eval(word) if is_literal else word.strip("-")
 
 
 def each(cases: Sequence[Case]) -> pytest.MarkDecorator:
@@ -125,7 +180,7 @@ def begin(
     return step
 
 
-def feed(count: int, offsets: Sequence[int], layers: int | None = None) -> Step:
+def feed(count: int, *offsets: int, layers: int | None = None) -> Step:
     """Tokens are computed, and the layers then stand at `offsets`. layers: the pass
     breaks off after so many."""
 
@@ -180,16 +235,16 @@ def free() -> Step:
 # --- steps of tries ---------------------------------------------------------------------
 
 
-def points(words: str) -> Step:
-    """What is stored, as "ab:12 abc": the ends of the edges, and behind a colon the
-    layers that can be brought back there because they were captured."""
+def points(*words: str) -> Step:
+    """What is stored, as ab:12 abc: the ends of the edges, and behind a colon the layers
+    that can be brought back there because they were captured."""
 
     def step(cache: Trie) -> tuple[str, object, object]:
         got = {
             read(path): "".join(map(str, sorted(point.captured)))
             for path, point in cache.points.items()
         }
-        pairs = [word.partition(":") for word in words.split()]
+        pairs = [word.partition(":") for word in words]
         return "points", got, {word: numbers for word, _, numbers in pairs}
 
     return step
@@ -212,9 +267,12 @@ def limit(bytes: int | None) -> Step:
 
 # --- slots, and their steps -------------------------------------------------------------
 
-SEVERAL: dict[str, Any] = {"count": 2, "several_users": True}
-THREE: dict[str, Any] = {"count": 3, "several_users": True}
-EIGHT: dict[str, Any] = {"context": 8, "keep": 2}
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "several": {"count": 2, "several_users": True},
+    "three": {"count": 3, "several_users": True},
+    "eight": {"context": 8, "keep": 2},
+}
+"""Options of slots by one word."""
 
 CACHES: Mapping[str, Callable[[int, int], CausalCache]] = {
     "causal": lambda count, context: CausalCache(count, context, context),
@@ -252,24 +310,20 @@ def compute(slots: Slots, number: int, count: int) -> range:
     return positions
 
 
-def slot_begin(request: str, slot: int, left: str) -> Step:
-    """A request, the slot that it must get, and what of it must be left."""
+def slot_begin(request: str, slot: int | None, left: str = "") -> Step:
+    """A request, the slot that it must get, and what of it must be left. slot: None if
+    none is free."""
 
     def step(slots: Slots) -> tuple[str, object, object]:
+        if slot is None:
+            with pytest.raises(NoSlot):
+                slots.begin(spell(request))
+            return f"begin {request}", None, None
         number = slots.begin(spell(request))
         opened = slots.slots[number]
         got = number, read(opened.remaining), read(opened.tokens)
         reused = request[: len(request) - len(left)]
         return f"begin {request}", got, (slot, left, reused)
-
-    return step
-
-
-def none_free(request: str) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        with pytest.raises(NoSlot):
-            slots.begin(spell(request))
-        return f"begin {request}", None, None
 
     return step
 
@@ -334,3 +388,33 @@ def slot_ask(request: str, slot: int, left: str) -> Step:
         return what, (got, slots.close(slot)), (expected, number)
 
     return step
+
+
+# --- the words of the tables ------------------------------------------------------------
+
+CONVERSATIONS: Mapping[str, Callable[..., Step]] = {
+    "begin": begin,
+    "feed": feed,
+    "say": say,
+    "close": close,
+    "ask": ask,
+    "free": free,
+    "points": points,
+    "count": count,
+    "limit": limit,
+}
+SLOTS: Mapping[str, Callable[..., Step]] = {
+    "begin": slot_begin,
+    "feed": slot_feed,
+    "fail": fail,
+    "say": slot_say,
+    "close": slot_close,
+    "holds": holds,
+    "ask": slot_ask,
+}
+
+
+def tell(cache: Session | Trie | Slots, script: str) -> None:
+    """Checks the steps of a script, without a case."""
+    words = SLOTS if isinstance(cache, Slots) else CONVERSATIONS
+    check_steps(script, cache, read_steps(script, words))

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from layer_book import fill, get_tags, hold, see
 
 from lockstep.reference.kv import KVCache
-from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.token import Token
 
 
 def make(tokens: int, chunk: int | None = None) -> KVCache:
-    """Tags 10, 11, … at the positions 0, 1, …"""
-    cache = KVCache(chunk)
-    cache.update(range(10, 10 + tokens))
-    return cache
-
-
-def see(cache: KVCache, query: int) -> list[int]:
-    return [token.tag for token in cache.visible(query)]
-
-
-def hold(snapshot: Snapshot | None) -> tuple[int, int, list[int]] | None:
-    """Label and tags of a snapshot."""
-    if snapshot is None:
-        return None
-    return snapshot.begin, snapshot.end, [token.tag for token in snapshot.tokens]
+    return fill(KVCache(chunk), tokens)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +59,7 @@ def test_trim(tokens: int, count: int, trimmed: int, left: list[int]) -> None:
     cache = make(tokens)
     assert cache.trim(count) == trimmed
     assert cache.offset == cache.size() == len(left)
-    assert [token.tag for token in cache.state()] == left
+    assert get_tags(cache.state()) == left
 
 
 def test_append_after_trim_takes_the_positions_that_became_free() -> None:
@@ -125,7 +111,7 @@ def test_snapshot_of_nothing() -> None:
 def test_rewind(target: int, restored: bool, left: list[int]) -> None:
     cache = make(3)
     assert cache.restore(None, target) is restored
-    assert [token.tag for token in cache.state()] == left
+    assert get_tags(cache.state()) == left
 
 
 @pytest.mark.parametrize(
@@ -149,7 +135,7 @@ def test_restore_keeps_what_is_live_below_the_snapshot(
     cache = make(2)
     cache.update([30, 31])
     assert cache.restore(snapshot, target) is restored
-    assert [token.tag for token in cache.state()] == left
+    assert get_tags(cache.state()) == left
     assert cache.offset == len(left)
 
 

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from layer_book import fill, get_tags, see
 
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot
-from lockstep.reference.token import Token
 
 
 def make(window: int, tokens: int, keep: int = 0) -> RotatingCache:
-    """Tags 10, 11, … at the positions 0, 1, …"""
-    cache = RotatingCache(window, keep)
-    cache.update(range(10, 10 + tokens))
-    return cache
-
-
-def see(cache: RotatingCache, query: int) -> list[int]:
-    return [token.tag for token in cache.visible(query)]
-
-
-def get_tags(tokens: list[Token] | tuple[Token, ...]) -> list[int]:
-    return [token.tag for token in tokens]
+    return fill(RotatingCache(window, keep), tokens)
 
 
 def take(cache: RotatingCache, begin: int = 0) -> Snapshot:

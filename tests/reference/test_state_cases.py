@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import pytest
+from layer_book import Held, fill, get_tags, hold, see
 
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
-from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.state import StateCache
-
-Held = tuple[int, int, list[int]]
 
 
 def make(tokens: int) -> StateCache:
-    cache = StateCache()
-    cache.update(range(10, 10 + tokens))
-    return cache
-
-
-def hold(snapshot: Snapshot | None) -> Held | None:
-    """Label and tags of a snapshot."""
-    if snapshot is None:
-        return None
-    return snapshot.begin, snapshot.end, [token.tag for token in snapshot.tokens]
+    return fill(StateCache(), tokens)
 
 
 def test_the_state_has_read_every_token_up_to_the_query() -> None:
     cache = make(4)
-    assert [token.tag for token in cache.visible(2)] == [10, 11, 12]
-    assert [token.tag for token in cache.state()] == [10, 11, 12, 13]
+    assert see(cache, 2) == [10, 11, 12]
+    assert get_tags(cache.state()) == [10, 11, 12, 13]
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 9])
 def test_trim_never_takes_anything_back(count: int) -> None:
     cache = make(4)
     assert (cache.trim(count), cache.offset) == (0, 4)
+
+
+@pytest.mark.parametrize("cache", [KVCache(), RotatingCache(3), StateCache()])
+def test_no_cache_trims_less_than_nothing(
+    cache: KVCache | RotatingCache | StateCache,
+) -> None:
+    fill(cache, 2)
+    with pytest.raises(ValueError, match="count -1 is negative"):
+        cache.trim(-1)
+    assert cache.offset == 2
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_only_the_end_of_a_snapshot_can_be_reached(target: int, restored: bool) 
     cache.update([30, 31, 32, 33])
     assert cache.restore(snapshot, target) is restored
     held = [10, 11, 12] if restored else [30, 31, 32, 33]
-    assert [token.tag for token in cache.state()] == held
+    assert get_tags(cache.state()) == held
 
 
 def test_split_merge_free_and_clone() -> None:

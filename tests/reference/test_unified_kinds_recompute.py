@@ -151,3 +151,12 @@ def test_an_encoder_holds_the_last_image_that_was_not_removed(
                 images = {at + rows[-1]: [number, number + 1]}
         assert cache.get() == next(iter(images.values()), None)
         assert cache.cached is bool(images)
+
+
+def test_a_removal_ends_the_pass_of_an_encoder() -> None:
+    cache = EncoderCache(1, 1)
+    cache.forward(Batch([0], [0], multimodal=[0]), [0])
+    cache.remove(0, 5, None)
+    with pytest.raises(ValueError, match="no row of this pass stands for an image"):
+        cache.put([1])
+    assert not cache.cached

@@ -94,7 +94,7 @@ class SlotsModel:
     def get_oldest(self) -> list[int]:
         """What the slot holds that was not used for the longest time."""
         held = [slot for slot in self.slots.slots if slot.tokens]
-        oldest = min(held, key=lambda slot: slot.used, default=None)
+        oldest = min(held, key=self.slots.history.index, default=None)
         return oldest.tokens if oldest else self.told[0]
 
     def describe_slot(self, slot: Slot) -> Answer:

@@ -226,7 +226,7 @@ class UnifiedModel:
         live: dict[int, int] = {}
         for part in self.parts:
             if isinstance(part, EncoderCache):
-                live |= dict.fromkeys(part.get() or (), part.position)
+                live |= {place.tag: place.position for place in list_places(part)}
             else:
                 live |= {token.tag: token.position for token in part.tokens}
         return live
@@ -301,7 +301,8 @@ ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "share
 
 def list_places(part: Part) -> list[Place]:
     if isinstance(part, EncoderCache):
-        return [Place(tag, part.position) for tag in part.get() or ()]
+        image = part.stored
+        return [Place(tag, image.position) for tag in image.tags] if image else []
     return [
         Place(token.tag, token.position, tuple(sorted(token.sequences)))
         for token in part.tokens
