@@ -65,7 +65,7 @@ def make_layers(specs: str) -> list[Layer | None]:
 
 
 def get_window(layer: Layer, word: str) -> list[Token]:
-    """What a layer holds that has read the word and nothing else."""
+    """The tokens of a layer that has read the word and nothing else."""
     tokens = [Token(tag, at) for at, tag in enumerate(get_tags(spell(word)))]
     if isinstance(layer.cache, RotatingCache):
         return tokens[-layer.cache.window :]
@@ -82,7 +82,14 @@ def get_windows(cache: Session | Trie, word: str) -> list[list[Token]]:
 
 @dataclass(frozen=True)
 class Case:
-    """What it shows, the layers, the steps, and how the cache is made otherwise."""
+    """A case.
+
+    Attributes:
+        name: the rule that it shows.
+        layers: the layers under a session or trie, or the cache under slots.
+        steps: run in order, each with its expected answer.
+        options: further arguments of the cache.
+    """
 
     name: str
     layers: str
@@ -236,8 +243,8 @@ def free() -> Step:
 
 
 def points(*words: str) -> Step:
-    """What is stored, as ab:12 abc: the ends of the edges, and behind a colon the layers
-    that can be brought back there because they were captured."""
+    """The stored points, as ab:12 abc: the ends of the edges, and behind a colon the
+    layers that are captured there."""
 
     def step(cache: Trie) -> tuple[str, object, object]:
         got = {
@@ -294,7 +301,7 @@ def make_slots(cache: str, count: int = 1, context: int = 16, **options: Any) ->
 
 
 def see_slot(slots: Slots, number: int) -> str:
-    """What the cache holds for a slot, "." at a position that holds nothing."""
+    """The tokens of a slot in the cache, "." at a position that holds none."""
     assert isinstance(slots.cache, CausalCache)
     held = {at: chr(tag) for tag, at, _ in slots.cache.get_tokens(number)}
     assert len(held) == len(slots.cache.get_tokens(number)), "two at one position"
@@ -365,8 +372,8 @@ def slot_close(slot: int, stored: int) -> Step:
 
 
 def holds(slot: int, tokens: str, cached: str | None = None, left: str = "") -> Step:
-    """What a slot says that it holds, what the cache holds of it (the same), and what is
-    left of the open request."""
+    """The tokens that a slot says it holds, those in the cache (the same, if not given),
+    and those that are left of the open request."""
 
     def step(slots: Slots) -> tuple[str, object, object]:
         held = slots.slots[slot]

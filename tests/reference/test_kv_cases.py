@@ -139,6 +139,14 @@ def test_restore_keeps_what_is_live_below_the_snapshot(
     assert cache.offset == len(left)
 
 
+def test_restore_replaces_what_lies_behind_the_snapshot() -> None:
+    snapshot = make(4).snapshot(2)
+    cache = make(2)
+    cache.update([30, 31, 32, 33])
+    assert cache.restore(snapshot, 4) is True
+    assert get_tags(cache.state()) == [10, 11, 12, 13]
+
+
 def test_restore_needs_the_tokens_below_the_snapshot() -> None:
     snapshot = make(5).snapshot(3)
     assert make(2).restore(snapshot, 5) is False
@@ -212,9 +220,11 @@ def test_merge_refuses_ranges_with_a_gap_or_an_overlap(parent: int, child: int) 
 
 
 def test_clone_has_the_same_tokens_and_the_same_chunk() -> None:
-    copy = make(5, chunk=2).clone()
+    cache = make(5, chunk=2)
+    copy = cache.clone()
     copy.update([30])
     assert see(copy, 5) == [14, 30]
+    assert cache.offset == 5
 
 
 def test_free_is_a_fresh_cache() -> None:

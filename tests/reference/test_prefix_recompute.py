@@ -324,7 +324,7 @@ class Story:
         self.closed = ""
 
     def begin(self, request: Request) -> str:
-        """What was reused."""
+        """Begins in both; returns the reused tokens."""
         word, checkpoints, refusing = request[:3]
         more = {} if isinstance(self.cache, Session) else {"checkpoints": checkpoints}
         left = read(self.cache.begin(spell(word), refusing=refusing, **more))
@@ -340,7 +340,7 @@ class Story:
         return reused
 
     def tell(self, request: Request) -> str:
-        """All of it; what was reused."""
+        """Runs a whole request; returns the reused tokens."""
         reused = self.begin(request)
         self.finish(request, reused)
         return reused
@@ -406,8 +406,8 @@ def weigh(tree: Tree, points: Mapping[str, set[int]]) -> int:
 
 
 def list_loose(tree: Tree, points: Mapping[str, set[int]]) -> list[str]:
-    """What could go: nothing whose own tokens, those behind the point before, begin as
-    the live ones go on."""
+    """The points that could go: none whose own tokens, those behind the point before,
+    begin as the live ones go on."""
     live = tree.get_live()
     kept = set()
     for word in points:

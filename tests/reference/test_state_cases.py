@@ -69,8 +69,10 @@ def test_split_merge_free_and_clone() -> None:
     assert cache.merge(first, second) is second
     assert cache.merge(first, None) is None
     copy = cache.clone()
+    copy.update([30])
+    assert (cache.offset, copy.offset) == (3, 4)
     cache.free()
-    assert (cache.offset, copy.offset, cache.snapshot(0)) == (0, 3, None)
+    assert (cache.offset, copy.offset, cache.snapshot(0)) == (0, 4, None)
 
 
 @pytest.mark.parametrize(

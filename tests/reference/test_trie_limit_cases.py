@@ -1,4 +1,4 @@
-"""What a trie lets go of to keep its limit, by cases that were worked out by hand.
+"""Evictions of a trie that keeps a limit, by cases that were worked out by hand.
 
 A token of full attention takes 1 byte, one of a window 10, a state 100.
 """

@@ -1,4 +1,4 @@
-"""What breaks a rule of usage is refused, and changes nothing."""
+"""A call that breaks a rule of usage is refused, and changes nothing."""
 
 from __future__ import annotations
 

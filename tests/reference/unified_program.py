@@ -1,4 +1,4 @@
-"""How the cases of the unified caches are written: programs with their answers."""
+"""The notation for cases of the unified caches: programs with their answers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def put(**fields: int) -> Op:
 
 
 def sees(*rows: str) -> Answer:
-    """What each row sees, as "position:tag position:tag …"."""
+    """The tokens that each row sees, as "position:tag position:tag …"."""
     split = [[pair.split(":") for pair in row.split()] for row in rows]
     return {"visible": [[[int(at), int(tag)] for at, tag in row] for row in split]}
 
