@@ -40,11 +40,13 @@ from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.prefixes.begin import LENGTH, MILLISECONDS, Stored, measure  # noqa: E402
 from ci.bench.prefixes.day import make_day  # noqa: E402
 from ci.bench.prefixes.leaks import LIMIT, Found, take  # noqa: E402
+from ci.bench.prefixes.oracle import measure_repetition  # noqa: E402
 from ci.bench.prefixes.runner import (  # noqa: E402
+    CUT_BYTES,
     Runner,
+    compare,
     get_complaints,
     run_day,
-    simulate,
 )
 from ci.bench.prefixes.shared import get_percentile  # noqa: E402
 
@@ -126,11 +128,12 @@ def day(
 ) -> None:
     """A day of a chat server and of agents: what is reused, and is it right?"""
     requests = make_day(seed, count)
-    unlimited, everything = simulate(requests, None)
+    unlimited, tokens = measure_repetition(requests)
+    everything = tokens * CUT_BYTES
     limit = everything // 10 if limit is None else limit
     start = time.perf_counter()
     runner = Runner(load(f"{backend}-cpu"), limit)
-    found = run_day(runner, requests, limit, plant)
+    found = run_day(runner, requests, plant) | compare(runner.backend, requests)
     found |= {"unlimited": unlimited, "everything": everything, "limit": limit}
     found |= {"seconds": time.perf_counter() - start, "times": runner.times}
     totals = zip(
@@ -158,19 +161,19 @@ def print_day(title: str, found: dict[str, Any]) -> None:
     asked = found["asked"]
     table = make_table(title, "tokens", "")
     table.add_row("asked", f"{asked:,}")
-    for name, key in (("reused", "reused"), ("the oracle", "possible")):
+    for name, key in (("reused", "reused"), ("asked before", "unlimited")):
         table.add_row(name, f"{found[key]:,} = {found[key] / asked:.2%}")
-    unlimited = found["unlimited"]
-    table.add_row("the oracle, no limit", f"{unlimited:,} = {unlimited / asked:.2%}")
-    table.add_row("reused / the oracle", f"{found['ratio']:.5f}")
-    table.add_row("requests that reuse other than it", f"{found['other_reuse']:,}")
     table.add_row("compared after begin", f"{found['compared']:,}")
     table.add_row("wrong", f"{found['wrong']:,}", end_section=True)
-    table.add_row("bytes without a limit", f"{found['everything']:,}")
+    table.add_row("bytes of all tokens", f"{found['everything']:,}")
     table.add_row("limit", f"{found['limit']:,}")
-    table.add_row("most bytes after a request", f"{found['most_bytes']:,}")
-    table.add_row("requests after which too many", f"{found['over']:,}")
-    table.add_row("after which other than the oracle's", f"{found['other_bytes']:,}")
+    table.add_row(
+        "most bytes after a request", f"{found['most_bytes']:,}", end_section=True
+    )
+    table.add_row("small day: reused", f"{found['small']:,}")
+    table.add_row("the reference", f"{found['possible']:,}")
+    table.add_row("requests that reuse other than it", f"{found['other_reuse']:,}")
+    table.add_row("after which other bytes are stored", f"{found['other_bytes']:,}")
     Console().print(table)
     table = make_table("ms for one request", "in", "median", "99 %", "sum, s")
     for name, times in found["times"].items():

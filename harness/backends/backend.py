@@ -50,8 +50,7 @@ class Planted:
 
     backend: with the mistake, as package.module:factory. correct: the same without it.
     source: where a real cache made it. shortest: operations of the shortest program known
-    to show it. operation, nature: what is carried out wrongly, and in what way, if that
-    is known.
+    to show it.
     """
 
     id: str
@@ -62,8 +61,6 @@ class Planted:
     shortest: int
     backend: str
     correct: str
-    operation: str | None = None
-    nature: str | None = None
 
 
 @dataclass(frozen=True)

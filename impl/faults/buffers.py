@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.memory import Arrays
 
 
-def keep_offset(cache: Any) -> None:
-    """`free` gives the memory back and forgets to reset the offset."""
+@mistake("kv", 2, "ollama, x/mlxrunner/cache of 2026-02")
+def free_keeps_offset(cache: Any) -> None:
+    """Free drops the buffer, keeps the offset."""
     free = cache.free
 
     def free_memory() -> None:
@@ -19,8 +21,9 @@ def keep_offset(cache: Any) -> None:
     cache.free = free_memory
 
 
-def share_memory(cache: Any) -> None:
-    """A clone works in the memory of the original."""
+@mistake("kv", 3, "mlx-lm PR#976")
+def clone_shares(cache: Any) -> None:
+    """Clone shares storage with the original."""
     clone = cache.clone
 
     def share() -> Any:
@@ -31,8 +34,9 @@ def share_memory(cache: Any) -> None:
     cache.clone = share
 
 
-def read_to_end(cache: Any) -> None:
-    """0 for the end of a slice means that there is none: all of the buffer is read."""
+@mistake("kv", 3, "ollama 6f8ddbb26")
+def trim_all_whole_buffer(cache: Any) -> None:
+    """Slice with stop 0 meant "to the end"."""
 
     def state() -> Arrays | None:
         end = cache.offset or cache.memory.capacity
@@ -41,8 +45,9 @@ def read_to_end(cache: Any) -> None:
     cache.state = state
 
 
-def crop_from_behind(cache: Any) -> None:
-    """What remains is a slice up to offset - count, which below 0 counts from behind."""
+@mistake("kv", 2, "transformers#47433")
+def crop_negative_slice(cache: Any) -> None:
+    """Trimming more than is stored keeps tokens, through a negative slice."""
     trim = cache.trim
 
     def trim_slice(count: int) -> int:
@@ -54,9 +59,9 @@ def crop_from_behind(cache: Any) -> None:
     cache.trim = trim_slice
 
 
-def grow_late(cache: Any) -> None:
-    """`>` where `>=` belongs: one token more than there is room for is no reason to grow
-    yet, and goes nowhere."""
+@mistake("kv", 2)
+def growth_at_step(cache: Any) -> None:
+    """Growth decided with `>` for `>=`: the token behind a full block is lost."""
     memory = cache.memory
     reserve, write = memory.reserve, memory.write
 
@@ -71,3 +76,17 @@ def grow_late(cache: Any) -> None:
             write(begin, begin + room, (keys[:, :, :room], values[:, :, :room]))
 
     memory.reserve, memory.write = reserve_late, write_inside
+
+
+@mistake("state", 5)
+def state_kept_by_offset(cache: Any) -> None:
+    """The state is kept for whoever asks again at the same offset, even after other
+    tokens."""
+    kept: dict[int, Arrays] = {}
+
+    def state() -> Arrays:
+        if cache.offset not in kept:
+            kept[cache.offset] = cache.memory.copy(0, cache.offset)
+        return kept[cache.offset]
+
+    cache.state = state

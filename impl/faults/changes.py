@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.batch import Batch, Ints, check_range
+from lockstep.impl.shared.causal import Saved
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 
-def resume_anywhere(cache: Any) -> None:
-    """`can_resume` does not look for the last position that is stored."""
+@mistake("swa", 2, "ollama 1fc35f126")
+def can_resume_beyond_end(cache: Any) -> None:
+    """Can_resume accepts positions after the stored end."""
     can_resume = cache.can_resume
 
     def has_begin(sequence: int, position: int) -> bool:
@@ -24,8 +28,9 @@ def resume_anywhere(cache: Any) -> None:
     cache.can_resume = has_begin
 
 
-def resume_without_window(cache: Any) -> None:
-    """`can_resume` does not look for the first position that is stored."""
+@mistake("swa", 2, "ollama b42970063")
+def resume_evicted_window(cache: Any) -> None:
+    """Resumes where the window has been evicted."""
     can_resume = cache.can_resume
 
     def has_end(sequence: int, position: int) -> bool:
@@ -37,9 +42,9 @@ def resume_without_window(cache: Any) -> None:
     cache.can_resume = has_end
 
 
-def remove_before_all(cache: Any) -> None:
-    """-1 is passed for the end, which is no sign for "to the end" but a position: nothing
-    lies before it, and everything behind it moves."""
+@mistake("causal", 2, "ollama 3d9498a42")
+def remove_to_end_constant(cache: Any) -> None:
+    """-1 taken as a position instead of "to the end"."""
     remove = cache.remove
 
     def remove_to(sequence: int, begin: int, end: int | None) -> None:
@@ -62,8 +67,9 @@ def remove_before_all(cache: Any) -> None:
     cache.remove = remove_to
 
 
-def remove_before_check(cache: Any) -> None:
-    """That what follows is shared shows once the range is gone."""
+@mistake("causal", 4, "ollama, kvcache/causal.go at 1fc35f126")
+def remove_shared_half_done(cache: Any) -> None:
+    """Error in the middle of a removal leaves half of it."""
     remove = cache.remove
 
     def remove_half(sequence: int, begin: int, end: int | None) -> None:
@@ -76,8 +82,9 @@ def remove_before_check(cache: Any) -> None:
     cache.remove = remove_half
 
 
-def copy_to_old(cache: Any) -> None:
-    """The target of a copied prefix keeps what it had."""
+@mistake("causal", 3)
+def copy_prefix_keeps_target(cache: Any) -> None:
+    """Target keeps cells it had before."""
     cells: Cells = cache.cells
 
     def copy_prefix(source: int, target: int, length: int) -> None:
@@ -90,9 +97,9 @@ def copy_to_old(cache: Any) -> None:
     cells.copy_prefix = copy_prefix  # type: ignore[method-assign]
 
 
-def overwrite_pending(cache: Any) -> None:
-    """Keys are turned when the next pass needs them; of two turns only the second one is
-    remembered."""
+@mistake("causal", 4, "llama.cpp#3825")
+def shift_twice(cache: Any) -> None:
+    """The second shift overwrites the first one that was still pending."""
     turn, evict = cache.turn, cache.evict
     copy_cells, paste_cells = cache.copy_cells, cache.paste_cells
     pending = np.zeros(cache.cells.count, np.int64)
@@ -121,8 +128,9 @@ def overwrite_pending(cache: Any) -> None:
     cache.copy_cells, cache.paste_cells = settle_and_copy, forget_and_paste
 
 
-def turn_first_sequence(cache: Any) -> None:
-    """Only what belongs to sequence 0 is turned."""
+@mistake("causal", 3, "llama.cpp PR#14742")
+def shift_other_stream(cache: Any) -> None:
+    """Shift applied to sequence 0 only."""
     turn = cache.turn
 
     def turn_own(cells: Ints, distance: int) -> None:
@@ -133,8 +141,9 @@ def turn_first_sequence(cache: Any) -> None:
     cache.turn = turn_own
 
 
-def turn_values(cache: Any) -> None:
-    """Values are turned as keys are, where they have the form of keys."""
+@mistake("causal", 3)
+def shift_values(cache: Any) -> None:
+    """V rotated as well as K."""
     turn = cache.turn
 
     def turn_both(cells: Ints, distance: int) -> None:
@@ -148,13 +157,46 @@ def turn_values(cache: Any) -> None:
     cache.turn = turn_both
 
 
-def turn_by_first_base(cache: Any) -> None:
-    """All layers turn by the base of the first."""
+@mistake("swa", 3, "llama.cpp#12357")
+def shift_window_base(cache: Any) -> None:
+    """Windowed layers shifted with the wrong RoPE base."""
     if cache.bases is not None:
         cache.bases = cache.bases[:1]
 
 
-def save_first_cells(cache: Any) -> None:
-    """As many cells are saved as are in use: the first ones."""
+@mistake("causal", 5, "llama.cpp PR#5840")
+def fragmented_save(cache: Any) -> None:
+    """State size from the count of used cells, not the last one."""
     list_used = cache.cells.list_used
     cache.cells.list_used = lambda: np.arange(len(list_used()))
+
+
+@mistake("chunked", 3)
+def turning_is_refused_first(cache: Any) -> None:
+    """Where what follows is shared and cannot be turned either, the wrong one of the two
+    is given as the reason."""
+    remove = cache.remove
+
+    def remove_or_say(sequence: int, begin: int, end: int | None) -> None:
+        try:
+            remove(sequence, begin, end)
+        except SharedError as error:
+            if cache.can_shift:
+                raise
+            raise NotSupportedError("keys cannot be turned here") from error
+
+    cache.remove = remove_or_say
+
+
+@mistake("swa-memory", 4)
+def saved_in_sixteen_bits(cache: Any) -> None:
+    """Positions are saved with sixteen bits."""
+    save = cache.save
+
+    def save_narrow() -> Saved:
+        saved: Saved = save()
+        positions, bits = saved.table
+        narrow = positions.astype(np.int16).astype(np.int64)
+        return replace(saved, table=np.stack((narrow, bits)))
+
+    cache.save = save_narrow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import Form, MakeBand
+from lockstep.impl.faults.fault import Form, MakeBand, mistake
 from lockstep.impl.shared.memory import Arrays
 
 CHUNK = 4
@@ -46,8 +46,9 @@ def build_chunked(cache: Any, make_band: MakeBand) -> Any:
 CHUNKED = Form("chunked", "kv", build_chunked, {"chunk": (CHUNK,)})
 
 
-def trim_by_capacity(cache: Any) -> None:
-    """As much is trimmed as if there were a token in every place of the buffer."""
+@mistake("kv", 2, "mlx-lm#80, PR#1673", form=CHUNKED)
+def chunk_front_trim(cache: Any) -> None:
+    """Front trim compared with the padded buffer width."""
 
     def count() -> int:
         trimmed = max(0, cache.memory.capacity - CHUNK)
@@ -56,6 +57,7 @@ def trim_by_capacity(cache: Any) -> None:
     cache.count_kept = count
 
 
-def begin_late(cache: Any) -> None:
-    """`>` where `>=` belongs: the first token of a chunk still sees the chunk before."""
+@mistake("kv", 1, "transformers PR#37414", form=CHUNKED)
+def chunk_boundary(cache: Any) -> None:
+    """Chunk start off by one at the first position of a chunk."""
     cache.count_seen = lambda position: (position - 1) % CHUNK + 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import round_up
 from lockstep.impl.shared.cells import Cells
@@ -85,13 +86,15 @@ def order_blocks(moves: Sequence[Move], count: int) -> Ints:
     return order
 
 
-def copy_blocks(cache: Any) -> None:
-    """Owners move cell by cell, data in blocks."""
+@mistake("causal", 3, "ollama, up to 53985b3c4")
+def defrag_block_copy(cache: Any) -> None:
+    """Metadata moves cell by cell, data in merged blocks: cells swap owners."""
     keep_together(cache, order_blocks)
 
 
-def keep_old_columns(cache: Any) -> None:
-    """The columns that a pass may see are looked up before the cells move."""
+@mistake("swa", 2, "ollama 4183bb057")
+def defrag_range_stale(cache: Any) -> None:
+    """Visible range not recomputed after defragmenting."""
     keep_together(cache, order_cells)
     cells, add = cache.cells, cache.cells.add
     shown: list[Ints] = []

@@ -1,56 +1,31 @@
-"""What a fault is, and how one gets into a cache."""
+"""Faults: mistakes that are planted in our own caches, one in each backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind, Planted
+from lockstep.harness.contracts import CONTRACTS
+
+Change = Callable[[Any], object]
+"""Makes a mistake in a correct cache, which has its framework's `make_band`."""
 
 MakeBand = Callable[..., Any]
-"""The `make_band` of the cache's framework."""
-
-Open = Callable[[Mapping[str, Any]], Any]
-"""Makes one empty cache from a complete config."""
-
-
-PLACES = {
-    "torch": "torch-cpu",
-    "torch_cuda": "torch-cuda",
-    "mlx": "mlx-cpu",
-    "mlx_gpu": "mlx-gpu",
-}
-"""Modules that plant the mistakes, and the backends in which they do."""
-
-INVENTED = "our own invention"
-"""The source of a mistake that no real cache is known to have made."""
-
-NATURES = (
-    "bound",
-    "order",
-    "aliasing",
-    "stale metadata",
-    "wrong layer",
-    "wrong sequence",
-    "wrong dtype",
-    "missing rollback",
-    "evicted too early",
-    "evicted too late",
-    "error class",
-    "silent clamp",
-)
-"""In how many ways a cache goes wrong."""
+"""`make_band` of a framework."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A layer cache of a form that real ones have and ours do not, made of one of ours.
+    """A layer cache of a form that real caches have and ours do not, made from ours.
 
-    It makes no mistake; some mistakes are possible in it alone. build: the cache, whose
-    clones have the form too. config: what it declares beyond its kind. operations: those
-    it has; None for all of its kind. tolerance: see `Backend`.
+    Attributes:
+        build: Makes one from our cache of the kind; its clones have the form too.
+        config: Values of config fields beyond those of the kind.
+        operations: Its operations; None for all of the kind.
+        tolerance: See `Backend`.
     """
 
     id: str
@@ -60,185 +35,152 @@ class Form:
     operations: frozenset[str] | None = None
     tolerance: float = 0.0
 
-    def adapt(self, kind: Kind) -> Kind:
-        """What the form declares, where our own cache declares `kind`."""
-        return Kind(self.operations or kind.operations, {**kind.config, **self.config})
-
 
 @dataclass(frozen=True)
 class Fault:
     """One mistake.
 
-    source: where a real cache made it, or INVENTED. shortest: operations of the shortest
-    program known to show it. change: makes the mistake in a correct cache. contract: of
-    the kind. form: of the cache, if ours has not the right one. operation, nature: of an
-    invented one, the operation that is carried out wrongly, and in what way: one of
-    NATURES. opening: instead of `change`, makes the mistake in what opens such caches.
+    Attributes:
+        source: The real cache that made it, or "constructed".
+        shortest: Operations of the shortest program known to show it.
+        form: Form of the cache, if ours has another one.
     """
 
     id: str
     source: str
+    contract: str
     kind: str
     mistake: str
     shortest: int
-    change: Callable[[Any, MakeBand], None]
-    contract: str = "layer"
+    change: Change
     form: Form | None = None
-    operation: str | None = None
-    nature: str | None = None
-    opening: Callable[[Open], Open] | None = None
-
-    def get_correct(self, place: str) -> str:
-        """The name of the backend without the mistake; place: one of PLACES."""
-        if self.form is None:
-            return PLACES[place]
-        return f"lockstep.impl.faults.forms_{place}:{self.form.id}"
 
 
-def make_plain_fault(
-    contract: str,
-    id: str,
-    source: str,
-    kind: str,
-    mistake: str,
-    shortest: int,
-    change: Callable[[Any], None],
-    form: Form | None = None,
-) -> Fault:
-    """A mistake that needs nothing of the cache's framework."""
-
-    def plant(cache: Any, make_band: object) -> None:
-        change(cache)
-
-    return Fault(id, source, kind, mistake, shortest, plant, contract, form)
+FAULTS: dict[str, Fault] = {}
+FORMS: dict[str, Fault] = {}
+"""Each form of a fault, without a mistake."""
 
 
-class Inventor:
-    """Collects the mistakes of a contract that we thought up ourselves.
+def mistake(
+    kind: str, shortest: int, source: str = "constructed", form: Form | None = None
+) -> Callable[[Change], Change]:
+    """Registers the decorated function as a fault; see `Fault` for the arguments.
 
-    A function that makes one becomes a fault: its name is the id, its docstring says what
-    the mistake is. It gets a correct cache, and replaces a method or two.
+    The name of the function is the id, and its docstring describes the mistake.
     """
 
-    def __init__(self, contract: str) -> None:
-        self.contract = contract
-        self.faults: dict[str, Fault] = {}
+    def register(change: Change) -> Change:
+        fault = make_fault(change, kind, shortest, source, form)
+        assert fault.id not in FAULTS, f"two faults are called {fault.id}"
+        FAULTS[fault.id] = fault
+        if form is not None:
+            none = "no mistake"
+            FORMS[form.id] = Fault(form.id, none, "layer", kind, none, 0, keep, form)
+        return change
 
-    def __call__(
-        self, operation: str, nature: str, kind: str, shortest: int
-    ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-        """operation: of the contract, carried out wrongly. nature: one of NATURES.
-        shortest: see `Fault`."""
-
-        def keep(change: Callable[[Any], None]) -> Callable[[Any], None]:
-            self.keep(change, change, operation, nature, kind, shortest)
-            return change
-
-        return keep
-
-    def opening(
-        self, nature: str, kind: str, shortest: int
-    ) -> Callable[[Callable[[Open], Open]], Callable[[Open], Open]]:
-        """The same for a function that gets what opens such caches, and returns what
-        opens them wrongly."""
-
-        def keep(opening: Callable[[Open], Open]) -> Callable[[Open], Open]:
-            id = self.keep(opening, lambda _: None, "open", nature, kind, shortest)
-            self.faults[id] = replace(self.faults[id], opening=opening)
-            return opening
-
-        return keep
-
-    def keep(
-        self,
-        named: Callable[..., Any],
-        change: Callable[[Any], None],
-        operation: str,
-        nature: str,
-        kind: str,
-        shortest: int,
-    ) -> str:
-        """One more; its id. named: has its name and its description."""
-        id = named.__name__.replace("_", "-")
-        assert id not in self.faults, f"two mistakes are called {id}"
-        mistake = " ".join(cleandoc(named.__doc__ or "").split())
-        own = self.contract, id, INVENTED, kind, mistake, shortest, change
-        fault = make_plain_fault(*own)
-        self.faults[id] = replace(fault, operation=operation, nature=nature)
-        return id
+    return register
 
 
-def find(faults: Mapping[str, Fault], name: str) -> Fault:
-    """The fault whose factory has this name; raises AttributeError if there is none."""
-    fault = faults.get(name.replace("_", "-"))
-    if fault is None:
-        raise AttributeError(f"there is no fault {name}; known: {', '.join(faults)}")
-    return fault
+def make_fault(
+    change: Change,
+    kind: str,
+    shortest: int,
+    source: str = "constructed",
+    form: Form | None = None,
+) -> Fault:
+    id = change.__name__.replace("_", "-")
+    contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
+    text = " ".join(cleandoc(change.__doc__ or "").split())
+    return Fault(id, source, contract, kind, text, shortest, change, form)
 
 
-def describe(faults: Iterable[Fault], place: str) -> list[Planted]:
-    """The faults as they are planted in one of PLACES."""
-    return [
-        Planted(
+def keep(cache: object) -> None:
+    """Makes no mistake."""
+
+
+def apply(opened: Any, change: Callable[[Any], Any]) -> Any:
+    return change(opened)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module whose attributes are factories of backends with one fault each.
+
+    Attributes:
+        module: Its full name.
+        correct: Name of the backend without a fault.
+        factory: Makes that backend.
+        make_band: Of its framework.
+        change_cache: Applies a function to the cache that an opened one may wrap, and
+            returns what was opened.
+    """
+
+    module: str
+    correct: str
+    factory: Callable[[], Backend]
+    make_band: MakeBand
+    change_cache: Callable[[Any, Callable[[Any], Any]], Any] = apply
+
+    def list_names(self) -> list[str]:
+        return ["list_faults", *(id.replace("-", "_") for id in FAULTS | FORMS)]
+
+    def list_faults(self) -> list[Planted]:
+        return [self.describe(fault) for fault in FAULTS.values()]
+
+    def describe(self, fault: Fault) -> Planted:
+        return Planted(
             fault.id,
             fault.source,
             fault.contract,
             fault.kind,
             fault.mistake,
             fault.shortest,
-            f"lockstep.impl.faults.{place}:{fault.id.replace('-', '_')}",
-            fault.get_correct(place),
-            fault.operation,
-            fault.nature,
+            f"{self.module}:{fault.id.replace('-', '_')}",
+            self.correct if fault.form is None else f"{self.module}:{fault.form.id}",
         )
-        for fault in faults
-    ]
 
+    def get_factory(self, name: str) -> Callable[[], Backend]:
+        """Returns the factory of a backend with a fault, or with a form and no fault.
 
-def plant(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
-    """The cache in the form of the fault, with the mistake, which its clones have too."""
-    if fault.form is not None:
-        cache = fault.form.build(cache, make_band)
-    return make_mistake(fault, cache, make_band)
+        Raises:
+            AttributeError: There is no such fault or form.
+        """
+        id = name.replace("_", "-")
+        fault = FAULTS.get(id) or FORMS.get(id)
+        if fault is None:
+            raise AttributeError(f"there is no fault {name}; known: {', '.join(FAULTS)}")
+        return lambda: self.make_backend(fault)
 
+    def make_backend(self, fault: Fault) -> Backend:
+        """Makes a backend of one kind, all of whose caches have the mistake; those that
+        stand below them are correct."""
+        backend = self.factory()
+        kind, form = backend.contracts[fault.contract][fault.kind], fault.form
+        if form is not None:
+            operations = form.operations or kind.operations
+            kind = Kind(operations, {**kind.config, **form.config})
+            backend = replace(backend, tolerance=form.tolerance)
 
-def make_mistake(fault: Fault, cache: Any, make_band: MakeBand) -> Any:
-    fault.change(cache, make_band)
-    if fault.contract == "layer":  # the others have no clones
-        clone = cache.clone
-        cache.clone = lambda: make_mistake(fault, clone(), make_band)
-    return cache
+        def open_cache(config: Mapping[str, Any]) -> Any:
+            opened = backend.open(config)
+            if config["kind"] != fault.kind:
+                return opened
+            return self.change_cache(opened, plant)
 
+        def plant(cache: Any) -> Any:
+            return spoil(form.build(cache, self.make_band) if form else cache)
 
-def declare(fault: Fault, backend: Backend, open_cache: Open) -> Backend:
-    """The backend with the mistake in all caches of the fault's kind, which `open_cache`
-    opens, and no others; those that may stand below them are as they were."""
-    kind = backend.contracts[fault.contract][fault.kind]
-    if fault.form is not None:
-        backend = declare_form(fault.form, backend, open_cache)
-        kind = backend.contracts[fault.contract][fault.kind]
-    if fault.opening is not None:
-        open_cache = fault.opening(open_cache)
+        def spoil(cache: Any) -> Any:
+            cache.make_band = self.make_band
+            fault.change(cache)
+            if fault.contract == "layer":  # the others have no clones
+                clone = cache.clone
+                cache.clone = lambda: spoil(clone())
+            return cache
 
-    def open_either(config: Mapping[str, Any]) -> Any:
-        is_other = config["kind"] != fault.kind
-        return backend.open(config) if is_other else open_cache(config)
-
-    return replace(
-        backend,
-        name=f"{backend.name}+{fault.id}",
-        contracts={fault.contract: {fault.kind: kind}},
-        open=open_either,
-    )
-
-
-def declare_form(form: Form, backend: Backend, open_cache: Open) -> Backend:
-    """The backend with caches of the form, which `open_cache` opens, and no others."""
-    kind = form.adapt(backend.contracts["layer"][form.kind])
-    return replace(
-        backend,
-        name=f"{backend.name}+{form.id}",
-        contracts={"layer": {form.kind: kind}},
-        open=open_cache,
-        tolerance=form.tolerance,
-    )
+        return replace(
+            backend,
+            name=f"{backend.name}+{fault.id}",
+            contracts={fault.contract: {fault.kind: kind}},
+            open=open_cache,
+        )

@@ -1,22 +1,10 @@
-"""The faults on MLX on a GPU: `impl.faults.mlx_gpu:clone_shares` and so on."""
+"""The faults on MLX on a GPU, such as `lockstep.impl.faults.mlx_gpu:clone_shares`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-import mlx.core as mx
-
-from lockstep.harness.backends.backend import Backend, Planted
-from lockstep.impl.faults import FAULTS
-from lockstep.impl.faults.fault import describe, find
-from lockstep.impl.faults.mlx import plant_in
+from lockstep.impl.faults.fault import Place
+from lockstep.impl.faults.mlx import change_cache
 from lockstep.impl.mlx.backend import gpu
+from lockstep.impl.mlx.masks import make_band
 
-
-def list_faults() -> list[Planted]:
-    return describe(FAULTS.values(), "mlx_gpu")
-
-
-def __getattr__(name: str) -> Callable[[], Backend]:
-    fault = find(FAULTS, name)
-    return lambda: plant_in(gpu(), mx.Device(mx.gpu), fault)
+PLACE = Place(__name__, "mlx-gpu", gpu, make_band, change_cache)
+list_faults = PLACE.list_faults
+__getattr__, __dir__ = PLACE.get_factory, PLACE.list_names

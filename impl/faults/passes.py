@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 
-def slide_batch_only(cache: Any) -> None:
-    """Only the sequences of the batch let go of old tokens."""
+@mistake("swa", 2, "ollama 1fc35f126 (#10127)")
+def swa_idle_sequence(cache: Any) -> None:
+    """Only the batch's sequences slide; others keep their batch buffer."""
 
     def evict(batch: Batch) -> None:
         if cache.memory is None:
@@ -27,8 +29,9 @@ def slide_batch_only(cache: Any) -> None:
     cache.evict = evict
 
 
-def slide_at_capacity(cache: Any) -> None:
-    """`>` where `>=` belongs: a memory as large as the capacity still slides."""
+@mistake("swa", 1, "ollama 1fc35f126")
+def swa_memory_at_capacity(cache: Any) -> None:
+    """Memory equal to capacity treated as sliding."""
     sizes = cache.sizes
     wider = replace(sizes, capacity=sizes.capacity + 1)
     if wider.get_memory() == sizes.capacity:
@@ -36,8 +39,9 @@ def slide_at_capacity(cache: Any) -> None:
         cache.cells = type(cache.cells)(wider.count_cells(), sizes.sequences)
 
 
-def free_positions(cache: Any) -> None:
-    """Whatever row stands at the position of an exception may look ahead too."""
+@mistake("causal", 1, "ollama a8e83a765")
+def exceptions_by_position(cache: Any) -> None:
+    """Non-causal rows matched by position, not by row."""
     compute_limits = cache.compute_limits
 
     def compute_more(batch: Batch) -> Ints:
@@ -49,8 +53,9 @@ def free_positions(cache: Any) -> None:
     cache.compute_limits = compute_more
 
 
-def keep_exceptions(cache: Any) -> None:
-    """A pass without exceptions has those of the one before."""
+@mistake("causal", 2, "ollama e95278932")
+def exceptions_leak(cache: Any) -> None:
+    """Non-causal rows leak into the next pass."""
     add = cache.add
     kept: list[int] = []
 
@@ -64,8 +69,9 @@ def keep_exceptions(cache: Any) -> None:
     cache.add = add_with_exceptions
 
 
-def reserve_cells(cache: Any) -> None:
-    """A pass that only reserves takes cells, as any other."""
+@mistake("causal", 2, "ollama dbb149e6f")
+def reserve_writes(cache: Any) -> None:
+    """Reserving memory changes metadata."""
     reserve = cache.reserve
 
     def take_and_reserve(batch: Batch) -> None:
@@ -76,9 +82,9 @@ def reserve_cells(cache: Any) -> None:
     cache.reserve = take_and_reserve
 
 
-def unwind_all(wrapper: Any) -> None:
-    """If a cache refuses, those before it remove what stands at each position of the
-    batch and behind it, whenever it came."""
+@mistake("wrapper", 3, "ollama, wrapper.go until 7b22ac968")
+def wrapper_unwind(wrapper: Any) -> None:
+    """A failed child makes the others drop what they held before."""
     for number, cache in enumerate(wrapper.caches):
         cache.refuse = unwind(cache.refuse, wrapper.caches[:number])
 
@@ -104,8 +110,9 @@ def remove_rows(cache: Any, batch: Batch) -> None:
             cache.remove(sequence, position, None)
 
 
-def take_first_position(encoder: Any) -> None:
-    """The image is taken to stand where the batch begins."""
+@mistake("encoder", 3, "ollama a1cda80bc")
+def encoder_position(encoder: Any) -> None:
+    """First position of the batch taken for the image."""
     add = encoder.add
 
     def add_at_first(batch: Batch) -> None:
@@ -114,3 +121,29 @@ def take_first_position(encoder: Any) -> None:
             encoder.image = int(batch.positions[0])
 
     encoder.add = add_at_first
+
+
+@mistake("causal", 2)
+def looks_ahead_within_batch(cache: Any) -> None:
+    """A row that may look ahead sees up to the highest position of its batch, and not
+    what was stored behind that before."""
+    compute_limits = cache.compute_limits
+
+    def compute_less(batch: Batch) -> Ints:
+        limits: Ints = compute_limits(batch)
+        limits[2, batch.free] = batch.positions.max()
+        return limits
+
+    cache.compute_limits = compute_less
+
+
+@mistake("causal", 2)
+def surplus_rows_dropped(cache: Any) -> None:
+    """Of more rows than the pass has, the last ones are left out without a word."""
+    put = cache.put
+
+    def put_some(layer: int, keys: Any, values: Any) -> None:
+        rows = len(cache.get_pass().batch)
+        put(layer, keys[:, :, :rows], values[:, :, :rows])
+
+    cache.put = put_some

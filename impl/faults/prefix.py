@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
+from heapq import merge
 from typing import Any
 
-from lockstep.impl.faults.fault import make_plain_fault
-
-make_fault = partial(make_plain_fault, "prefix")
+from lockstep.impl.faults.fault import mistake
+from lockstep.impl.prefix.tokens import count_common
+from lockstep.impl.prefix.trie import check_limit
 
 NO_TOKEN = -1
 
 
-def leave_nothing(session: Any) -> None:
-    """All of a request is reused, if all of it is stored."""
+@mistake("session", 4, "ollama dd5eb6337")
+def exact_hit_empty(session: Any) -> None:
+    """Repeating a prompt leaves no token to compute."""
     begin = session.begin
 
     def begin_with_one_more(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
@@ -26,9 +28,9 @@ def leave_nothing(session: Any) -> None:
     session.begin = begin_with_one_more
 
 
-def record_at_the_end(session: Any) -> None:
-    """What is stored changes when a request is closed, not when it begins, and a request
-    that is cancelled leaves no trace in it."""
+@mistake("session", 3, "mlx-lm PR#405")
+def interrupted_session(session: Any) -> None:
+    """Tokens recorded only at the end: layers and list out of step after an abort."""
     begin = session.begin
 
     def begin_and_forget(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
@@ -45,13 +47,15 @@ def record_at_the_end(session: Any) -> None:
     session.begin, session.cancel = begin_and_forget, cancel
 
 
-def trust_first_layer(session: Any) -> None:
-    """The first layer's offset is taken for that of all."""
+@mistake("session", 3, "ollama e9f6ea232")
+def mixed_offset_of_first(session: Any) -> None:
+    """Offset of layer 0 taken for all."""
     session.get_reached = lambda: next((one.offset for _, one in session.cached), 0)
 
 
-def cut_ring(session: Any) -> None:
-    """A window that has slid is cut to a shorter prefix as if it began at position 0."""
+@mistake("session", 4, "mlx-vlm#1715")
+def prefix_rotating_short(session: Any) -> None:
+    """A shorter prefix cut out of a ring by logical length."""
     go = session.go
 
     def cut_and_go(target: int) -> Any:
@@ -67,8 +71,9 @@ def cut_ring(session: Any) -> None:
     session.go = cut_and_go
 
 
-def leave_prefix(trie: Any) -> None:
-    """When the end of a path goes, what lies right before it stays for good."""
+@mistake("trie", 5, "mlx-lm PR#1078")
+def trie_pop_prefix(trie: Any) -> None:
+    """Removing a conversation leaves its immediate prefix."""
     eviction, tree = trie.eviction, trie.tree
     evict = eviction.evict
 
@@ -81,8 +86,9 @@ def leave_prefix(trie: Any) -> None:
     eviction.evict = evict_end_only
 
 
-def touch_path(trie: Any) -> None:
-    """Whatever lies before what is used counts as used just now."""
+@mistake("trie", 8, "ollama ac5f0dbb6")
+def trie_lru_whole_path(trie: Any) -> None:
+    """Recency refreshed on the whole path: wrong victim."""
     touch, tree = trie.eviction.touch, trie.tree
 
     def touch_all(node: Any) -> None:
@@ -93,8 +99,9 @@ def touch_path(trie: Any) -> None:
     trie.eviction.touch = touch_all
 
 
-def prefer_first_child(trie: Any) -> None:
-    """Where paths part, only the first one is looked at."""
+@mistake("trie", 7)
+def trie_child_order(trie: Any) -> None:
+    """Where conversations part, the first one is preferred to the longer match."""
     begin, tree = trie.begin, trie.tree
     match = tree.match
 
@@ -116,8 +123,9 @@ def prefer_first_child(trie: Any) -> None:
     trie.begin = begin_with_first
 
 
-def count_pending(slots: Any) -> None:
-    """Tokens count as computed as soon as they have a place."""
+@mistake("slots", 2, "ollama 65973ceb6")
+def runner_pending_shift(slots: Any) -> None:
+    """Inputs counted as cached before they were computed."""
     reserve, commit = slots.reserve, slots.commit
 
     def reserve_and_commit(slot: int, count: int) -> Any:
@@ -134,72 +142,121 @@ def count_pending(slots: Any) -> None:
     slots.reserve, slots.commit = reserve_and_commit, only_check
 
 
-FAULTS = {
-    fault.id: fault
-    for fault in (
-        make_fault(
-            "exact-hit-empty",
-            "ollama dd5eb6337",
-            "session",
-            "repeating a prompt leaves no token to compute",
-            4,
-            leave_nothing,
-        ),
-        make_fault(
-            "interrupted-session",
-            "mlx-lm PR#405",
-            "session",
-            "tokens recorded only at the end: layers and list out of step after an abort",
-            3,
-            record_at_the_end,
-        ),
-        make_fault(
-            "mixed-offset-of-first",
-            "ollama e9f6ea232",
-            "session",
-            "offset of layer 0 taken for all",
-            3,
-            trust_first_layer,
-        ),
-        make_fault(
-            "prefix-rotating-short",
-            "mlx-vlm#1715",
-            "session",
-            "a shorter prefix cut out of a ring by logical length",
-            4,
-            cut_ring,
-        ),
-        make_fault(
-            "trie-pop-prefix",
-            "mlx-lm PR#1078",
-            "trie",
-            "removing a conversation leaves its immediate prefix",
-            5,
-            leave_prefix,
-        ),
-        make_fault(
-            "trie-lru-whole-path",
-            "ollama ac5f0dbb6",
-            "trie",
-            "recency refreshed on the whole path: wrong victim",
-            8,
-            touch_path,
-        ),
-        make_fault(
-            "trie-child-order",
-            "constructed",
-            "trie",
-            "where conversations part, the first one is preferred to the longer match",
-            7,
-            prefer_first_child,
-        ),
-        make_fault(
-            "runner-pending-shift",
-            "ollama 65973ceb6",
-            "slots",
-            "inputs counted as cached before they were computed",
-            2,
-            count_pending,
-        ),
-    )
-}
+@mistake("trie", 7)
+def limit_forgets_computed(trie: Any) -> None:
+    """A limit that comes while a request is open spares what that reused, but not what it
+    computed since."""
+
+    def set_limit(limit: int | None) -> None:
+        check_limit(limit)
+        trie.limit = limit
+        trie.keep_limit(trie.live)
+
+    trie.set_limit = set_limit
+
+
+@mistake("trie", 5)
+def cut_stays(trie: Any) -> None:
+    """An edge that was cut, because a request began inside it, is forgotten to be cut
+    before it is put together again."""
+
+    def tighten() -> None:
+        trie.tree.cut = None
+
+    trie.tree.tighten = tighten
+
+
+@mistake("session", 4)
+def counted_in_the_longest(session: Any) -> None:
+    """Between requests, what the layer that is furthest has read counts as stored."""
+
+    def count_tokens() -> int:
+        if session.request is not None:
+            return len(session.stored)
+        return max((layer.offset for _, layer in session.cached), default=0)
+
+    session.count_tokens = count_tokens
+
+
+@mistake("session", 5)
+def freed_without_tokens(session: Any) -> None:
+    """The layers are emptied, but their tokens still count as stored."""
+    free = session.free
+
+    def free_layers_only() -> None:
+        stored = session.stored
+        free()
+        session.stored = stored
+
+    session.free = free_layers_only
+
+
+@mistake("trie", 5)
+def nothing_to_store(trie: Any) -> None:
+    """A request that is cancelled before anything was computed leaves no trace where it
+    began, although the layers stand there and can be captured."""
+
+    def cancel() -> int:
+        store = trie.store
+        if trie.get_reached() <= trie.reused:
+            trie.store = lambda path: None
+        try:
+            stored: int = trie.close()
+        finally:
+            trie.store = store
+        return stored
+
+    trie.cancel = cancel
+
+
+@mistake("trie", 6)
+def whole_edges_only(trie: Any) -> None:
+    """Of another conversation than that of the layers only whole edges are reused."""
+    go = trie.go
+
+    def go_to_node(request: Sequence[int], match: Any) -> Any:
+        if match.inside is not None:
+            held = count_common(trie.live, request)
+            most = min(match.length, max(held, match.inside.begin))
+            match = replace(match, length=most)
+        return go(request, match)
+
+    trie.go = go_to_node
+
+
+@mistake("trie", 6)
+def refused_is_used(trie: Any) -> None:
+    """What a request is about to reuse counts as used before the layers go there, even if
+    one refuses and nothing is reused."""
+    go, move = trie.go, trie.move
+
+    def go_to_used(request: Sequence[int], match: Any) -> Any:
+        def use_and_move(target: int, *how: Any) -> Any:
+            trie.eviction.touch(next(one for one in match.path if one.end >= target))
+            return move(target, *how)
+
+        trie.move = use_and_move
+        return go(request, match)
+
+    trie.go = go_to_used
+
+
+@mistake("trie", 2)
+def checkpoints_as_given(trie: Any) -> None:
+    """Checkpoints are scheduled in the order in which they were given; if that does not
+    ascend, a layer raises an error."""
+    begin, list_wanted = trie.begin, trie.list_wanted
+
+    def begin_as_given(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        given = dict.fromkeys(checkpoints)
+
+        def list_as_given(first: int, last: int) -> list[int]:
+            wanted = list_wanted(first, last)
+            asked = [offset for offset in given if offset in wanted]
+            others = [offset for offset in wanted if offset not in asked]
+            return list(merge(asked, others))
+
+        trie.list_wanted = list_as_given
+        return begin(tokens, checkpoints)
+
+    trie.begin = begin_as_given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import Form, MakeBand
+from lockstep.impl.faults.fault import Form, MakeBand, mistake
 from lockstep.impl.shared.memory import Arrays
 
 RESIDUAL = 4
@@ -103,6 +103,7 @@ QUANTIZED = Form(
 )
 
 
-def trim_residual(cache: QuantizedCache) -> None:
-    """What is packed stays, however many tokens are taken back."""
+@mistake("kv", 2, "transformers PR#48700", form=QUANTIZED)
+def quantized_residual_crop(cache: QuantizedCache) -> None:
+    """An operation touches the full-precision residual only."""
     cache.trim = cache.residual.trim  # type: ignore[method-assign]

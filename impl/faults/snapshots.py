@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.memory import Snapshot
 
 
-def never_copy(cache: Any) -> None:
-    """A lazy snapshot is not copied before what it names is overwritten."""
+@mistake("kv", 6, "ollama 144893850")
+def snapshot_alias(cache: Any) -> None:
+    """Lazy snapshot overwritten by an append after a rewind."""
     cache.memory.secure = lambda begin, end: None
 
 
-def view_ring(cache: Any) -> None:
-    """A snapshot is a view of the ring, which later tokens go on filling."""
+@mistake("rotating", 5, "mlx-lm `state`")
+def snapshot_shares_buffer(cache: Any) -> None:
+    """Snapshot is a view of the live buffer."""
     cache.memory.touches = lambda snapshot, begin, end: False
 
 
-def split_off_nothing(cache: Any) -> None:
-    """A cut at either end of a snapshot gives two parts, of which one is empty."""
+@mistake("kv", 3)
+def split_at_edge(cache: Any) -> None:
+    """Split at the first or last offset makes an empty part instead of none."""
     split = cache.split
 
     def split_at_end(snapshot: Snapshot, at: int) -> Any:
@@ -32,8 +36,9 @@ def split_off_nothing(cache: Any) -> None:
     cache.split = split_at_end
 
 
-def merge_backwards(cache: Any) -> None:
-    """What comes first is put behind what follows it."""
+@mistake("kv", 6)
+def merge_order(cache: Any) -> None:
+    """Parent and child concatenated in the wrong order."""
     merge, join = cache.merge, cache.memory.join
 
     def copy_and_merge(parent: Snapshot | None, child: Snapshot | None) -> Any:
@@ -46,9 +51,9 @@ def merge_backwards(cache: Any) -> None:
     cache.merge = copy_and_merge
 
 
-def keep_cursor(cache: Any) -> None:
-    """To stop short of a snapshot's end moves the offset, not the place of the next
-    token."""
+@mistake("kv", 4)
+def restore_keeps_cursor(cache: Any) -> None:
+    """Restore to less than the snapshot clamps the offset, not the write cursor."""
     restore, write, free = cache.restore, cache.write, cache.free
 
     def restore_offset(snapshot: Snapshot | None, target: int) -> bool:
@@ -66,3 +71,33 @@ def keep_cursor(cache: Any) -> None:
         cache.write = write
 
     cache.restore, cache.free = restore_offset, free_all
+
+
+@mistake("kv", 4)
+def restore_in_place(cache: Any) -> None:
+    """A snapshot that was not copied yet is taken to be in the memory of the cache that
+    restores it."""
+    restore = cache.restore
+
+    def move_offset(snapshot: Snapshot | None, target: int) -> bool:
+        if snapshot is None or snapshot.memory is None:
+            return bool(restore(snapshot, target))
+        restored = bool(cache.can_restore(snapshot, target))
+        cache.offset = target if restored else cache.offset
+        return restored
+
+    cache.restore = move_offset
+
+
+@mistake("kv", 6)
+def close_forgets_others(cache: Any) -> None:
+    """With a closed snapshot, the memory forgets all that name its tokens: none of them
+    is copied any more."""
+
+    def close(snapshot: Snapshot) -> None:
+        memory = snapshot.memory
+        snapshot.close()
+        if memory is not None:
+            memory.named.clear()
+
+    cache.close = close

@@ -1,31 +1,9 @@
-"""The faults on torch: `impl.faults.torch:clone_shares` and so on."""
+"""The faults on torch, such as `lockstep.impl.faults.torch:clone_shares`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from lockstep.harness.backends.backend import Backend, Planted
-from lockstep.impl.faults import FAULTS, Fault, plant
-from lockstep.impl.faults.fault import declare, describe, find
+from lockstep.impl.faults.fault import Place
 from lockstep.impl.torch.backend import cpu
 from lockstep.impl.torch.masks import make_band
 
-
-def list_faults() -> list[Planted]:
-    return describe(FAULTS.values(), "torch")
-
-
-def plant_in(backend: Backend, fault: Fault) -> Backend:
-    """One of our backends on torch, with the mistake."""
-    return declare(
-        fault, backend, lambda config: plant(fault, backend.open(config), make_band)
-    )
-
-
-def __getattr__(name: str) -> Callable[[], Backend]:
-    fault = find(FAULTS, name)
-    return lambda: plant_in(cpu(), fault)
-
-
-def __dir__() -> list[str]:
-    return ["list_faults", *(name.replace("-", "_") for name in FAULTS)]
+PLACE = Place(__name__, "torch-cpu", cpu, make_band)
+list_faults = PLACE.list_faults
+__getattr__, __dir__ = PLACE.get_factory, PLACE.list_names

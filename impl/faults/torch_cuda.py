@@ -1,20 +1,9 @@
-"""The faults on torch on CUDA: `impl.faults.torch_cuda:clone_shares` and so on."""
+"""The faults on torch on CUDA, such as `lockstep.impl.faults.torch_cuda:clone_shares`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from lockstep.harness.backends.backend import Backend, Planted
-from lockstep.impl.faults import FAULTS
-from lockstep.impl.faults.fault import describe, find
-from lockstep.impl.faults.torch import plant_in
+from lockstep.impl.faults.fault import Place
 from lockstep.impl.torch.backend import cuda
+from lockstep.impl.torch.masks import make_band
 
-
-def list_faults() -> list[Planted]:
-    return describe(FAULTS.values(), "torch_cuda")
-
-
-def __getattr__(name: str) -> Callable[[], Backend]:
-    fault = find(FAULTS, name)
-    return lambda: plant_in(cuda(), fault)
+PLACE = Place(__name__, "torch-cuda", cuda, make_band)
+list_faults = PLACE.list_faults
+__getattr__, __dir__ = PLACE.get_factory, PLACE.list_names

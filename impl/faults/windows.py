@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import MakeBand
+from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
 # --- what the ring still has ------------------------------------------------------------
 
 
-def drop_behind_cursor(cache: Any) -> None:
-    """Of a ring that stands in its middle, only the part before the cursor is kept."""
+@mistake("rotating", 2, "ollama 06ae6367b (#15591), mlx-examples#1000")
+def rotating_chunk_mid_ring(cache: Any) -> None:
+    """Several tokens appended to a ring that stands mid-rotation drop the slots behind
+    the cursor."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -22,8 +24,9 @@ def drop_behind_cursor(cache: Any) -> None:
     cache.count_before = count
 
 
-def trim_anyway(cache: Any) -> None:
-    """Tokens are taken back even if those before them have slid out."""
+@mistake("rotating", 2, "ollama 96e36c0d9, mlx-lm#1776")
+def rotating_trim_after_wrap(cache: Any) -> None:
+    """Trim after a wrap only moves counters; stale tokens count as valid."""
     trim = cache.trim
 
     def trim_any(count: int) -> int:
@@ -34,8 +37,9 @@ def trim_anyway(cache: Any) -> None:
     cache.trim = trim_any
 
 
-def rewind_anyway(cache: Any) -> None:
-    """Without a snapshot any earlier offset can be reached."""
+@mistake("rotating", 2, "ollama d1151e18a")
+def rotating_restore_after_wrap(cache: Any) -> None:
+    """Rewind below the window accepted."""
     can_restore = cache.can_restore
 
     def can_rewind(snapshot: Snapshot | None, target: int) -> bool:
@@ -46,13 +50,15 @@ def rewind_anyway(cache: Any) -> None:
     cache.can_restore = can_rewind
 
 
-def read_past_ring(cache: Any) -> None:
-    """`state` reads as many tokens as were written, not as many as the ring has."""
+@mistake("rotating", 3, "ollama 55fa80d07")
+def rotating_state_past_buffer(cache: Any) -> None:
+    """State sliced to the offset, not to the length of the buffer."""
     cache.state = lambda: cache.memory.read(0, cache.offset) if cache.offset else None
 
 
-def return_in_slots(cache: Any) -> None:
-    """`update` returns tokens in the order of slots; the mask is that of positions."""
+@mistake("rotating", 2, "ollama 2bbe2405f")
+def rotating_order(cache: Any) -> None:
+    """Ring returned in slot order under a positional mask."""
     update = cache.update
 
     def update_unordered(keys: Any, values: Any) -> Arrays:
@@ -71,8 +77,9 @@ def return_in_slots(cache: Any) -> None:
     cache.update = update_unordered
 
 
-def slide_late(cache: Any) -> None:
-    """`>` where `>=` belongs: with exactly a window of tokens, none slides out."""
+@mistake("rotating", 2, "transformers#37574")
+def window_roll_at_exactly_w(cache: Any) -> None:
+    """Strict inequality: slid one step late at exactly the window."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -85,26 +92,28 @@ def slide_late(cache: Any) -> None:
 # --- who sees it ------------------------------------------------------------------------
 
 
-def widen_mask(cache: Any, make_band: MakeBand) -> None:
-    """`<=` where `<` belongs: a row sees one token more than the window."""
+@mistake("rotating", 1, "mlx-lm PR#390")
+def window_off_by_one(cache: Any) -> None:
+    """`<=` for `<` in the window mask: one token too wide."""
 
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
             return None
         before = cache.count_before(length)
-        return make_band(length, rows, before, cache.window + 1, cache.mask)
+        return cache.make_band(length, rows, before, cache.window + 1, cache.mask)
 
     cache.make_mask = make_mask
 
 
-def drop_decode_mask(cache: Any) -> None:
-    """One token more than the window comes back, which the mask hides; but a single row
-    gets no mask."""
+@mistake("rotating", 2, "mlx-lm PR#843")
+def decode_mask_dropped(cache: Any) -> None:
+    """One-token step on a full cache returned no mask although a window was asked."""
     cache.count_before = lambda length: min(cache.offset, cache.window)
 
 
-def clamp_mask(cache: Any, make_band: MakeBand) -> None:
-    """The mask is as wide as if a token had slid out; for a chunk, none has."""
+@mistake("rotating", 2, "mlxcel PR#418")
+def clamped_mask_width(cache: Any) -> None:
+    """Mask sized for a trimmed cache, keys for the whole one."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -116,19 +125,19 @@ def clamp_mask(cache: Any, make_band: MakeBand) -> None:
         if length == rows == 1:
             return None
         before = count_before(length)
-        return make_band(length, rows, before, cache.window, cache.mask)
+        return cache.make_band(length, rows, before, cache.window, cache.mask)
 
     cache.count_before, cache.make_mask = count, make_mask
 
 
-def mask_by_offset(cache: Any, make_band: MakeBand) -> None:
-    """The mask is made for the tokens that the window has now, one of which slides out
-    before the keys come back."""
+@mistake("rotating", 2, "mlx-swift-lm PR#39")
+def mask_from_stale_offset(cache: Any) -> None:
+    """Mask one column wider than the keys once the window is full."""
 
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
             return None
         before = min(cache.offset, cache.window)
-        return make_band(length, rows, before, cache.window, cache.mask)
+        return cache.make_band(length, rows, before, cache.window, cache.mask)
 
     cache.make_mask = make_mask

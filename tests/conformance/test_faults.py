@@ -1,8 +1,5 @@
 """The planted faults: each is found, shrunk, saved, replayed as FAILED (as ERROR, if what
 it answers is malformed), and as FIXED on the same backend without the mistake.
-
-Those of our own invention take turns on torch and MLX, for time; `lockstep faults` looks
-for all of them on both, and says how soon they are found.
 """
 
 import time
@@ -10,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.harness.backends.backend import Planted
 from lockstep.harness.cli.replay import judge
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import Outcome, Settings
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.registry import load_faults
 from lockstep.impl.faults import FAULTS, Fault
-from lockstep.impl.faults.fault import INVENTED
 
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
@@ -39,12 +37,16 @@ def search(settings: Settings, pool: Pool, most: int) -> Outcome:
     return campaign.run_in(pool)
 
 
+def get_planted(fault: Fault, framework: str) -> Planted:
+    faults = load_faults(f"lockstep.impl.faults.{framework}:list_faults")
+    return next(each for each in faults if each.id == fault.id)
+
+
 FRAMEWORKS = ("torch", "mlx")
 CASES = [
     pytest.param(fault, framework, id=f"{fault.id}-{framework}")
-    for number, fault in enumerate(FAULTS.values())
-    for turn, framework in enumerate(FRAMEWORKS)
-    if fault.source != INVENTED or turn == number % len(FRAMEWORKS)
+    for fault in FAULTS.values()
+    for framework in FRAMEWORKS
 ]
 
 
@@ -52,8 +54,8 @@ CASES = [
 def test_fault_is_found_shrunk_saved_and_replayed(
     fault: Fault, framework: str, tmp_path: Path, lockstep_pool: Pool
 ) -> None:
-    name = fault.id.replace("-", "_")
-    backend = f"lockstep.impl.faults.{framework}:{name}"
+    planted = get_planted(fault, framework)
+    backend = planted.backend
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, shard=SHARD)
     most = fault.shortest + EXCESS
     started = time.monotonic()
@@ -73,5 +75,5 @@ def test_fault_is_found_shrunk_saved_and_replayed(
         event = lockstep_pool.call({**task, "backend": backend})
         wanted = "ERROR" if failure.divergence.is_error else "FAILED"
         assert judge(event, saved)[0] == wanted
-        event = lockstep_pool.call({**task, "backend": fault.get_correct(framework)})
+        event = lockstep_pool.call({**task, "backend": planted.correct})
         assert judge(event, saved)[0] == "FIXED"

@@ -12,7 +12,7 @@ from lockstep.harness.execution.executor import Run
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers.registry import load
 from lockstep.impl.faults import FAULTS
-from lockstep.impl.faults.fault import INVENTED, make_plain_fault
+from lockstep.impl.faults.fault import make_fault
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
 Ops = list[dict[str, Any]]
@@ -166,14 +166,13 @@ def test_program_shows_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = change.__name__
-    own = name, INVENTED, kind, change.__doc__ or "", len(ops), change
-    fault = make_plain_fault("layer", *own)
+    fault = make_fault(change, kind, len(ops))
     monkeypatch.setitem(FAULTS, name.replace("_", "-"), fault)
     config = {"kind": kind} | ({"window": 2} if kind == "rotating" else {})
     document = {"format": "lockstep/1", "contract": "layer", "config": config}
     program = parse_program({**document, "ops": ops}, "here")
 
-    correct = Run(program, load(fault.get_correct(framework)), every=True).run()
+    correct = Run(program, load(f"{framework}-cpu"), every=True).run()
     assert correct.divergence is None
     assert correct.skipped == 0
     planted = load(f"lockstep.impl.faults.{framework}:{name}")

@@ -3,41 +3,30 @@
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.impl.faults import FAULTS, invented, layer, prefix, unified
-from lockstep.impl.faults.fault import NATURES, Inventor
+from lockstep.impl.faults import FAULTS
+from lockstep.impl.faults.fault import mistake
 
-OPERATIONS = [
-    (contract.name, operation)
-    for contract in CONTRACTS.values()
-    for operation in contract.operations
-]
+KINDS = {"layer": {"kv", "rotating", "state"}, "prefix": {"session", "trie", "slots"}}
 
 
-@pytest.mark.parametrize(("contract", "operation"), OPERATIONS)
-def test_every_operation_has_two_invented_faults_of_different_natures(
-    contract: str, operation: str
-) -> None:
-    natures = {
-        fault.nature
-        for fault in invented.FAULTS.values()
-        if (fault.contract, fault.operation) == (contract, operation)
-    }
-    assert len(natures) >= 2
-    assert natures <= set(NATURES)
+def test_all_that_real_caches_made_are_there() -> None:
+    assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 43
+    assert {fault.contract for fault in FAULTS.values()} == set(CONTRACTS)
+    for contract, kinds in KINDS.items():
+        own = [fault for fault in FAULTS.values() if fault.contract == contract]
+        assert {fault.kind for fault in own} == kinds
 
 
-def test_ids_are_told_apart_and_say_what_is_wrong() -> None:
-    tables = (layer, unified, prefix, invented.layer, invented.unified, invented.prefix)
-    assert sum(len(table.FAULTS) for table in tables) == len(FAULTS)
-    assert all(len(fault.mistake) > 10 for fault in FAULTS.values())
+def test_every_fault_says_what_is_wrong() -> None:
+    for id, fault in FAULTS.items():
+        assert fault.id == id
+        assert len(fault.mistake) > 10
+        assert fault.shortest > 0
 
 
-def test_two_mistakes_cannot_have_one_name() -> None:
-    invent = Inventor("layer")
-
-    def change(cache: object) -> None:
+def test_two_faults_cannot_have_one_name() -> None:
+    def clone_shares(cache: object) -> None:
         """A mistake."""
 
-    invent("update", "bound", "kv", 1)(change)
-    with pytest.raises(AssertionError, match="two mistakes are called change"):
-        invent("trim", "bound", "kv", 1)(change)
+    with pytest.raises(AssertionError, match="two faults are called clone-shares"):
+        mistake("kv", 1)(clone_shares)

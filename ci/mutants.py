@@ -1,0 +1,265 @@
+"""Makes mechanical mutants of our caches and looks for each with generated programs.
+
+python ci/mutants.py --count 100 --seed 1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from random import Random
+from typing import Any
+
+THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+os.environ.update(THREADS)  # before a framework is imported
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+import click  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
+from ci.mutation.trial import (  # noqa: E402
+    BACKEND,
+    Baseline,
+    call,
+    check_mutant,
+    measure_baseline,
+)
+
+FOLDERS = "impl/shared", "impl/torch", "impl/prefix"
+VERDICTS = "found", "explained", "survived", "not reached"
+
+EXAMPLES = """\b
+Examples:
+  python ci/mutants.py --count 100 --seed 1            a sample of all folders
+  python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
+  python ci/mutants.py --mutant impl/shared/track.py:54:44-46:drop-sign
+"""
+
+
+Explanations = dict[tuple[str, ...], str]
+"""Why no program can find a mutant, by the values of its fields EXPLAINED."""
+
+EXPLAINED = "file", "function", "original", "mutated"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one mutant.
+
+    Attributes:
+        verdict: One of VERDICTS.
+        how: Signature that it was found by, or the reason of its explanation.
+        programs: Programs that ran.
+        seconds: Time of all of them, importing included.
+    """
+
+    mutant: Mutant
+    verdict: str
+    how: str = ""
+    programs: int = 0
+    seconds: float = 0.0
+
+    def describe(self) -> str:
+        mutant, by = self.mutant, f" by {self.how}" if self.verdict == "found" else ""
+        return (
+            f"{mutant.id}  {mutant.old} → {mutant.new}  {self.verdict}{by} after"
+            f" {self.programs} programs, {self.seconds:.1f} s"
+        )
+
+    def describe_survivor(self) -> str:
+        """Returns the change, and why it is not found if that is known."""
+        mutant, why = self.mutant, f"\n{self.how}" if self.how else ""
+        text = f"{self.verdict}: {mutant.id} in {mutant.function or 'the module'}"
+        return f"{text}\n- {mutant.original}\n+ {mutant.mutated}{why}\n"
+
+    def to_json(self) -> dict[str, Any]:
+        fields = vars(self.mutant) | vars(self)
+        dropped = "mutant", "source", "lines"
+        own = {name: fields[name] for name in fields if name not in dropped}
+        return {"id": self.mutant.id, **own}
+
+
+def get_key(mutant: Mutant) -> tuple[str, ...]:
+    return tuple(getattr(mutant, name) for name in EXPLAINED)
+
+
+def try_mutant(
+    mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
+) -> Outcome:
+    programs = baseline.list_programs(mutant.file, mutant.lines)
+    if not programs:
+        return Outcome(mutant, "not reached")
+    started = time.monotonic()
+    name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    ended = call(check_mutant, f"lockstep.{name}", mutant.source, programs, seconds)
+    verdict, how = "found", ended.answer or ended.why
+    if how is None:
+        how = explanations.get(get_key(mutant), "")
+        verdict = "explained" if how else "survived"
+    taken = round(time.monotonic() - started, 2)
+    return Outcome(mutant, verdict, how, ended.beats, taken)
+
+
+def list_stale(
+    explanations: Explanations, mutants: Sequence[Mutant], outcomes: Sequence[Outcome]
+) -> list[str]:
+    """Lists explanations that are wrong or out of date."""
+    known = set(map(get_key, mutants))
+    found = {get_key(each.mutant) for each in outcomes if each.verdict == "found"}
+    gone = [
+        f"explained, but no longer there: {key}" for key in explanations.keys() - known
+    ]
+    return gone + [f"explained, but found: {key}" for key in explanations.keys() & found]
+
+
+def count_verdicts(outcomes: Sequence[Outcome]) -> dict[str, Counter[str]]:
+    """Counts for each folder."""
+    counts: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        folder = str(Path(outcome.mutant.file).parent)
+        counts.setdefault(folder, Counter())[outcome.verdict] += 1
+    return dict(sorted(counts.items()))
+
+
+def make_table(totals: dict[str, Counter[str]]) -> Table:
+    table = Table("folder", *VERDICTS, "all")
+    for folder, counts in totals.items():
+        cells = [str(counts[verdict]) for verdict in VERDICTS]
+        table.add_row(folder, *cells, str(counts.total()))
+    return table
+
+
+def list_files(paths: Sequence[str]) -> list[str]:
+    """Lists the Python files at some paths below the root. Raises UsageError."""
+    files: list[Path] = []
+    for path in paths:
+        place = (ROOT / path).resolve()
+        if not any(place.is_relative_to(ROOT / folder) for folder in FOLDERS):
+            raise click.UsageError(f"{path} is not in one of {', '.join(FOLDERS)}")
+        if not place.exists():
+            raise click.UsageError(f"{path}: there is no such file or folder")
+        files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return [file.relative_to(ROOT).as_posix() for file in dict.fromkeys(files)]
+
+
+def load_explanations(path: Path, files: Sequence[str]) -> Explanations:
+    """Loads the explanations of some files. Raises UsageError."""
+    try:
+        table = json.loads(path.read_text())["explanations"]
+        pairs = [(tuple(one[name] for name in EXPLAINED), one["reason"]) for one in table]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(f"{path}: cannot be read: {error!r}") from None
+    gone = [key for key, _ in pairs if not (ROOT / key[0]).is_file()]
+    return {key: why for key, why in pairs if key[0] in files or key in gone}
+
+
+def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
+    """Finds mutants by their ids. Raises UsageError."""
+    known = {mutant.id: mutant for mutant in mutants}
+    for id in ids:
+        if id not in known:
+            near = ", ".join(get_close_matches(id, known)) or "see the ids in a run"
+            raise click.UsageError(f"there is no mutant {id}; near: {near}")
+    return [known[id] for id in ids]
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("paths", nargs=-1, metavar="[FILE_OR_FOLDER]...")
+@click.option("--count", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Of sample and programs.")
+@click.option("--mutant", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option("--programs", type=click.IntRange(1), default=200, help="For each kind.")
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds for each mutant.",
+)
+@click.option(
+    "--explained",
+    type=click.Path(path_type=Path),
+    default=Path(__file__).parent / "mutants.json",
+    help="Explanations of survivors; default: ci/mutants.json.",
+)
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write outcomes.")
+def main(
+    paths: Sequence[str],
+    count: int,
+    seed: int,
+    ids: Sequence[str],
+    programs: int,
+    seconds: float,
+    explained: Path,
+    out: Path | None,
+) -> None:
+    """Makes mechanical mutants of our caches and looks for each with programs.
+
+    Mutates the given files, by default all of impl/shared, impl/torch and impl/prefix, in
+    memory only. Each mutant runs on torch-cpu in a process of its own, with those of the
+    generated programs that run the changed line.
+
+    Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
+    explanation that is out of date, 130 Ctrl-C.
+    """
+    files = list_files(paths or FOLDERS)
+    explanations = load_explanations(explained, files)
+    mutants = [
+        each for file in files for each in list_mutants(file, (ROOT / file).read_bytes())
+    ]
+    sample = find(mutants, ids)
+    outcomes: list[Outcome] = []
+    is_complete = False
+    try:
+        click.echo(f"importing torch, drawing {programs} programs of each kind", err=True)
+        import torch  # noqa: F401 - once, for all children
+
+        ended = call(measure_baseline, ROOT, programs, seed)
+        if ended.why:
+            raise click.ClickException(f"without any mutation: {ended.why}")
+        baseline: Baseline = ended.answer
+        unused = [file for file in files if not baseline.list_programs(file)]
+        used = [each for each in mutants if each.file not in unused]
+        if unused:
+            click.echo(f"not run on {BACKEND}: {', '.join(unused)}", err=True)
+        sample = sample or Random(seed).sample(used, min(count, len(used)))
+        for number, mutant in enumerate(sample, 1):
+            outcomes.append(try_mutant(mutant, baseline, explanations, seconds))
+            click.echo(f"{number}/{len(sample)}  {outcomes[-1].describe()}")
+        is_complete = True
+    except KeyboardInterrupt:
+        click.echo("stopped before the end", err=True)
+    survivors = [each for each in outcomes if each.verdict != "found"]
+    click.echo("\n".join(["", *(each.describe_survivor() for each in survivors)]))
+    totals = count_verdicts(outcomes)
+    Console().print(make_table(totals))
+    stale = list_stale(explanations, mutants, outcomes)
+    click.echo("".join(f"{each}\n" for each in stale), err=True, nl=False)
+    if out:
+        document = {
+            "format": "lockstep-mutants/1",
+            "seed": seed,
+            "programs": programs,
+            "complete": is_complete,
+            "totals": totals,
+            "stale": stale,
+            "mutants": [outcome.to_json() for outcome in outcomes],
+        }
+        out.write_text(json.dumps(document, indent=1) + "\n")
+    missed = any(each.verdict in VERDICTS[2:] for each in outcomes)
+    sys.exit(130 if not is_complete else 2 if stale or not outcomes else int(missed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Mistakes of slots over one cache of several sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.impl.faults.fault import mistake
+
+
+@mistake("slots", 6)
+def refused_copy_keeps_tokens(slots: Any) -> None:
+    """A slot into which nothing could be copied still counts as holding what it held,
+    although some of the caches have let go of it."""
+    fork = slots.fork
+
+    def fork_or_keep(source: int, target: int, tokens: list[int]) -> None:
+        held = slots.slots[target].tokens
+        fork(source, target, tokens)
+        slots.slots[target].tokens = slots.slots[target].tokens or held
+
+    slots.fork = fork_or_keep
+
+
+@mistake("slots", 4)
+def empty_slot_not_cut(slots: Any) -> None:
+    """A slot that holds no token is not emptied, although a copy that was refused may
+    have left something there."""
+    go = slots.go
+
+    def go_unless_empty(number: int, request: list[int]) -> Any:
+        held = slots.slots[number].tokens
+        return go(number, request) if held else (0, "nothing is stored")
+
+    slots.go = go_unless_empty
+
+
+@mistake("slots", 4)
+def discarded_before_checked(slots: Any) -> None:
+    """The middle of a full slot goes before it is found that there is nothing to
+    compute."""
+    reserve = slots.reserve
+
+    def discard_and_reserve(number: int, count: int) -> range:
+        slot = slots.get_open(number)
+        fits = 0 < count <= slots.context - slots.keep
+        if fits and len(slot.tokens) + count > slots.context:
+            slots.discard(number, count)
+        positions: range = reserve(number, count)
+        return positions
+
+    slots.reserve = discard_and_reserve
+
+
+@mistake("slots", 2)
+def reserves_what_fits(slots: Any) -> None:
+    """Where more tokens are asked for than fit at once, as many as do are reserved."""
+    reserve = slots.reserve
+
+    def reserve_some(number: int, count: int) -> range:
+        left = len(slots.get_open(number).remaining)
+        most = slots.context - slots.keep
+        positions: range = reserve(number, most if most < count <= left else count)
+        return positions
+
+    slots.reserve = reserve_some
+
+
+@mistake("slots", 3)
+def committed_twice(slots: Any) -> None:
+    """What was reserved still is once it is committed, and can be committed again, of
+    tokens that nobody computed."""
+    commit = slots.commit
+
+    def commit_and_keep(number: int, count: int) -> None:
+        commit(number, count)
+        slots.slots[number].reserved = count
+
+    slots.commit = commit_and_keep
