@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
@@ -17,8 +16,9 @@ from lockstep.harness.programs.ledger import Entry
 from lockstep.harness.programs.program import Program, why_too_large
 from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.programs.walk import breaks_usage
+from lockstep.harness.workers.messages import Event
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 COSTLY = ("alias", "attention")
 """What differs where only the checks show it that are not made at every step."""
