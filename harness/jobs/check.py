@@ -15,25 +15,7 @@ from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Program
-from lockstep.harness.workers.messages import (
-    Cluster,
-    Clustered,
-    Declare,
-    Declared,
-    Died,
-    Event,
-    Found,
-    LedgerRun,
-    Progress,
-    RandomTask,
-    Refused,
-    RunLedger,
-    RunProgram,
-    SliceDone,
-    SliceTask,
-    Stopped,
-    Task,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
@@ -67,7 +49,7 @@ class Campaign:
         self.front = settings.front
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
-        self.tasks: deque[Task[Any]] = deque()
+        self.tasks: deque[messages.Task[Any]] = deque()
 
     def run(self) -> Outcome:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
@@ -86,7 +68,7 @@ class Campaign:
         self.declare(pool)
         self.plan()
         for task, event in pool.run(self.tasks, self.tick):
-            if isinstance(task, SliceTask):
+            if isinstance(task, messages.SliceTask):
                 self.handle_slice(task, event)
             else:
                 self.handle_ledger(task.backend, event)
@@ -96,13 +78,13 @@ class Campaign:
 
     def declare(self, pool: Pool) -> None:
         """Asks each backend for its declaration."""
-        declared: dict[str, Declared] = {}
-        for task, event in pool.run(deque(map(Declare, self.names)), self.tick):
-            if isinstance(event, Declared):
+        declared: dict[str, messages.Declared] = {}
+        for task, event in pool.run(deque(map(messages.Declare, self.names)), self.tick):
+            if isinstance(event, messages.Declared):
                 declared[task.backend] = event
-            elif isinstance(event, Refused):
+            elif isinstance(event, messages.Refused):
                 self.outcome.unavailable[task.backend] = event.why
-            elif isinstance(event, Stopped):
+            elif isinstance(event, messages.Stopped):
                 self.outcome.dead[task.backend] = event.describe()
         for name in self.names:
             if name in declared:
@@ -113,19 +95,14 @@ class Campaign:
         """Known divergences first, then the slices of all pairs in turn."""
         settings, pairs = self.settings, self.outcome.pairs
         if settings.part[0] == 0:
-            self.tasks.extend(map(RunLedger, dict.fromkeys(p.backend for p in pairs)))
+            backends = dict.fromkeys(pair.backend for pair in pairs)
+            self.tasks.extend(map(messages.RunLedger, backends))
         for number, programs in settings.list_shards():
             for pair in pairs:
                 count = -(-programs // pair.share)
                 pair.wanted += count
-                task = RandomTask(
-                    *pair.key,
-                    number,
-                    front=settings.front,
-                    seed=settings.seed,
-                    programs=count,
-                )
-                self.tasks.append(task)
+                own = {"front": self.front, "seed": settings.seed, "programs": count}
+                self.tasks.append(messages.RandomTask(*pair.key, number, **own))
 
     def tick(self) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
@@ -134,35 +111,35 @@ class Campaign:
             self.tasks.clear()
         self.watch(outcome)
 
-    def handle_ledger(self, backend: str, event: Event) -> None:
+    def handle_ledger(self, backend: str, event: messages.Event) -> None:
         """A known divergence must still be there, and be the same."""
         for pair in self.outcome.pairs:
             if pair.backend != backend:
                 continue
-            if isinstance(event, Stopped):
+            if isinstance(event, messages.Stopped):
                 pair.errors.append(f"its ledger could not be run: {event.why}")
-            elif isinstance(event, LedgerRun):
-                for entry in event.entries:
-                    if entry.kind == pair.kind and entry.got == entry.signature:
-                        pair.known += 1
-                    elif entry.kind == pair.kind:
-                        got = entry.got or "its program agrees now"
-                        words = f"{entry.id}: expected {entry.signature}; {got}"
-                        pair.outdated.append(words)
+                continue
+            assert isinstance(event, messages.LedgerRun)
+            for entry in event.entries:
+                if entry.kind == pair.kind and entry.got == entry.signature:
+                    pair.known += 1
+                elif entry.kind == pair.kind:
+                    got = entry.got or "its program agrees now"
+                    pair.outdated.append(f"{entry.id}: expected {entry.signature}; {got}")
 
-    def handle_slice(self, task: SliceTask, event: Event) -> None:
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         pair = self.find_pair(task)
-        if isinstance(event, Progress):
+        if isinstance(event, messages.Progress):
             pair.running[task.number] = event.counts
             pair.reached.update(event.reached)
             return
-        if isinstance(event, Found):
+        if isinstance(event, messages.Found):
             self.keep(pair, task, event)
             return
         counts = pair.running.pop(task.number, None)
-        if isinstance(event, SliceDone):
+        if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
-        elif isinstance(event, Stopped):
+        elif isinstance(event, messages.Stopped):
             if counts is not None:
                 pair.include(counts)
             blamed = event.blame()
@@ -180,14 +157,16 @@ class Campaign:
             return
         programs = [failure.program.to_json() for failure in related]
         signatures = [failure.signature for failure in related]
-        answer = pool.call(Cluster(pair.backend, programs, signatures))
-        for place, first in answer.likely if isinstance(answer, Clustered) else ():
+        answer = pool.call(messages.Cluster(pair.backend, programs, signatures))
+        if isinstance(answer, messages.Stopped):
+            return
+        for place, first in answer.likely:
             if max(place, first) < len(related):
                 later = pair.failures.index(related[place])
                 likely = related[first].signature
                 pair.failures[later] = replace(related[place], likely=likely)
 
-    def find_pair(self, task: SliceTask) -> Pair:
+    def find_pair(self, task: messages.SliceTask) -> Pair:
         return next(pair for pair in self.outcome.pairs if pair.owns(task))
 
     def leave_out(self, pair: Pair) -> None:
@@ -196,19 +175,22 @@ class Campaign:
         self.tasks.clear()
         self.tasks.extend(rest)
 
-    def keep(self, pair: Pair, task: SliceTask, event: Found) -> None:
+    def keep(self, pair: Pair, task: messages.SliceTask, event: messages.Found) -> None:
         """Saves a program of a slice, unless another slice has found it."""
         program = event.parse()
         after = {"programs": event.programs, "seconds": event.seconds}
         self.save(pair, task, program, event.divergence, after)
         for waiting in self.tasks:
-            if waiting.backend == pair.backend and isinstance(waiting, SliceTask):
+            if (
+                isinstance(waiting, messages.SliceTask)
+                and waiting.backend == task.backend
+            ):
                 waiting.known.append(event.divergence.get_signature(program))
 
     def save(
         self,
         pair: Pair,
-        task: SliceTask,
+        task: messages.SliceTask,
         program: Program,
         divergence: Divergence,
         after: dict[str, float] | None = None,
@@ -241,7 +223,11 @@ class Campaign:
         pair.failures.append(saved)
 
     def keep_crash(
-        self, pair: Pair, task: SliceTask, program: Program, divergence: Divergence
+        self,
+        pair: Pair,
+        task: messages.SliceTask,
+        program: Program,
+        divergence: Divergence,
     ) -> None:
         """Saves the program at which the worker ended or stood still, and shortens it in
         processes of its own."""
@@ -254,8 +240,8 @@ class Campaign:
         with open_pool(replace(self.settings, jobs=1, step_seconds=seconds)) as pool:
 
             def fails(candidate: Program) -> bool:
-                event = pool.call(RunProgram(pair.backend, candidate.to_json()))
-                return isinstance(event, Died) and event.what == divergence.what
+                event = pool.call(messages.RunProgram(pair.backend, candidate.to_json()))
+                return isinstance(event, messages.Died) and event.what == divergence.what
 
             if fails(program):
                 program = Shrinker(program, fails, CRASH_SHRINK_SECONDS).shrink()
@@ -265,7 +251,9 @@ class Campaign:
         self.save(pair, task, program, divergence)
 
 
-def list_pairs(name: str, declared: Declared, settings: Settings) -> Iterator[Pair]:
+def list_pairs(
+    name: str, declared: messages.Declared, settings: Settings
+) -> Iterator[Pair]:
     place = declared.get_surroundings()
     for contract, kinds in declared.contracts.items():
         for kind, own in kinds.items():

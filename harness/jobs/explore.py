@@ -12,16 +12,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.journal import Journal
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.workers.messages import (
-    Event,
-    ExhaustiveTask,
-    Refused,
-    SliceDone,
-    SliceTask,
-    Stopped,
-    SurveyDomain,
-    Surveyed,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 
@@ -99,17 +90,17 @@ class Explorer(Campaign):
         super().declare(pool)
         size, depth = self.exploration.size, self.exploration.depth
         for pair in self.outcome.pairs:
-            event = pool.call(SurveyDomain(*pair.key, size, depth))
-            if isinstance(event, Surveyed):
+            event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
+            if isinstance(event, messages.Surveyed):
                 pair.avoided = event.avoided
                 self.exploration.surveys.append(self.make_survey(pair, event))
-            elif isinstance(event, Refused):
+            elif isinstance(event, messages.Refused):
                 raise UsageError(f"{pair.name}: {event.why}")
-            elif isinstance(event, Stopped):
+            elif isinstance(event, messages.Stopped):
                 pair.errors.append(event.describe())
             self.tick()
 
-    def make_survey(self, pair: Pair, found: Surveyed) -> Survey:
+    def make_survey(self, pair: Pair, found: messages.Surveyed) -> Survey:
         size, depth = self.exploration.size, self.exploration.depth
         about = {
             "backend": pair.backend,
@@ -130,7 +121,7 @@ class Explorer(Campaign):
         waiting = [self.list_tasks(survey) for survey in self.exploration.surveys]
         self.tasks.extend(filter(None, chain.from_iterable(zip_longest(*waiting))))
 
-    def list_tasks(self, survey: Survey) -> list[ExhaustiveTask]:
+    def list_tasks(self, survey: Survey) -> list[messages.ExhaustiveTask]:
         done = survey.journal.load() if self.resume else {}
         if not done:
             survey.journal.begin()
@@ -138,7 +129,7 @@ class Explorer(Campaign):
             survey.pair.add(number, slice_done)
         survey.done, survey.resumed = len(done), survey.pair.covered
         return [
-            ExhaustiveTask(
+            messages.ExhaustiveTask(
                 *survey.pair.key,
                 number,
                 size=self.exploration.size,
@@ -150,9 +141,9 @@ class Explorer(Campaign):
             if number not in done
         ]
 
-    def handle_slice(self, task: SliceTask, event: Event) -> None:
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         super().handle_slice(task, event)
-        if isinstance(event, SliceDone):
+        if isinstance(event, messages.SliceDone):
             pair = self.find_pair(task)
             survey = next(each for each in self.exploration.surveys if each.pair is pair)
             survey.done += 1

@@ -14,15 +14,7 @@ from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.workers.messages import (
-    Event,
-    Found,
-    ListFaults,
-    RandomTask,
-    SliceDone,
-    Stopped,
-    Task,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 SLICE = 50
@@ -152,7 +144,7 @@ class Hunt:
         self.settings, self.ids, self.watch = settings, ids, watch
         self.names = list(settings.backends or names)
         self.searches = Searches(settings)
-        self.tasks: deque[Task[SliceDone]] = deque()
+        self.tasks: deque[messages.Task[messages.SliceDone]] = deque()
 
     def run(self) -> Searches:
         """Until all are found or given up, or Ctrl-C."""
@@ -163,7 +155,7 @@ class Hunt:
                 for search in searches.all:
                     self.add_task(search, 0)
                 for task, event in pool.run(self.tasks, lambda: self.watch(searches)):
-                    self.handle(cast(RandomTask, task), event)
+                    self.handle(cast(messages.RandomTask, task), event)
         except KeyboardInterrupt:
             searches.is_interrupted = True
         searches.seconds = time.monotonic() - searches.started
@@ -173,8 +165,8 @@ class Hunt:
         """Asks each backend for the mistakes that are planted in it."""
         known: list[str] = []
         for name in self.names:
-            event = pool.call(ListFaults(name))
-            if isinstance(event, Stopped):
+            event = pool.call(messages.ListFaults(name))
+            if isinstance(event, messages.Stopped):
                 self.searches.unavailable[name] = event.why
                 continue
             known += [fault.id for fault in event.faults]
@@ -187,7 +179,7 @@ class Hunt:
     def add_task(self, search: Search, number: int) -> None:
         """The next programs for one fault."""
         planted, settings = search.planted, self.settings
-        task = RandomTask(
+        task = messages.RandomTask(
             *(planted.backend, planted.contract, planted.kind, number),
             front=settings.front,
             seed=settings.seed,
@@ -195,21 +187,23 @@ class Hunt:
         )
         self.tasks.append(task)
 
-    def handle(self, task: RandomTask, event: Event) -> None:
+    def handle(self, task: messages.RandomTask, event: messages.Event) -> None:
         search = next(
             one for one in self.searches.all if one.planted.backend == task.backend
         )
-        if isinstance(event, Found):
+        if isinstance(event, messages.Found):
             self.keep(search, task, event)
-        elif isinstance(event, SliceDone):
+        elif isinstance(event, messages.SliceDone):
             self.finish_slice(search, task, event)
-        elif isinstance(event, Stopped):
+        elif isinstance(event, messages.Stopped):
             # A mistake that was found may also end or hang the worker that shrinks it.
             search.is_over = True
             if not search.is_found:
                 search.error = event.why
 
-    def keep(self, search: Search, task: RandomTask, event: Found) -> None:
+    def keep(
+        self, search: Search, task: messages.RandomTask, event: messages.Found
+    ) -> None:
         """Once as it was found, once shrunk, for each signature."""
         if not search.is_found:
             search.programs = task.number * SLICE + event.programs
@@ -220,7 +214,9 @@ class Hunt:
             search.operations = operations
             search.signature = event.divergence.get_signature(program)
 
-    def finish_slice(self, search: Search, task: RandomTask, event: SliceDone) -> None:
+    def finish_slice(
+        self, search: Search, task: messages.RandomTask, event: messages.SliceDone
+    ) -> None:
         is_last = (task.number + 1) * SLICE >= self.settings.programs
         if search.excess is None:
             search.programs = task.number * SLICE + event.counts.programs

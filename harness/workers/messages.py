@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, structs
 
@@ -427,13 +427,6 @@ class DrawVectors(Task[Drawn], frozen=True):
     size: str
 
 
-AnyTask = Union[  # noqa: UP007
-    Declare, RandomTask, GivenTask, ExhaustiveTask, SurveyDomain, RunProgram,
-    RecordProgram, Shrink, WriteSnippet, RunLedger, Cluster, ListFaults, AuditFile,
-    DrawVectors,
-]  # fmt: skip
-
-
 # --- as bytes ---------------------------------------------------------------------------
 
 
@@ -450,11 +443,6 @@ def unfold(value: Any) -> Any:
         config = value.__struct_config__
         return {str(config.tag_field): config.tag, **structs.asdict(value)}
     return asdict(value)
-
-
-def decode_task(data: bytes) -> Task[Any]:
-    task: Task[Any] = convert(json.loads(data), type=AnyTask)
-    return task
 
 
 def decode_event(data: bytes, task: Task[Any]) -> Event:

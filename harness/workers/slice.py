@@ -17,15 +17,7 @@ from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
-from lockstep.harness.workers.messages import (
-    Counts,
-    Found,
-    Progress,
-    SliceDone,
-    SliceTask,
-    SurveyDomain,
-    tally,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.runner import Runner
 
 PROGRESS_SECONDS = 0.2
@@ -34,7 +26,7 @@ SHRINK_SECONDS = 10.0
 MAX_HANGS = 2
 """Programs at which a driver may hang before the rest of a slice is left out."""
 
-T = TypeVar("T", bound=SliceTask)
+T = TypeVar("T", bound=messages.SliceTask)
 
 
 class Slice(ABC, Generic[T]):
@@ -42,7 +34,7 @@ class Slice(ABC, Generic[T]):
 
     def __init__(self, worker: Runner, backend: Backend, task: T) -> None:
         self.worker, self.backend, self.task = worker, backend, task
-        self.counts = Counts()
+        self.counts = messages.Counts()
         self.coverage: Coverage = Counter()
         self.told: set[Cell] = set()
         self.known = set(task.known)
@@ -56,7 +48,7 @@ class Slice(ABC, Generic[T]):
     def generate(self) -> None:
         """Makes the programs, and calls `count` with each."""
 
-    def check(self) -> SliceDone:
+    def check(self) -> messages.SliceDone:
         """Runs all programs.
 
         Raises:
@@ -65,7 +57,7 @@ class Slice(ABC, Generic[T]):
         self.generate()
         self.counts.seconds = self.get_seconds()
         coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
-        return SliceDone(self.counts, coverage, self.digest.hexdigest())
+        return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
 
     def count(self, program: Program) -> None:
         """Runs one program, and counts it."""
@@ -83,7 +75,7 @@ class Slice(ABC, Generic[T]):
         self.counts.seconds = self.get_seconds()
         fresh = [cell for cell in self.coverage if cell not in self.told]
         self.told.update(fresh)
-        self.worker.emit(Progress(self.counts, fresh))
+        self.worker.emit(messages.Progress(self.counts, fresh))
 
     def run(self, program: Program) -> Result:
         """Runs a program; shrinks and reports a divergence that is new."""
@@ -107,7 +99,7 @@ class Slice(ABC, Generic[T]):
         if divergence.what == "missing":  # there is nothing to shrink
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
-        tally(self.counts.signatures, divergence.get_signature(program))
+        messages.tally(self.counts.signatures, divergence.get_signature(program))
         waiting = [(program, divergence)]
         while waiting:
             program, divergence = waiting.pop(0)
@@ -123,13 +115,15 @@ class Slice(ABC, Generic[T]):
 
     def emit_found(self, program: Program, divergence: Divergence) -> None:
         after = self.counts.programs, self.get_seconds()
-        self.worker.emit(Found(program.to_json(), divergence, *after))
+        self.worker.emit(messages.Found(program.to_json(), divergence, *after))
 
     def get_seconds(self) -> float:
         return round(time.monotonic() - self.started, 3)
 
 
-def make_drawer(backend: Backend, task: SliceTask | SurveyDomain) -> Drawer:
+def make_drawer(
+    backend: Backend, task: messages.SliceTask | messages.SurveyDomain
+) -> Drawer:
     """Draws programs of a kind as the backend declares it, and avoids its ledger."""
     declared = backend.contracts[task.contract][task.kind]
     avoid = load_ledger(backend.ledger, backend.name)

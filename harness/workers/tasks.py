@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
+
+from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unavailable
@@ -137,6 +140,11 @@ def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Dra
 
     selection.select(on_draw)
     return m.Drawn(selection.get_lines(), describe(selection))
+
+
+def decode_task(data: bytes) -> m.Task[Any]:
+    task: m.Task[Any] = convert(json.loads(data), type=Union[tuple(TASKS)])  # noqa: UP007
+    return task
 
 
 TASKS: Mapping[type[m.Task[Any]], Callable[[Runner, Backend, Any], m.Answer]] = {

@@ -30,12 +30,11 @@ from lockstep.harness.workers.messages import (
     HarnessFailed,
     Refused,
     Task,
-    decode_task,
     encode,
 )
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.tasks import TASKS
+from lockstep.harness.workers.tasks import TASKS, decode_task
 
 YOUNG = 20_000
 """New objects after which Python collects garbage among them. Its own 700 are reached

@@ -36,11 +36,10 @@ from lockstep.harness.workers.messages import (
     SliceDone,
     Task,
     decode_event,
-    decode_task,
     encode,
 )
 from lockstep.harness.workers.pool import Pool, get_running
-from lockstep.harness.workers.tasks import TASKS
+from lockstep.harness.workers.tasks import TASKS, decode_task
 
 PROGRAM: dict[str, Any] = {
     "format": "lockstep/1",

@@ -19,14 +19,7 @@ from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
 from lockstep.harness.programs.vectors.manifest import make_manifest
 from lockstep.harness.programs.vectors.schema import make_schema
-from lockstep.harness.workers.messages import (
-    Drawn,
-    DrawVectors,
-    Event,
-    Progress,
-    Stopped,
-    Task,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 MANUAL, SCHEMA = "README.md", "schema.json"
@@ -89,20 +82,20 @@ def get_name(contract: str, kind: str) -> str:
 
 def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
     """One task for each kind; what they choose does not depend on who draws them."""
-    own = [DrawVectors(NAME, *kind, work.size) for kind in work.kinds]
-    tasks: deque[Task[Drawn]] = deque(own)
+    own = [messages.DrawVectors(NAME, *kind, work.size) for kind in work.kinds]
+    tasks: deque[messages.Task[messages.Drawn]] = deque(own)
     with Pool(jobs, records) as pool:
         for task, event in pool.run(tasks, lambda: watch(work)):
-            assert isinstance(task, DrawVectors)
+            assert isinstance(task, messages.DrawVectors)
             handle(work, get_name(task.contract, task.kind), event)
 
 
-def handle(work: Export, name: str, event: Event) -> None:
-    if isinstance(event, Progress):
+def handle(work: Export, name: str, event: messages.Event) -> None:
+    if isinstance(event, messages.Progress):
         work.drawn[name] = event.counts.programs
-    elif isinstance(event, Drawn):
+    elif isinstance(event, messages.Drawn):
         work.drawn[name] = event.holds["drawn"]
         work.done[name] = event.holds
         work.contents[name] = write_lines(event.lines)
-    elif isinstance(event, Stopped):
+    elif isinstance(event, messages.Stopped):
         raise UsageError(f"{name}: programs could not be drawn: {event.why}")

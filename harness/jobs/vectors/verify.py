@@ -16,16 +16,7 @@ from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.audit import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
-from lockstep.harness.workers.messages import (
-    Audited,
-    AuditFile,
-    Counts,
-    Event,
-    GivenTask,
-    SliceTask,
-    Stopped,
-    Task,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 SLICE = 25
@@ -63,8 +54,8 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
     """
     files = read_manifest(folder)
     check_files(folder, files)
-    tasks: deque[Task[Audited]] = deque(
-        AuditFile(NAME, str((folder / name).absolute()), dict(file.holds))
+    tasks: deque[messages.Task[messages.Audited]] = deque(
+        messages.AuditFile(NAME, str((folder / name).absolute()), dict(file.holds))
         for name, file in sorted(files.items())
         if file.holds is not None
     )
@@ -74,17 +65,17 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
         Pool(jobs, Path(records) / RUNNING) as pool,
     ):
         for task, event in pool.run(tasks, lambda: watch(work)):
-            assert isinstance(task, AuditFile)
+            assert isinstance(task, messages.AuditFile)
             handle(work, task, event)
     return work
 
 
-def handle(work: Audit, task: AuditFile, event: Event) -> None:
+def handle(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
     work.done += 1
-    if isinstance(event, Stopped):
+    if isinstance(event, messages.Stopped):
         # A program that takes the reference too long stops here, too.
         work.problems.append(Problem(f"{task.path}: {event.why}"))
-    elif isinstance(event, Audited):
+    elif isinstance(event, messages.Audited):
         own = task.holds["contract"], task.holds["kind"]
         work.programs.setdefault(own, []).extend(event.programs)
         work.problems += event.problems
@@ -117,18 +108,18 @@ class Verification(Campaign):
 
     def add_slice(self, pair: Pair, programs: Sequence[Any]) -> None:
         if programs:
-            task = GivenTask(*pair.key, self.slices, programs=list(programs))
+            task = messages.GivenTask(*pair.key, self.slices, programs=list(programs))
             self.tasks.append(task)
             self.slices += 1
 
-    def handle_slice(self, task: SliceTask, event: Event) -> None:
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         """After a crash, the programs behind the one that was running get another
         process."""
-        assert isinstance(task, GivenTask)
+        assert isinstance(task, messages.GivenTask)
         pair = self.find_pair(task)
-        counts = pair.running.get(task.number, Counts())
+        counts = pair.running.get(task.number, messages.Counts())
         over = counts.programs + counts.avoided + sum(counts.undeclared.values())
         super().handle_slice(task, event)
-        has_ended = isinstance(event, Stopped) and event.blame()
+        has_ended = isinstance(event, messages.Stopped) and event.blame()
         if has_ended and pair.crashes < MAX_CRASHES:
             self.add_slice(pair, task.programs[over + 1 :])

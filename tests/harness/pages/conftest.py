@@ -20,11 +20,11 @@ from lockstep.harness.workers.messages import (
     Event,
     Task,
     decode_event,
-    decode_task,
     encode,
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import LIMITS, load
+from lockstep.harness.workers.tasks import decode_task
 from lockstep.harness.workers.worker import Worker
 
 MISBEHAVING = "tests.harness.misbehaving"
