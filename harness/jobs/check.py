@@ -101,8 +101,14 @@ class Campaign:
             for pair in pairs:
                 count = -(-programs // pair.share)
                 pair.wanted += count
-                own = {"front": self.front, "seed": settings.seed, "programs": count}
-                self.tasks.append(messages.RandomTask(*pair.key, number, **own))
+                task = messages.RandomTask(
+                    *pair.key,
+                    number,
+                    front=self.front,
+                    seed=settings.seed,
+                    programs=count,
+                )
+                self.tasks.append(task)
 
     def tick(self) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
@@ -180,11 +186,9 @@ class Campaign:
         program = event.parse()
         after = {"programs": event.programs, "seconds": event.seconds}
         self.save(pair, task, program, event.divergence, after)
-        for waiting in self.tasks:
-            if (
-                isinstance(waiting, messages.SliceTask)
-                and waiting.backend == task.backend
-            ):
+        slices = [one for one in self.tasks if isinstance(one, messages.SliceTask)]
+        for waiting in slices:
+            if waiting.backend == pair.backend:
                 waiting.known.append(event.divergence.get_signature(program))
 
     def save(

@@ -234,10 +234,14 @@ def hash_code(target: str) -> str:
     Args:
         target: "module:factory"; of a driver, the files that its command names count.
     """
-    files = list_files(target) if is_driver(target) else []
-    package = target.partition(":")[0].partition(".")[0]
-    own = "lockstep.impl" if package == "lockstep" else package
-    for name in {"lockstep.harness", "lockstep.reference", *([] if files else [own])}:
+    files: list[Path] = []
+    names = ["lockstep.harness", "lockstep.reference"]
+    if is_driver(target):
+        files += list_files(target)
+    else:
+        package = target.partition(":")[0].partition(".")[0]
+        names.append("lockstep.impl" if package == "lockstep" else package)
+    for name in names:
         spec = importlib.util.find_spec(name)
         for folder in (spec and spec.submodule_search_locations) or ():
             files += Path(folder).rglob("*.py")

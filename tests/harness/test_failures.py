@@ -57,11 +57,6 @@ def test_what_a_failure_says(tmp_path: Path, program: Program) -> None:
     assert "T" in meta["date"]
 
 
-def test_a_divergence_makes_a_round_trip_through_json() -> None:
-    document = json.loads(json.dumps(DIVERGENCE.to_json()))
-    assert Divergence.from_json(document) == DIVERGENCE
-
-
 @pytest.mark.parametrize("folder", ["failures", "my failures; rm x"])
 @pytest.mark.parametrize("backend", ["torch-cpu", "my.module:make"])
 def test_the_line_that_replays_can_be_pasted_into_a_shell(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import convert
 
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
@@ -87,7 +88,7 @@ def play(
         answer = json.loads(json.dumps(answer))
         found = answer["divergence"]
         steps = [read_step(step) for step in answer["steps"]]
-        return steps, found and Divergence.from_json(found)
+        return steps, found and convert(found, type=Divergence)
 
     yield play
     written.close()
