@@ -1,4 +1,4 @@
-"""The planted faults: whether the harness finds each, how soon, and how small."""
+"""The job of `lockstep faults`: whether planted mistakes are found, and how soon."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Search:
 
 @dataclass
 class Searches:
-    """All of them. unavailable: backend → why its faults could not be listed."""
+    """All searches. unavailable: backend → why its faults could not be listed."""
 
     settings: Settings
     all: list[Search] = field(default_factory=list)
@@ -230,7 +230,7 @@ class Hunt:
 
 
 def list_survivors(searches: Searches) -> Iterator[Search]:
-    """Those that were looked for to the end, and not found."""
+    """The searches that ran to their end without a result."""
     for search in searches.all:
         if search.is_over and not search.is_found:
             yield search

@@ -1,4 +1,4 @@
-"""What the user chose, and what a check has come to so far."""
+"""Settings of a check, and its result so far."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 SHARD = 125
-"""Programs in a shard. Many small shares keep all workers busy until the end."""
+"""Programs in a slice. Many small slices keep all workers busy until the end."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is run. programs: for each backend and kind."""
+    """The number of programs for each backend and kind, and their generator."""
 
     programs: int
     front: str = "hypothesis"
@@ -94,7 +94,7 @@ class Pair(Counts):
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether so little of the backend is written that no step can be run."""
+        """Whether too little of the backend is written to run a single step."""
         return bool(self.missing) and not self.steps
 
     def get_progress(self) -> tuple[int, int]:
@@ -130,8 +130,7 @@ class Pair(Counts):
         return [name for name in every if name not in self.declared.operations]
 
     def group_empty_cells(self) -> dict[str, list[str]]:
-        """The cells that were not reached: state → the operations that never found it,
-        or all of them."""
+        """The cells that were not reached: state → operations."""
         empty: dict[str, list[str]] = {}
         for state, operation in self.cells:
             if not self.has_reached((state, operation)):
@@ -148,11 +147,13 @@ class Pair(Counts):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose.
+    """The choices of the user.
 
-    backends: empty for all that are available here.
-    strict: the messages of drivers are held against their schemas.
-    part: (i, n) for every n-th shard from the i-th on, where processes share the work.
+    Attributes:
+        backends: empty for all that are available here.
+        strict: validate the messages of drivers against their schemas.
+        shard: programs in a slice.
+        part: (i, n) for every n-th slice from the i-th on, if processes share the work.
     """
 
     backends: Sequence[str] = ()
@@ -169,19 +170,21 @@ class Settings:
     part: tuple[int, int] = (0, 1)
 
     def list_shards(self) -> list[tuple[int, int]]:
-        """(number, programs) of the shards of this part."""
+        """(number, programs) of the slices of this part."""
         begins = enumerate(range(0, self.programs, self.shard))
-        shards = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
+        slices = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
         first, of = self.part
-        return shards[first::of]
+        return slices[first::of]
 
 
 @dataclass
 class Outcome:
-    """What a campaign knows so far.
+    """The result of a campaign so far.
 
-    unavailable: backend → why; dead: the same for those that ended or stood still when
-    they were asked what they are. versions: package → version, of all backends.
+    Attributes:
+        unavailable: backend → why it cannot be used.
+        dead: backend → how its worker ended or stood still when it was loaded.
+        versions: package → version, of all backends.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""A failure in words: config, steps, what differs, where the tokens come from."""
+"""A failure in words: config, steps, divergence, history of its tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.walk import walk
 
 MOST = 4
-"""Tokens whose story is told."""
+"""Tokens whose history is told."""
 
 
 @dataclass
 class Life:
-    """Where a token stood, and between which steps it was held."""
+    """The position of a token, and the steps that wrote and removed it."""
 
     position: int
     written: int

@@ -1,4 +1,4 @@
-"""The job of `lockstep vectors verify`: a set that others may have made, checked here."""
+"""The job of `lockstep vectors verify`: checks a set that others may have made."""
 
 from __future__ import annotations
 
