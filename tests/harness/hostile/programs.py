@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from typing import Any
 
 from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import (
@@ -12,12 +13,22 @@ from tests.harness.hostile.makers import (
     GOOD,
     TEXT,
     Cases,
+    Make,
     as_file,
     change,
     with_config,
     with_length,
     with_op,
 )
+
+WHOLE = gzip.compress(TEXT.encode() * 50)
+UPDATE = {"op": "update", "length": 300}
+BROKEN = WHOLE[:30] + b"####" + WHOLE[34:]
+
+
+def with_trim(**fields: Any) -> Make:
+    return change(ops=[{"op": "trim", **fields}])
+
 
 PROGRAMS: Cases = {
     "empty": (as_file(""), "is not JSON"),
@@ -44,12 +55,12 @@ PROGRAMS: Cases = {
         "is not of type 'integer'",
     ),
     "a huge exponent below": (with_length("1e-999999999"), "less than the minimum"),
-    "beyond 64 bits": (with_length(str(1 << 70)), "is greater than the maximum"),
+    "beyond 64 bits": (with_length(str(1 << 70)), "is greater than the maximum of 1024"),
     "a huge float": (with_length("1e30"), "is greater than the maximum"),
     "no tokens": (with_length("0"), "is less than the minimum"),
-    "less than none": (with_length("-1"), "is less than the minimum"),
-    "half a token": (with_length("1.5"), "is not of type 'integer'"),
-    "true tokens": (with_length("true"), "is not of type 'integer'"),
+    "less than none": (with_length("-1"), "length: -1 is less than the minimum of 1"),
+    "half a token": (with_length("1.5"), "(update): length: 1.5 is not of type"),
+    "true tokens": (with_length("true"), "True is not of type 'integer'"),
     "a number in quotes": (with_length('"3"'), "is not of type 'integer'"),
     "null tokens": (with_length("null"), "is not of type 'integer'"),
     "hexadecimal": (with_length("0x10"), "is not JSON"),
@@ -75,18 +86,18 @@ PROGRAMS: Cases = {
         'an object has "0" twice',
     ),
     "a list": (as_file("[]"), "a program is an object, this is a list"),
-    "a number": (as_file("3"), "a program is an object"),
+    "a number": (as_file("3"), "a program is an object, this is a number"),
     "a string": (as_file('"program"'), "a program is an object"),
     "null": (as_file("null"), "a program is an object"),
-    "no format": (as_file("{}"), "format"),
-    "another format": (change(format="lockstep/2"), "lockstep/2"),
+    "no format": (as_file("{}"), 'p.json: "format" is null; this version reads'),
+    "another format": (change(format="lockstep/2"), '"lockstep/2"; this version reads'),
     "a format that is a list": (change(format=[["lockstep/1"]]), "format"),
     "an unknown contract": (change(contract="layers"), "did you mean layer?"),
     "a contract of Python": (change(contract="__class__"), "unknown"),
     "a contract that is an object": (change(contract={"a": 1}), "unknown"),
     "no config": (change(config=None), '"config" must be an object'),
     "a config that is a list": (change(config=[]), '"config" must be an object'),
-    "an unknown kind": (with_config(kind="kvv"), "kind"),
+    "an unknown kind": (with_config(kind="kvv"), "config: kind: 'kvv' is not one of"),
     "a kind that is a lone surrogate": (
         as_file(TEXT.replace('"kv"', '"\\ud800"')),
         "kind",
@@ -100,8 +111,8 @@ PROGRAMS: Cases = {
     "a field of a megabyte": (with_config(**{"x" * (1 << 20): 1}), "unknown field"),
     "a kind with escape sequences": (with_config(kind=ESCAPES), "is not one of"),
     "a dtype with line breaks": (with_config(dtype="a\nb\r\u2028c"), "is not one of"),
-    "another dtype": (with_config(dtype="float8"), "is not one of"),
-    "too many heads": (with_config(heads=65), "is greater than the maximum"),
+    "another dtype": (with_config(dtype="float8"), "'float8' is not one of"),
+    "too many heads": (with_config(heads=65), "config: heads: 65 is greater than the"),
     "a negative dimension": (with_config(key_dim=-4), "is less than the minimum"),
     "a window without end": (
         with_config(kind="rotating", window=10**12),
@@ -118,8 +129,14 @@ PROGRAMS: Cases = {
         change(ops=[{"op": "size"}] * 10_001),
         "10001 operations; a program may have 10000",
     ),
-    "an operation that is a list": (change(ops=[[]]), "an operation is an object"),
-    "an operation without a name": (change(ops=[{}]), "missing; one of"),
+    "an operation that is a list": (
+        change(ops=[[]]),
+        "ops[0]: an operation is an object",
+    ),
+    "an operation without a name": (
+        change(ops=[{}]),
+        "ops[0]: operation: missing; one of",
+    ),
     "an operation whose name is a list": (change(ops=[{"op": []}]), "unknown []"),
     "an operation of Python": (change(ops=[{"op": "__init__"}]), "unknown"),
     "an operation with escape sequences": (change(ops=[{"op": ESCAPES}]), "unknown"),
@@ -134,8 +151,33 @@ PROGRAMS: Cases = {
             config={"kind": "kv", "heads": 64, "key_dim": 1024, "value_dim": 1024},
             ops=[{"op": "update", "length": 1024}],
         ),
-        "K and V would hold",
+        "K and V would hold 134217728 numbers; at most 16777216",
     ),
+    "no contract": (change(contract=None), "p.json: contract: missing; one of layer"),
+    "no kind": (change(config={}), 'p.json: config: the field "kind" is missing'),
+    "a wrong name": (with_config(head=2), 'unknown field "head"; did you mean heads'),
+    "no window": (with_config(kind="rotating"), "p.json: config: "),
+    "no values": (with_config(kind="state", value_dim=0), "a value_dim of at least"),
+    "few numbers for many tokens": (
+        change(config={"kind": "kv", "key_dim": 2}, ops=[UPDATE]),
+        "writes 300 tokens; with these dimensions at most 256",
+    ),
+    "no count": (with_trim(), 'ops[0] (trim): the field "count" is missing'),
+    "a misspelled operation": (change(ops=[{"op": "updaet"}]), "did you mean update?"),
+    "a short operation": (change(ops=[{"op": "snap"}]), "did you mean snapshot?"),
+    "a misspelled field": (with_trim(cont=1), 'unknown field "cont"; did you mean count'),
+    "a cache without a name": (with_op(cache=""), "ops[0] (update): cache: "),
+    "a null cache": (with_op(cache=None), "cache: None is not of type 'string'"),
+    "an offset in quotes": (
+        change(ops=[{"op": "prepare", "offsets": [1, "2"]}]),
+        "ops[0] (prepare): offsets[1]: '2' is not of type 'integer'",
+    ),
+    "a name in the place of names": (
+        change(ops=[{"op": "take", "into": "s0"}]),
+        "ops[0] (take): into: 's0' is not of type 'array'",
+    ),
+    "a gzip of nothing": (as_file(b"", "p.json.gz"), "is not JSON"),
+    "a gzip with broken bytes": (as_file(BROKEN, "p.json.gz"), "cannot be read"),
     "a trace in a trace": (
         as_file(json.dumps({"program": {"program": {"program": GOOD}}})),
         "format",
@@ -175,7 +217,7 @@ PROGRAMS: Cases = {
     ),
     "a bomb": (
         as_file(lambda: gzip.compress(b" " * (64 << 20)), "p.json.gz"),
-        "is too large",
+        "is too large; it may have 8 MiB",
     ),
     "a bomb of lines": (
         as_file(lambda: gzip.compress(b"\n" * (64 << 20)), "p.jsonl.gz"),

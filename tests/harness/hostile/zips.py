@@ -92,6 +92,10 @@ ZIPS: Cases = {
         as_zip(("..\\p.json", TEXT)),
         "would lie outside",
     ),
+    "a name with a backslash": (as_zip(("a\\b.json", TEXT)), "would lie outside"),
+    "a name of the folder above": (as_zip(P, ("..", TEXT)), "would lie outside"),
+    "no program": (as_zip(("report.html", "<p>")), "no program file (.json, .jsonl) in"),
+    "a character device": (as_zip((make_member(stat.S_IFCHR), "")), "'p.json' is a link"),
     "a climbing name of what is no program": (
         as_zip(P, ("../.bashrc", "rm")),
         "would lie outside",
@@ -113,7 +117,7 @@ ZIPS: Cases = {
     "a link": (as_zip((make_member(stat.S_IFLNK), "/etc/passwd")), "is a link or a"),
     "a pipe": (as_zip((make_member(stat.S_IFIFO), "")), "is a link or a device"),
     "a device": (as_zip((make_member(stat.S_IFBLK), "")), "is a link or a device"),
-    "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted"),
+    "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted; unpack"),
     "packed by bzip2": (as_zip(P, how=ZIP_BZIP2), "packed in another way"),
     "packed by LZMA": (as_zip(P, how=ZIP_LZMA), "packed in another way"),
     "packed in an unknown way": (
