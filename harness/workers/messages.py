@@ -194,12 +194,7 @@ class Died(Stopped, frozen=True):
 
 
 class Task(
-    Struct,
-    Generic[A],
-    frozen=True,
-    tag=True,
-    tag_field="do",
-    forbid_unknown_fields=True,
+    Struct, Generic[A], frozen=True, tag=True, tag_field="do", forbid_unknown_fields=True
 ):
     """Work for a worker; A is the type of its answer."""
 

@@ -26,12 +26,7 @@ from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.record import Record
-from lockstep.harness.workers.messages import (
-    HarnessFailed,
-    Refused,
-    Task,
-    encode,
-)
+from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.tasks import TASKS, decode_task
