@@ -73,8 +73,8 @@ class Work(NamedTuple):
                 assert result.divergence is None, result.divergence
 
         drawer = Drawer(self.contract, self.kind, self.declared, backend.dtypes)
-        task = {"contract": self.contract, "kind": self.kind, "shard": shard, "seed": 0}
-        FRONTS["hypothesis"](programs, get_seed(task), drawer.draw, consume)
+        seed = get_seed(0, self.contract, self.kind, shard)
+        FRONTS["hypothesis"](programs, seed, drawer.draw, consume)
 
 
 def list_work(names: tuple[str, ...]) -> Iterator[Work]:

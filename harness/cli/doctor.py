@@ -16,6 +16,7 @@ from lockstep.harness.core.printable import make_printable
 from lockstep.harness.jobs.failures import get_replay_line
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs
+from lockstep.harness.workers.messages import Declare, Stopped
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
@@ -35,11 +36,11 @@ def list_checks(failures: Path) -> Iterator[Text]:
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
     with Pool(1, failures / RUNNING) as pool:
         for name in list_names():
-            event = pool.call({"do": "declare", "backend": name})
-            if event["event"] == "done":
-                yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
+            event = pool.call(Declare(name))
+            if isinstance(event, Stopped):
+                yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
             else:
-                yield Text.assemble(("– ", "yellow"), f"{name}: {event['why']}")
+                yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
     yield from check_records(failures / RUNNING)
 
 

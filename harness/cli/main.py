@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.environment import get_surroundings
 from lockstep.harness.cli.check import check
 from lockstep.harness.cli.command import command
 from lockstep.harness.cli.doctor import list_checks
@@ -27,26 +25,18 @@ from lockstep.harness.cli.options import (
     step_option,
     strict_option,
 )
-from lockstep.harness.cli.replay import (
-    call,
-    get_own_backend,
-    get_single,
-    replay,
-    say_end,
-)
+from lockstep.harness.cli.replay import get_own_backend, get_single, replay
 from lockstep.harness.cli.show import report, show
 from lockstep.harness.cli.snippet import snippet
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import get_crash
 from lockstep.harness.jobs.failures import save
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import RUNNING, load_saved
-from lockstep.harness.programs.program import parse_program
 from lockstep.harness.programs.walk import trace
 from lockstep.harness.reports.console import print_failure
-from lockstep.harness.workers.pool import Event, Pool
+from lockstep.harness.workers.messages import Declare, Declared, Shrink, Stopped
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target, list_names
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
@@ -107,22 +97,21 @@ def shrink(
     get_target(name)
     console = Console(highlight=False)
     with Pool(1, failures / RUNNING, step_time, strict) as pool:
-        declared = pool.call({"do": "declare", "backend": name})
-        if declared["event"] != "done":
-            raise UsageError(f"{name}: {say_end(declared)}")
-        event = call(pool, "shrink", name, program, seconds=seconds)
-    if event["event"] in ("crash", "hang") and event["running"]:
-        small, divergence = get_crash(event)
-        small = replace(small, ops=small.ops[: divergence.step + 1])
-    elif event["event"] != "done":
-        raise UsageError(f"{name}: {say_end(event)}")
-    elif event["divergence"] is None:
+        declared = pool.call(Declare(name))
+        if isinstance(declared, Stopped):
+            raise UsageError(f"{name}: {declared.describe()}")
+        event = pool.call(Shrink(name, program.to_json(), seconds))
+    if isinstance(event, Stopped):
+        blamed = event.blame()
+        if blamed is None:
+            raise UsageError(f"{name}: {event.describe()}")
+        small, divergence = blamed
+    elif event.found is None:
         console.print(f"{name} agrees with the reference: nothing to shrink")
         return 0
     else:
-        small = parse_program(event["program"], "worker")
-        divergence = Divergence.from_json(event["divergence"])
-    place = failures, small, divergence, name, get_surroundings(declared)
+        small, divergence = event.found.parse(), event.found.divergence
+    place = failures, small, divergence, name, declared.get_surroundings()
     print_failure(console, save(*place, {"shrunk_from": file.name}))
     return 2 if divergence.is_error else 1
 
@@ -159,24 +148,24 @@ def backends(backends: Sequence[str], failures: Path) -> int:
     missing = False
     with Pool(1, failures / RUNNING) as pool:
         for name in backends or list_names():
-            event = pool.call({"do": "declare", "backend": name})
-            missing = missing or event["event"] != "done"
+            event = pool.call(Declare(name))
+            missing = missing or isinstance(event, Stopped)
             for line in describe_backend(name, event):
                 console.print(line, soft_wrap=True)
     return 2 if missing and backends else 0
 
 
-def describe_backend(name: str, event: Event) -> list[Text]:
+def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
     """A backend's declaration, in lines."""
-    if event["event"] != "done":
-        return [Text.assemble((name, "bold yellow"), f": {say_end(event)}")]
-    versions = ", ".join(f"{key} {value}" for key, value in event["versions"].items())
-    head = f" on {event['device']}, {versions}, {', '.join(event['dtypes'])}"
+    if isinstance(event, Stopped):
+        return [Text.assemble((name, "bold yellow"), f": {event.describe()}")]
+    versions = ", ".join(f"{key} {value}" for key, value in event.versions.items())
+    head = f" on {event.device}, {versions}, {', '.join(event.dtypes)}"
     lines = [Text.assemble((name, "bold green"), head)]
-    for contract, kinds in event["contracts"].items():
-        for kind, promised in kinds.items():
+    for contract, kinds in event.contracts.items():
+        for kind, declared in kinds.items():
             every = set(CONTRACTS[contract].list_operations(kind))
-            left = ", ".join(sorted(every - set(promised["operations"])))
+            left = ", ".join(sorted(every - declared.operations))
             lines.append(
                 Text(f"  {contract} {kind}: " + (f"all but {left}" if left else "all"))
             )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 
-from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
+from lockstep.harness.backends.environment import compare_surroundings
 from lockstep.harness.cli.command import command, print_error
 from lockstep.harness.cli.options import (
     backends_option,
@@ -18,11 +17,11 @@ from lockstep.harness.cli.options import (
     strict_option,
 )
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
-from lockstep.harness.workers.pool import Event, Pool
+from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target, list_names
 
 EXAMPLES = """\b
@@ -66,9 +65,9 @@ def replay(
                 if isinstance(program, UsageError):
                     raise program
                 for backend in backends or [get_own_backend(path, program)]:
-                    event = call(pool, "run", backend, program)
+                    event = pool.call(RunProgram(backend, program.to_json()))
                     status, words = judge(event, program)
-                    if status == "FIXED":
+                    if status == "FIXED" and isinstance(event, Ran):
                         words += say_surroundings(event, program, backend)
                     print_replayed(console, f"{backend} {path}", status, words)
                     statuses.append(status)
@@ -76,12 +75,6 @@ def replay(
                 print_error(error)
                 statuses.append("ERROR")
     return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
-
-
-def call(pool: Pool, what: str, backend: str, program: Program, **more: Any) -> Event:
-    return pool.call(
-        {"do": what, "backend": backend, "program": program.to_json(), **more}
-    )
 
 
 def get_own_backend(path: Path, program: Program) -> str:
@@ -101,19 +94,19 @@ def get_single(file: Path) -> Program:
     return programs[0]
 
 
-def judge(event: Event, program: Program) -> tuple[str, str]:
+def judge(event: Ran | Stopped, program: Program) -> tuple[str, str]:
     """FIXED, FAILED or ERROR, and why."""
-    if event["event"] != "done":
-        return "ERROR", say_end(event)
-    if event["divergence"] is None:
-        steps = event["steps"]
+    if isinstance(event, Stopped):
+        return "ERROR", event.describe()
+    divergence = event.divergence
+    if divergence is None:
+        steps = event.steps
         if program.ops and not steps:
-            return "ERROR", f"no step was run; the first: {event['why_skipped']}"
+            return "ERROR", f"no step was run; the first: {event.why_skipped}"
         words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
-        if event["skipped"]:
-            words += f"; {event['skipped']} skipped, first: {event['why_skipped']}"
+        if event.skipped:
+            words += f"; {event.skipped} skipped, first: {event.why_skipped}"
         return "FIXED", words
-    divergence = Divergence.from_json(event["divergence"])
     words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
     before, now = program.meta.get("signature"), divergence.get_signature(program)
     if before and before != now:
@@ -121,15 +114,7 @@ def judge(event: Event, program: Program) -> tuple[str, str]:
     return "ERROR" if divergence.is_error else "FAILED", words
 
 
-def say_surroundings(event: Event, program: Program, backend: str) -> str:
+def say_surroundings(event: Ran, program: Program, backend: str) -> str:
     """What differs from where a program failed, as the end of a line."""
-    words = compare_surroundings(program.meta, backend, get_surroundings(event))
+    words = compare_surroundings(program.meta, backend, event.get_surroundings())
     return f"; {words}" if words else ""
-
-
-def say_end(event: Event) -> str:
-    where = ""
-    if event.get("running"):
-        where = f"step {event['running']['meta']['step']}: "
-    words = event.get("last_words")
-    return where + str(event["why"]) + (f"; its last words: {words}" if words else "")

@@ -8,9 +8,10 @@ import click
 
 from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import BACKEND_HELP, failures_option
-from lockstep.harness.cli.replay import call, get_own_backend, get_single, say_end
+from lockstep.harness.cli.replay import get_own_backend, get_single
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.workers.messages import Stopped, WriteSnippet
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target
 
@@ -38,8 +39,8 @@ def snippet(file: Path, backend: str | None, failures: Path) -> int:
     name = backend or get_own_backend(file, program)
     get_target(name)
     with Pool(1, failures / RUNNING) as pool:
-        event = call(pool, "snippet", name, program)
-    if event["event"] != "done":
-        raise UsageError(f"{file}: no snippet: {say_end(event)}")
-    click.echo(event["snippet"], nl=False)
+        event = pool.call(WriteSnippet(name, program.to_json()))
+    if isinstance(event, Stopped):
+        raise UsageError(f"{file}: no snippet: {event.describe()}")
+    click.echo(event.text, nl=False)
     return 0

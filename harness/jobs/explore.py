@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
 
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Campaign, make_task, say_unavailable
+from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.journal import Journal
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.workers.pool import Event, Pool, Task
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
 
 @dataclass
 class Survey:
-    """What there is to run for one pair, and how far that is.
+    """The programs of one pair; see `harness.workers.messages.Surveyed`.
 
-    moves: operations of the domain. config: its fields that are not at their default.
-    parts: [path, covered] of each; see `harness.workers.exhaustive_slice`. done: how many
-    are over. resumed: programs that an earlier run has covered.
+    Attributes:
+        done: how many slices are over.
+        resumed: programs that an earlier run has covered.
     """
 
     pair: Pair
     moves: Sequence[Op]
     symmetries: int
     config: Mapping[str, Any]
-    parts: Sequence[Sequence[Any]]
+    parts: Sequence[tuple[list[int], int]]
     journal: Journal
     done: int = 0
     resumed: int = 0
@@ -38,15 +40,13 @@ class Survey:
 
     @property
     def covered(self) -> int:
-        """Programs of all lengths so far, those of unfinished parts included."""
-        running = self.pair.running.values()
-        covered: int = sum(shard["covered"] for shard in running)
-        return self.pair.covered + covered
+        """Programs of all lengths so far, those of unfinished slices included."""
+        return self.pair.covered + sum(n.covered for n in self.pair.running.values())
 
 
 @dataclass
 class Exploration:
-    """What an explorer knows so far."""
+    """The state of an exploration."""
 
     size: str
     depth: int
@@ -55,11 +55,16 @@ class Exploration:
 
 
 class Explorer(Campaign):
-    """Splits the tree of programs into parts, hands them to a pool, and keeps a journal
+    """Cuts the tree of programs into slices, hands them to a pool, and keeps a journal
     of those that are over.
 
-    size: of the domains. depth: operations of the longest programs. resume: leave out
-    the parts that an earlier run has done. watch: is called now and then.
+    Args:
+        settings: what the user chose.
+        names: the registered backends, if the settings name none.
+        size: of the domains.
+        depth: operations of the longest programs.
+        resume: leave out the slices that an earlier run has done.
+        watch: is called with the exploration whenever it may have changed.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class Explorer(Campaign):
     ) -> None:
         super().__init__(settings, names, lambda _: watch(self.exploration))
         self.exploration = Exploration(size, depth, self.outcome)
-        self.resume = resume
+        self.front, self.resume = "every", resume
 
     def explore(self) -> Exploration:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
@@ -81,70 +86,67 @@ class Explorer(Campaign):
         return self.exploration
 
     def declare(self, pool: Pool) -> None:
-        """Asks each backend what it has, and what there is to run."""
+        """Asks each backend for its declaration, and for the programs of its domain."""
         super().declare(pool)
+        size, depth = self.exploration.size, self.exploration.depth
         for pair in self.outcome.pairs:
-            event = pool.call({**self.make_task(pair, 0), "do": "survey"})
-            if event["event"] == "done":
+            event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
+            if isinstance(event, messages.Surveyed):
+                pair.avoided = event.avoided
                 self.exploration.surveys.append(self.make_survey(pair, event))
-            elif event["event"] == "unavailable":
-                raise UsageError(f"{pair.name}: {event['why']}")
-            else:
-                pair.errors.append(say_unavailable(event))
-            self.watch(self.outcome)
+            elif isinstance(event, messages.Refused):
+                raise UsageError(f"{pair.name}: {event.why}")
+            elif isinstance(event, messages.Stopped):
+                pair.errors.append(event.describe())
+            self.tick()
 
-    def make_survey(self, pair: Pair, event: Event) -> Survey:
-        size, depth, parts = self.exploration.size, self.exploration.depth, event["parts"]
+    def make_survey(self, pair: Pair, found: messages.Surveyed) -> Survey:
+        size, depth = self.exploration.size, self.exploration.depth
         about = {
             "backend": pair.backend,
             "kind": pair.kind,
             "size": size,
             "depth": depth,
-            "domain": event["digest"],
-            "code": event["code"],
-            "versions": event["versions"],
+            "domain": found.digest,
+            "code": found.code,
+            "versions": found.versions,
         }
         name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
-        journal = Journal(self.settings.failures, name, about, len(parts))
-        pair.avoided = event["avoided"]
-        own = event["moves"], event["symmetries"], event["config"], parts, journal
-        return Survey(pair, *own)
-
-    def make_task(self, pair: Pair, part: int) -> Task:
-        own = pair.backend, pair.contract, pair.kind
-        task = make_task(self.settings, *own, part, 0)
-        size, depth = self.exploration.size, self.exploration.depth
-        return {**task, "do": "explore", "front": "every", "size": size, "depth": depth}
+        journal = Journal(self.settings.failures, name, about, len(found.parts))
+        domain = found.moves, found.symmetries, found.config, found.parts
+        return Survey(pair, *domain, journal)
 
     def plan(self) -> None:
-        """The parts of all pairs in turn, but for those that were done before."""
-        waiting: list[list[Task]] = []
-        for survey in self.exploration.surveys:
-            done = survey.journal.load() if self.resume else {}
-            if not done:
-                survey.journal.begin()
-            for part, counts in done.items():
-                survey.pair.add(counts)
-                survey.pair.digests[part] = counts["digest"]
-            survey.done, survey.resumed = len(done), survey.pair.covered
-            tasks: list[Task] = [
-                {**self.make_task(survey.pair, part), "path": path, "covered": covered}
-                for part, (path, covered) in enumerate(survey.parts)
-                if part not in done
-            ]
-            waiting.append(tasks)
-        for place in range(max(map(len, waiting), default=0)):
-            self.tasks.extend(tasks[place] for tasks in waiting if place < len(tasks))
+        """The slices of all pairs in turn, but for those that were done before."""
+        waiting = [self.list_tasks(survey) for survey in self.exploration.surveys]
+        self.tasks.extend(filter(None, chain.from_iterable(zip_longest(*waiting))))
 
-    def handle_shard(self, task: Task, event: Event) -> None:
-        super().handle_shard(task, event)
-        if event["event"] == "done":
-            survey = self.find_survey(task)
+    def list_tasks(self, survey: Survey) -> list[messages.ExhaustiveTask]:
+        done = survey.journal.load() if self.resume else {}
+        if not done:
+            survey.journal.begin()
+        for number, slice_done in done.items():
+            survey.pair.add(number, slice_done)
+        survey.done, survey.resumed = len(done), survey.pair.covered
+        return [
+            messages.ExhaustiveTask(
+                *survey.pair.key,
+                number,
+                size=self.exploration.size,
+                depth=self.exploration.depth,
+                path=path,
+                covered=covered,
+            )
+            for number, (path, covered) in enumerate(survey.parts)
+            if number not in done
+        ]
+
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
+        super().handle_slice(task, event)
+        if isinstance(event, messages.SliceDone):
+            pair = self.find_pair(task)
+            survey = next(each for each in self.exploration.surveys if each.pair is pair)
             survey.done += 1
             # What is wrong or not written is found anew by every run.
-            if not event["signatures"] and not event["missing"]:
-                survey.journal.add(task["shard"], event)
-
-    def find_survey(self, task: Task) -> Survey:
-        pair = self.find_pair(task)
-        return next(each for each in self.exploration.surveys if each.pair is pair)
+            if not event.counts.signatures and not event.counts.missing:
+                survey.journal.add(task.number, event)

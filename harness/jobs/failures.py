@@ -17,9 +17,11 @@ from lockstep.harness.programs.program import Program
 
 @dataclass(frozen=True)
 class Failure:
-    """A program with what went wrong, and where it is saved.
+    """A program that diverges, and its file.
 
-    likely: the signature of another failure that is likely the same bug; see `related`.
+    Attributes:
+        likely: the signature of another failure that is likely the same bug; see
+            `harness.execution.cluster`.
     """
 
     program: Program
@@ -31,7 +33,7 @@ class Failure:
 
     @property
     def why_likely(self) -> str | None:
-        """A line about that."""
+        """The line of a report about `likely`."""
         if self.likely is None:
             return None
         return f"likely one bug with {self.likely}: the same steps lead to both"
@@ -45,8 +47,16 @@ def save(
     surroundings: Mapping[str, Any],
     found: Mapping[str, Any],
 ) -> Failure:
-    """Writes the failure. For `meta`: surroundings, what it was found under (see
-    `get_surroundings`), and found, how (front, seed, shard)."""
+    """Writes the file of a failure.
+
+    Args:
+        folder: of all failures.
+        program: diverges, as `divergence` says.
+        divergence: the first one of the program.
+        backend: by the name that the user gave.
+        surroundings: for `meta`: versions, device and platform, see `get_surroundings`.
+        found: for `meta`: how it was found (front, seed, number of the slice).
+    """
     signature = divergence.get_signature(program)
     path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
     meta = {

@@ -1,4 +1,4 @@
-"""The planted faults: whether the harness finds each, how soon, and how small."""
+"""The job of `lockstep faults`: whether planted mistakes are found, and how soon."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import make_task
+from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.programs.program import parse_program
-from lockstep.harness.workers.pool import Event, Pool, Task
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
-SHARD = 50
-"""Programs that are run before it is seen whether they were enough."""
+SLICE = 50
+"""Programs of a slice."""
 
 FAR, MORE = 2, 4
 """A mistake that shows in several ways may be found first in one that takes many
-operations. If it is further than FAR from the shortest program known, so many shards more
-may find another, as they would in a check."""
+operations. If those are more than FAR over the shortest program known, up to MORE slices
+follow, as they would in a check, and may find a shorter one."""
 
 
 @dataclass
 class Search:
-    """What came of looking for one fault.
+    """The search for one fault.
 
-    programs: until the first that shows it, or all that were run. seconds: the same, of
-    one core. operations: of the shortest program that came of it. signature: of that.
-    more: shards that were run after the first that found it.
+    Attributes:
+        programs: until the first that shows it, or all that have run.
+        seconds: the same, of one core.
+        operations: of the shortest program that shows it; `signature` is its signature.
+        more: slices that have run after the first that found it.
     """
 
     backend: str
@@ -66,7 +66,7 @@ class Search:
 
 @dataclass
 class Searches:
-    """All of them. unavailable: backend → why its faults could not be listed."""
+    """All searches. unavailable: backend → why its faults could not be listed."""
 
     settings: Settings
     all: list[Search] = field(default_factory=list)
@@ -107,27 +107,31 @@ class Searches:
 
 def summarize(searches: Searches) -> dict[str, Any]:
     found = searches.found
+    counts = {"faults": len(searches.all), "found": len(found)}
     if not found:
-        return {"faults": len(searches.all), "found": 0}
+        return counts
+    programs = [search.programs for search in found]
+    seconds = [search.seconds for search in found]
+    excess = [search.excess or 0 for search in found]
     return {
-        "faults": len(searches.all),
-        "found": len(found),
-        "median_programs": median(search.programs for search in found),
-        "most_programs": max(search.programs for search in found),
-        "median_seconds": round(median(search.seconds for search in found), 2),
-        "most_seconds": round(max(search.seconds for search in found), 2),
-        "median_excess": median(search.excess or 0 for search in found),
-        "most_excess": max(search.excess or 0 for search in found),
+        **counts,
+        "median_programs": median(programs),
+        "most_programs": max(programs),
+        "median_seconds": round(median(seconds), 2),
+        "most_seconds": round(max(seconds), 2),
+        "median_excess": median(excess),
+        "most_excess": max(excess),
     }
-
-
-Watch = Callable[[Searches], None]
 
 
 class Hunt:
     """Looks for all faults of the chosen backends at once, on all workers.
 
-    ids: the faults to look for; empty for all. watch: is called now and then.
+    Args:
+        settings: what the user chose.
+        names: the registered backends, if the settings name none.
+        ids: the faults to look for; empty for all.
+        watch: is called with the searches whenever they may have changed.
     """
 
     def __init__(
@@ -135,105 +139,98 @@ class Hunt:
         settings: Settings,
         names: Sequence[str],
         ids: Sequence[str] = (),
-        watch: Watch = lambda _: None,
+        watch: Callable[[Searches], None] = lambda _: None,
     ) -> None:
         self.settings, self.ids, self.watch = settings, ids, watch
         self.names = list(settings.backends or names)
         self.searches = Searches(settings)
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[messages.Task[messages.SliceDone]] = deque()
 
     def run(self) -> Searches:
         """Until all are found or given up, or Ctrl-C."""
-        settings, searches = self.settings, self.searches
-        folder = settings.failures / RUNNING
+        searches = self.searches
         try:
-            with Pool(settings.jobs, folder, settings.step_seconds) as pool:
+            with open_pool(self.settings) as pool:
                 self.list_faults(pool)
-                self.tasks.extend(self.make_task(search, 0) for search in searches.all)
-                for task, event in pool.run(self.tasks):
-                    if task:
-                        self.handle(task, event)
-                    self.watch(searches)
+                for search in searches.all:
+                    self.add_task(search, 0)
+                for task, event in pool.run(self.tasks, lambda: self.watch(searches)):
+                    self.handle(cast(messages.RandomTask, task), event)
         except KeyboardInterrupt:
             searches.is_interrupted = True
         searches.seconds = time.monotonic() - searches.started
         return searches
 
     def list_faults(self, pool: Pool) -> None:
-        """Asks each backend what is planted in it."""
+        """Asks each backend for the mistakes that are planted in it."""
         known: list[str] = []
         for name in self.names:
-            event = pool.call({"do": "faults", "backend": name})
-            if event["event"] != "done":
-                self.searches.unavailable[name] = str(event["why"])
+            event = pool.call(messages.ListFaults(name))
+            if isinstance(event, messages.Stopped):
+                self.searches.unavailable[name] = event.why
                 continue
-            planted = [Planted(**fields) for fields in event["faults"]]
-            known += [fault.id for fault in planted]
-            chosen = [one for one in planted if not self.ids or one.id in self.ids]
+            known += [fault.id for fault in event.faults]
+            chosen = [one for one in event.faults if not self.ids or one.id in self.ids]
             self.searches.all += [Search(name, fault) for fault in chosen]
         for missing in set(self.ids) - set(known):
             near = get_close_matches(missing, known) or sorted(set(known))
             raise UsageError(f"there is no fault {missing}; known: {', '.join(near)}")
 
-    def make_task(self, search: Search, shard: int) -> Task:
+    def add_task(self, search: Search, number: int) -> None:
         """The next programs for one fault."""
         planted, settings = search.planted, self.settings
-        own = planted.backend, planted.contract, planted.kind
-        programs = min(SHARD, settings.programs - shard * SHARD)
-        return make_task(settings, *own, shard, programs)
+        task = messages.RandomTask(
+            *(planted.backend, planted.contract, planted.kind, number),
+            front=settings.front,
+            seed=settings.seed,
+            programs=min(SLICE, settings.programs - number * SLICE),
+        )
+        self.tasks.append(task)
 
-    def handle(self, task: Task, event: Event) -> None:
-        search = self.find(task)
-        kind = event["event"]
-        if kind == "found":
+    def handle(self, task: messages.RandomTask, event: messages.Event) -> None:
+        search = next(
+            one for one in self.searches.all if one.planted.backend == task.backend
+        )
+        if isinstance(event, messages.Found):
             self.keep(search, task, event)
-        elif kind == "done":
-            self.finish_shard(search, task, event)
-        elif kind != "progress":
+        elif isinstance(event, messages.SliceDone):
+            self.finish_slice(search, task, event)
+        elif isinstance(event, messages.Stopped):
             # A mistake that was found may also end or hang the worker that shrinks it.
             search.is_over = True
             if not search.is_found:
-                search.error = str(event.get("why", kind))
+                search.error = event.why
 
-    def find(self, task: Task) -> Search:
-        return next(
-            search
-            for search in self.searches.all
-            if search.planted.backend == task["backend"]
-        )
-
-    def keep(self, search: Search, task: Task, event: Event) -> None:
+    def keep(
+        self, search: Search, task: messages.RandomTask, event: messages.Found
+    ) -> None:
         """Once as it was found, once shrunk, for each signature."""
         if not search.is_found:
-            search.programs = task["shard"] * SHARD + event["found"]["programs"]
-            search.seconds += event["found"]["seconds"]
-        program = parse_program(event["program"], "a failing program")
+            search.programs = task.number * SLICE + event.programs
+            search.seconds += event.seconds
+        program = event.parse()
         operations = len(program.ops)
         if search.operations is None or operations < search.operations:
             search.operations = operations
-            divergence = Divergence.from_json(event["divergence"])
-            search.signature = divergence.get_signature(program)
+            search.signature = event.divergence.get_signature(program)
 
-    def finish_shard(self, search: Search, task: Task, event: Event) -> None:
-        if search.excess is not None:
-            is_near = search.excess <= FAR or search.more == MORE
-            search.is_over = (
-                is_near or (task["shard"] + 1) * SHARD >= self.settings.programs
-            )
-            if not search.is_over:
-                search.more += 1
-                self.tasks.append(self.make_task(search, task["shard"] + 1))
-            return
-        search.programs = task["shard"] * SHARD + event["programs"]
-        search.seconds += event["seconds"]
-        if search.programs < self.settings.programs:
-            self.tasks.append(self.make_task(search, task["shard"] + 1))
+    def finish_slice(
+        self, search: Search, task: messages.RandomTask, event: messages.SliceDone
+    ) -> None:
+        is_last = (task.number + 1) * SLICE >= self.settings.programs
+        if search.excess is None:
+            search.programs = task.number * SLICE + event.counts.programs
+            search.seconds += event.counts.seconds
+            search.is_over = is_last
         else:
-            search.is_over = True
+            search.is_over = is_last or search.excess <= FAR or search.more == MORE
+            search.more += not search.is_over
+        if not search.is_over:
+            self.add_task(search, task.number + 1)
 
 
 def list_survivors(searches: Searches) -> Iterator[Search]:
-    """Those that were looked for to the end, and not found."""
+    """The searches that ran to their end without a result."""
     for search in searches.all:
         if search.is_over and not search.is_found:
             yield search

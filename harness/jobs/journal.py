@@ -1,57 +1,44 @@
-"""What an exploration has done, on disk, so that another run can go on from there.
+"""The finished slices of an exploration, on disk, so that another run can go on.
 
-A file of lines: what is explored, then the counts of each part that is over. A line that
-was cut off, because the process ended in the middle of it, is not there.
+A file of lines: what is explored, then each slice that is over. A last line without an
+end, because the process ended while it wrote it, does not count.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import slug
+from lockstep.harness.workers.messages import Natural, SliceDone, unfold
 
 FORMAT = "lockstep-explored/1"
 FOLDER = "explored"
 MAX_BYTES = 256 << 20
 
-COUNT = {"type": "integer", "minimum": 0}
-CELL = {
-    "type": "array",
-    "prefixItems": [{"type": "string"}, {"type": "string"}, COUNT],
-    "minItems": 3,
-    "maxItems": 3,
-}
-COUNTS: Mapping[str, Any] = {
-    **dict.fromkeys(("programs", "steps", "skipped", "covered", "avoided"), COUNT),
-    "margin": {"type": "number", "minimum": 0},
-    "signatures": {"type": "object", "additionalProperties": COUNT},
-    "coverage": {"type": "array", "items": CELL},
-    "digest": {"type": "string"},
-}
-"""What is kept of a part; see `harness.jobs.outcome.Pair.add`."""
 
-PART = {
-    "type": "object",
-    "properties": {
-        "part": COUNT,
-        "counts": {"type": "object", "properties": COUNTS, "required": list(COUNTS)},
-    },
-    "required": ["part", "counts"],
-}
-CHECKER = jsonschema.Draft202012Validator(PART)
+@dataclass(frozen=True)
+class Entry:
+    """A slice that is over."""
+
+    part: Natural
+    done: SliceDone
 
 
 class Journal:
     """The journal of one backend and kind.
 
-    about: what is explored: equal for two runs if the one can go on from the other.
-    parts: how many there are.
+    Args:
+        folder: of failures.
+        name: of the file.
+        about: what is explored: equal for two runs if one can continue the other.
+        parts: how many slices there are.
     """
 
     def __init__(
@@ -62,13 +49,13 @@ class Journal:
         self.parts = parts
 
     def begin(self) -> None:
-        """A new file, in the place of an older one."""
+        """Starts a new file, in the place of an older one."""
         self.write(json.dumps(self.header) + "\n", "w")
 
-    def add(self, part: int, counts: Mapping[str, Any]) -> None:
-        """A part is over."""
-        kept = {name: counts[name] for name in COUNTS}
-        self.write(json.dumps({"part": part, "counts": kept}) + "\n", "a")
+    def add(self, part: int, done: SliceDone) -> None:
+        counts = replace(done.counts, seconds=0.0)  # all runs write the same lines
+        entry = Entry(part, structs.replace(done, counts=counts))
+        self.write(json.dumps(entry, default=unfold) + "\n", "a")
 
     def write(self, text: str, mode: str) -> None:
         try:
@@ -81,9 +68,12 @@ class Journal:
                 " folder with --failures"
             ) from None
 
-    def load(self) -> dict[int, dict[str, Any]]:
-        """Part → its counts, of all that are over; none if there is no such file. Raises
-        UsageError if it is about something else."""
+    def load(self) -> dict[int, SliceDone]:
+        """The slices that are over, by number; none if there is no such file.
+
+        Raises:
+            UsageError: the file cannot be read, or is about something else.
+        """
         try:
             if self.path.stat().st_size > MAX_BYTES:
                 raise UsageError(f"{self.path}: larger than {MAX_BYTES >> 20} MiB")
@@ -98,24 +88,27 @@ class Journal:
                 f"{self.path}: is about something else (other code, another version of a"
                 " package, other operations); start anew without --resume"
             )
-        parts = dict(self.iterate(lines[1:]))
+        entries = [self.read(line, number) for number, line in enumerate(lines[1:], 2)]
         if is_cut:  # what comes next must not be added to half a line
             self.write("".join(f"{line}\n" for line in lines), "w")
-        return parts
+        return {entry.part: entry.done for entry in entries}
 
-    def iterate(self, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in enumerate(lines, 2):
-            entry = self.parse(line, number)
-            error = next(CHECKER.iter_errors(entry), None)
-            if error is not None or entry["part"] >= self.parts:
-                why = error.message if error else "there is no such part"
-                raise UsageError(f"{self.path}:{number}: {why}; start without --resume")
-            yield entry["part"], entry["counts"]
+    def read(self, line: str, number: int) -> Entry:
+        document = self.parse(line, number)
+        try:
+            entry = convert(document, type=Entry)
+            if entry.part >= self.parts:
+                raise ValidationError(f"there is no slice {entry.part}")
+        except ValidationError as error:
+            raise UsageError(
+                f"{self.path}:{number}: {error}; start without --resume"
+            ) from None
+        return entry
 
     def parse(self, line: str, number: int) -> Any:
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{self.path}:{number}: no JSON ({error}); start without --resume"
+                f"{self.path}:{number}: not JSON ({error}); start without --resume"
             ) from None

@@ -1,4 +1,4 @@
-"""What the user chose, and what a check has come to so far."""
+"""Settings of a check, and its result so far."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell
 from lockstep.harness.jobs.failures import Failure
-from lockstep.harness.workers.pool import Event
+from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 SHARD = 125
-"""Programs in a shard. Many small shares keep all workers busy until the end."""
+"""Programs in a slice. Many small slices keep all workers busy until the end."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is run. programs: for each backend and kind."""
+    """The number of programs for each backend and kind, and their generator."""
 
     programs: int
     front: str = "hypothesis"
@@ -36,17 +36,17 @@ PROFILES: Mapping[str, Profile] = {
 
 
 @dataclass
-class Pair:
-    """One backend and one kind, and what came of it.
+class Pair(Counts):
+    """One backend and one kind, and the sums over its programs.
 
-    missing: what of the backend is not written yet → the operation that asked for it.
-    unfinished: programs that came upon it.
-    surroundings: what its backend runs under, for `meta` of failures.
-    share: see `Backend`.
-    covered, avoided: where every program over a domain is run; see
-    `harness.workers.exhaustive_slice.Part`.
-    undeclared: of given programs, why → those that the backend cannot be asked to run.
-    seconds: of one core. reached: cells, by shards that are not done, too.
+    Attributes:
+        surroundings: versions, device and platform, for `meta` of failures.
+        share: see `Backend`.
+        wanted: programs that were planned.
+        coverage: of the slices that are done; `reached` also has cells of running ones.
+        digests: of the programs of each slice that is done.
+        running: the counts of each slice that is not done.
+        known: divergences of the ledger that are still there; `outdated` are the others.
     """
 
     backend: str
@@ -56,26 +56,27 @@ class Pair:
     surroundings: Mapping[str, Any] = field(default_factory=dict)
     share: int = 1
     wanted: int = 0
-    programs: int = 0
-    steps: int = 0
-    skipped: int = 0
-    margin: float = 0.0
-    seconds: float = 0.0
-    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
-    reached: set[tuple[str, str]] = field(default_factory=set)
-    signatures: Counter[str] = field(default_factory=Counter)
+    signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
+    undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)
+    coverage: Counter[Cell] = field(default_factory=Counter)
+    reached: set[Cell] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, str] = field(default_factory=dict)
-    running: dict[int, Event] = field(default_factory=dict)
+    running: dict[int, Counts] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-    unfinished: int = 0
     crashes: int = 0
     known: int = 0
-    covered: int = 0
-    avoided: int = 0
-    undeclared: Counter[str] = field(default_factory=Counter)
     outdated: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The first fields of its tasks."""
+        return self.backend, self.contract, self.kind
+
+    def owns(self, task: Task[Any]) -> bool:
+        if not isinstance(task, SliceTask):
+            return False
+        return (task.backend, task.contract, task.kind) == self.key
 
     @property
     def name(self) -> str:
@@ -93,16 +94,13 @@ class Pair:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether so little of the backend is written that no step can be run."""
+        """Whether too little of the backend is written to run a single step."""
         return bool(self.missing) and not self.steps
 
     def get_progress(self) -> tuple[int, int]:
-        """Programs and steps so far, those of unfinished shards included."""
-        shards = self.running.values()
-        return (
-            self.programs + sum(shard["programs"] for shard in shards),
-            self.steps + sum(shard["steps"] for shard in shards),
-        )
+        """Programs and steps so far, those of unfinished slices included."""
+        slices = [self, *self.running.values()]
+        return sum(one.programs for one in slices), sum(one.steps for one in slices)
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -117,14 +115,13 @@ class Pair:
         return cell in self.coverage or cell in self.reached
 
     def get_seconds(self) -> float:
-        """Of one core, those of unfinished shards included."""
-        running: float = sum(shard["seconds"] for shard in self.running.values())
-        return self.seconds + running
+        """Of one core, those of unfinished slices included."""
+        return self.seconds + sum(one.seconds for one in self.running.values())
 
     def stop(self) -> None:
-        """What unfinished shards have done is all that they do."""
+        """Unfinished slices do no more than they have done."""
         for counts in self.running.values():
-            self.add({**counts, "coverage": []})
+            self.include(counts)
         self.running.clear()
 
     def list_undeclared(self) -> list[str]:
@@ -133,38 +130,30 @@ class Pair:
         return [name for name in every if name not in self.declared.operations]
 
     def group_empty_cells(self) -> dict[str, list[str]]:
-        """The cells that were not reached: state → the operations that never found it,
-        or all of them."""
+        """The cells that were not reached: state → operations."""
         empty: dict[str, list[str]] = {}
         for state, operation in self.cells:
             if not self.has_reached((state, operation)):
                 empty.setdefault(state, []).append(operation)
         return empty
 
-    def add(self, counts: Mapping[str, Any]) -> None:
-        """A shard is done."""
-        self.programs += counts["programs"]
-        self.steps += counts["steps"]
-        self.skipped += counts["skipped"]
-        self.seconds += counts.get("seconds", 0.0)
-        self.covered += counts.get("covered", 0)
-        self.avoided += counts.get("avoided", 0)
-        self.undeclared.update(counts.get("undeclared", {}))
-        self.margin = max(self.margin, counts["margin"])
-        self.signatures.update(counts["signatures"])
-        self.missing.update(counts.get("missing", {}))
-        self.unfinished += counts.get("unfinished", 0)
-        for state, operation, times in counts["coverage"]:
+    def add(self, number: int, done: SliceDone) -> None:
+        """A slice is done."""
+        self.include(done.counts)
+        self.digests[number] = done.digest
+        for state, operation, times in done.coverage:
             self.coverage[state, operation] += times
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose.
+    """The choices of the user.
 
-    backends: empty for all that are available here.
-    strict: the messages of drivers are held against their schemas.
-    part: (i, n) for every n-th shard from the i-th on, where processes share the work.
+    Attributes:
+        backends: empty for all that are available here.
+        strict: validate the messages of drivers against their schemas.
+        shard: programs in a slice.
+        part: (i, n) for every n-th slice from the i-th on, if processes share the work.
     """
 
     backends: Sequence[str] = ()
@@ -181,19 +170,21 @@ class Settings:
     part: tuple[int, int] = (0, 1)
 
     def list_shards(self) -> list[tuple[int, int]]:
-        """(number, programs) of the shards of this part."""
+        """(number, programs) of the slices of this part."""
         begins = enumerate(range(0, self.programs, self.shard))
-        shards = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
+        slices = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
         first, of = self.part
-        return shards[first::of]
+        return slices[first::of]
 
 
 @dataclass
 class Outcome:
-    """What a campaign knows so far.
+    """The result of a campaign so far.
 
-    unavailable: backend → why; dead: the same for those that ended or stood still when
-    they were asked what they are. versions: package → version, of all backends.
+    Attributes:
+        unavailable: backend → why it cannot be used.
+        dead: backend → how its worker ended or stood still when it was loaded.
+        versions: package → version, of all backends.
     """
 
     settings: Settings

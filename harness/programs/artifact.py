@@ -1,7 +1,7 @@
-"""Zips of artifacts, as a CI service hands them out: read in memory, never unpacked.
+"""Zips of artifacts from a CI service, read in memory and never unpacked.
 
-A zip that came from elsewhere may have been made to harm. So all of it is looked at
-before anything is read: what is odd in one place is refused whole.
+A zip from elsewhere may have been made to harm. So the whole directory is checked before
+anything is read, and one odd member makes the whole zip refused.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ MAX_ARCHIVE = 64 << 20
 """Bytes of a zip."""
 MAX_MEMBERS = 10_000
 MAX_UNPACKED = 256 << 20
-"""Bytes that the members of a zip claim to have, in sum. Those that are no programs are
-never unpacked, but one that claims more is no artifact of ours."""
+"""Bytes that the members of a zip claim to have, in sum. Only programs are unpacked, but
+no artifact of ours claims more."""
 
 ENTRY = b"PK\1\2"
-"""What each entry of a zip's directory begins with."""
+"""The first bytes of each entry of a zip's directory."""
 ENCRYPTED = 1
 BROKEN = (
     BadZipFile, ValueError, NotImplementedError, OSError, EOFError, OverflowError,
     struct.error, zlib.error,
 )  # fmt: skip
-"""What `zipfile` raises for bytes that are no zip."""
+"""The exceptions of `zipfile` for bytes that are not a zip."""
 
 
 def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The files in a zip, each with how it is read. Raises UsageError if it is none, is
-    too large, or has a member that no artifact of ours has."""
+    """The files in a zip, each with a function that reads it.
+
+    Raises:
+        UsageError: it is not a zip, is too large, or has a member that no artifact has.
+    """
     content = read_bytes(path, MAX_ARCHIVE)
     if content.count(ENTRY) > MAX_MEMBERS:  # a directory takes more memory than its zip
         raise UsageError(f"{path}: has more than {MAX_MEMBERS:,} members")
@@ -47,38 +50,36 @@ def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     except BROKEN as error:
         raise UsageError(f"{path}: cannot be read as a zip: {error}") from None
     members = archive.infolist()
-    refuse_odd(members, path)
+    why = why_refused(members)
+    if why:
+        raise UsageError(f"{path}: {why}")
     for member in members:
         if not member.is_dir():
             place = f"{path}!{member.filename}"
             yield member.filename, partial(read_member, archive, member, place)
 
 
-def refuse_odd(members: Sequence[ZipInfo], path: Path) -> None:
-    """Raises UsageError if the members of a zip are none that an artifact has."""
+def why_refused(members: Sequence[ZipInfo]) -> str | None:
+    """Why a zip with these members is not read; None if it is."""
     for member in members:
         why = why_odd(member)
         if why:
-            raise UsageError(f"{path}: its member {member.filename!r} {why}")
-    names = [PurePosixPath(member.filename) for member in members]
-    if len(set(names)) < len(names):
-        raise UsageError(f"{path}: has two members of one name")
-    unpacked = sum(member.file_size for member in members)
-    if unpacked > MAX_UNPACKED:
-        raise UsageError(
-            f"{path}: would unpack to {unpacked >> 20:,} MiB; at most"
-            f" {MAX_UNPACKED >> 20} MiB are read"
-        )
+            return f"its member {member.filename!r} {why}"
+    if len({PurePosixPath(member.filename) for member in members}) < len(members):
+        return "has two members of one name"
+    size = sum(member.file_size for member in members)
+    if size > MAX_UNPACKED:
+        most = f"at most {MAX_UNPACKED >> 20} MiB are read"
+        return f"would unpack to {size >> 20:,} MiB; {most}"
     placed = sorted(members, key=lambda member: member.header_offset)
     for first, second in pairwise(placed):
         if first.header_offset + first.compress_size > second.header_offset:
-            raise UsageError(
-                f"{path}: its members {first.filename!r} and {second.filename!r} overlap"
-            )
+            return f"its members {first.filename!r} and {second.filename!r} overlap"
+    return None
 
 
 def why_odd(member: ZipInfo) -> str | None:
-    """Why a member is none that an artifact has, or None."""
+    """Why no artifact has such a member; None if some have."""
     name = PurePosixPath(member.filename)
     if not name.parts:
         return "has no name"
@@ -95,7 +96,7 @@ def why_odd(member: ZipInfo) -> str | None:
 
 
 def read_member(archive: ZipFile, member: ZipInfo, where: str) -> bytes:
-    """The content of a member, no more than a program may have."""
+    """The content of a member, at most MAX_BYTES."""
     try:
         with archive.open(member) as file:
             return check_size(file.read(MAX_BYTES + 1), MAX_BYTES, where)

@@ -1,4 +1,4 @@
-"""How simple a program is: what a person looks at, the most important first."""
+"""Which of two programs is simpler for a person."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from lockstep.harness.programs.program import Program
 
 
 class Rank(NamedTuple):
-    """Of two programs that show one bug, the one that ranks lower is the better one.
+    """The complexity of a program, the most important number first.
 
-    operations, tokens: how many. numbers: the sum of those that stand in operations, and
-    one for each item of a list. names: caches, snapshots and users that operations name,
-    and sequences that there are. layers, heads: how many. narrow: the dtype is not
-    float32. fields: those of the config that are not at their default. sizes: the sum of
-    the numbers in these, and of those that follow from them, such as limits in bytes.
+    Of two programs that show one bug, the one with the lower rank is better.
+
+    Attributes:
+        numbers: the sum of the numbers in operations, plus one for each item of a list.
+        names: caches, snapshots and users that operations name, and sequences.
+        narrow: the dtype is not float32.
+        fields: fields of the config that are not at their default.
+        sizes: the sum of the numbers in these fields, and of numbers that follow from
+            them, such as limits in bytes.
     """
 
     operations: int
@@ -32,7 +36,7 @@ class Rank(NamedTuple):
 
 
 def get_rank(program: Program) -> Rank:
-    """How simple a program is, whatever the names in it."""
+    """The rank of a program; it does not depend on the names in it."""
     config, rules = program.config, program.rules
     numbers = derived = 0
     names: set[str] = set()

@@ -1,4 +1,4 @@
-"""The first step at which a backend and the reference differ."""
+"""The first step where a backend and the reference differ."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from lockstep.harness.contracts.types import Answer
 from lockstep.harness.programs.program import Program
 
 ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
-"""What differs if the backend is not wrong about a cache, but no longer answers."""
+"""Values of `what` for a backend that is not wrong about a cache, but does not answer."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step at which a backend and the reference part.
+    """The first step where a backend and the reference differ.
 
-    what: contents, mask, offset, size, result, error, attention, alias, malformed, crash,
-    hang or missing (a part of the backend that nobody has written yet). message: how, in
-    a sentence. tokens: the tags that the sentence is about.
+    Attributes:
+        what: contents, mask, offset, size, result, error, attention, alias, malformed,
+            crash, hang, or missing (a part of the backend that is not written yet).
+        message: how they differ, in a sentence.
+        tokens: the tags that the sentence is about.
     """
 
     what: str
@@ -34,12 +36,8 @@ class Divergence:
         return self.what in ERRORS
 
     def get_signature(self, program: Program) -> str:
-        """Two divergences with one signature are taken for one bug of a backend."""
+        """The same for all divergences that are counted as one bug of a backend."""
         return f"{program.contract}-{program.kind}-{self.operation}-{self.what}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Divergence:
-        return cls(**{**document, "tokens": tuple(document["tokens"])})

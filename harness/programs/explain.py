@@ -1,4 +1,4 @@
-"""A failure in words: config, steps, what differs, where the tokens come from."""
+"""A failure in words: config, steps, divergence, history of its tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.walk import walk
 
 MOST = 4
-"""Tokens whose story is told."""
+"""Tokens whose history is told."""
 
 
 @dataclass
 class Life:
-    """Where a token stood, and between which steps it was held."""
+    """The position of a token, and the steps that wrote and removed it."""
 
     position: int
     written: int
@@ -57,18 +57,11 @@ def say_field(name: str, value: Any) -> str:
 def say_value(value: Any) -> str:
     """A field of a config in words."""
     if isinstance(value, Mapping):
-        return " ".join(str(part) for part in flatten(value))
+        rest = [part for item in value.items() if item[0] != "kind" for part in item]
+        return " ".join(map(str, [value["kind"], *rest]))
     if isinstance(value, list):
         return " + ".join(map(say_value, value))
     return "none" if value is None else str(value)
-
-
-def flatten(part: Mapping[str, Any]) -> Iterator[Any]:
-    """kind, then name and value of every other field."""
-    yield part["kind"]
-    for name, value in part.items():
-        if name != "kind":
-            yield from (name, value)
 
 
 def describe_token(tag: int, life: Life | None) -> str:

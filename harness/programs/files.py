@@ -1,9 +1,9 @@
-"""Programs as they are handed around: in files, in folders, and in zips of artifacts."""
+"""Programs in files, folders and zips of artifacts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from os.path import isdir, lexists  # of a name that is too long, too
+from collections.abc import Callable, Iterable, Iterator
+from os.path import isdir, lexists  # unlike Path, these accept a name that is too long
 from pathlib import Path, PurePath
 
 from lockstep.harness.core.document import MAX_BYTES, decode, read_bytes
@@ -12,7 +12,7 @@ from lockstep.harness.programs.artifact import list_members
 from lockstep.harness.programs.program import Program, parse_programs
 
 OUTCOME = "outcome.json"
-"""The file, beside the folders of signatures, that says what a check has come to."""
+"""The file with the outcome of a check, beside the folders of signatures."""
 
 RUNNING = "running"
 """The folder, among those of signatures, where the write-ahead records are."""
@@ -23,10 +23,14 @@ Read = Callable[[], bytes]
 
 
 def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
-    """The programs in files, and in the files of folders and zips; what is wrong with a
-    file stands in the place of its programs. A file in a zip is called
-    ``artifact.zip!folder/name.json``. Raises UsageError for a folder or a zip without
-    any, and for a zip that is none."""
+    """The programs in files, and in the files of folders and zips.
+
+    An error takes the place of the programs of a broken file. A file in a zip is called
+    ``artifact.zip!folder/name.json``.
+
+    Raises:
+        UsageError: a folder or a zip has no program file, or a zip is refused.
+    """
     for path in paths:
         for file, read in list_files(path):
             try:
@@ -34,13 +38,15 @@ def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageErro
             except UsageError as error:
                 yield file, error
                 continue
-            for program in programs:
-                yield file, program
+            yield from ((file, program) for program in programs)
 
 
 def load_saved(path: Path) -> list[Program]:
-    """The programs in a file, in a folder, in a zip, or in one file of a zip. Raises
-    UsageError for the first that is none."""
+    """The programs in a file, in a folder, in a zip, or in one file of a zip.
+
+    Raises:
+        UsageError: one of them is not a program.
+    """
     programs = []
     for _, program in iterate_saved([path]):
         if isinstance(program, UsageError):
@@ -50,26 +56,36 @@ def load_saved(path: Path) -> list[Program]:
 
 
 def list_files(path: Path) -> list[tuple[Path, Read]]:
-    """The program files at a path, each with how it is read, in the order of names; one
-    that was recorded as running, but holds nothing, does not count."""
+    """The program files at a path, each with a function that reads it, sorted by name.
+
+    A write-ahead record in which nothing is running does not count.
+    """
     if not is_several(path):
         return [(path, find_member(path) or make_reader(path))]
-    files = dict(list_all_files(path))
-    programs = sorted(file for file in files if is_program(file, files[file]))
-    if not programs:
+    files = [own for own in list_all_files(path) if is_program(*own)]
+    if not files:
         what = "zip" if path.is_file() else "folder"
         raise UsageError(f"{path}: no program file (.json, .jsonl) in this {what}")
-    return [(file, files[file]) for file in programs]
+    return sort_by_name(files)
+
+
+def list_outcomes(path: Path) -> list[tuple[Path, Read]]:
+    """The outcomes of checks in a folder or a zip, sorted by name."""
+    return sort_by_name(own for own in list_all_files(path) if is_outcome(own[0]))
+
+
+def sort_by_name(files: Iterable[tuple[Path, Read]]) -> list[tuple[Path, Read]]:
+    return sorted(files, key=lambda own: own[0])
 
 
 def is_several(path: Path) -> bool:
-    """Whether there are files in it: a folder or a zip."""
+    """Whether a path is a folder or a zip."""
     return isdir(path) or path.name.endswith(".zip")
 
 
 def find_member(path: Path) -> Read | None:
-    """How the file ``artifact.zip!folder/name.json`` is read, in the zip; None for a path
-    that is not of this form, or is there itself."""
+    """The function that reads ``artifact.zip!folder/name.json`` in the zip; None if the
+    path has another form, or exists itself."""
     archive, mark, name = str(path).partition(".zip!")
     if not mark or lexists(path):
         return None
@@ -80,7 +96,7 @@ def find_member(path: Path) -> Read | None:
 
 
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
-    """The files in a folder or a zip that may be of ours."""
+    """The files of a folder or a zip whose names may be ours."""
     if isdir(path):
         files = (file for file in path.rglob("*.json*") if file.is_file())
         yield from ((file, make_reader(file)) for file in files)
@@ -89,20 +105,9 @@ def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
             yield Path(f"{path}!{name}"), read
 
 
-def list_outcomes(path: Path) -> list[tuple[Path, Read]]:
-    """The outcomes of checks in a folder or a zip, in the order of names."""
-    return sorted((file, read) for file, read in list_all_files(path) if is_outcome(file))
-
-
 def is_outcome(file: PurePath) -> bool:
-    """Whether a file is called as a check calls its outcome. In a zip it may stand at the
-    top, behind the name of the zip."""
+    """Whether a file has the name of an outcome, possibly at the top of a zip."""
     return file.name.rpartition("!")[2] == OUTCOME
-
-
-def get_folder(file: PurePath) -> str:
-    """The folder that a file is in, without the name of a zip before it."""
-    return file.parent.name.rpartition("!")[2]
 
 
 def make_reader(path: Path) -> Read:
@@ -110,10 +115,11 @@ def make_reader(path: Path) -> Read:
 
 
 def is_program(file: PurePath, read: Read) -> bool:
-    """Whether a file among others is to be read as programs."""
+    """Whether a file of a folder or a zip is read as programs."""
     if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
-        return get_folder(file) != RUNNING or read().strip() != b"{}"
-    except UsageError:  # it will be raised again where the file is read
+        is_record = file.parent.name.rpartition("!")[2] == RUNNING
+        return not is_record or read().strip() != b"{}"
+    except UsageError:  # it is raised again where the file is read
         return True

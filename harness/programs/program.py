@@ -1,4 +1,4 @@
-"""The program: one JSON document that is case, failure, regression test and message."""
+"""The program: a JSON document that is test case, failure and regression test."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ MAX_NUMBERS = 1 << 24
 
 @dataclass(frozen=True)
 class Program:
-    """A config and the operations to run on it, complete: every default is filled in.
+    """A config and the operations to run on it, with every default filled in.
 
-    meta: free text for people. Nothing reads it but reports.
+    Attributes:
+        meta: anything, for people; only reports read it.
     """
 
     contract: str
@@ -55,7 +56,7 @@ class Program:
         return self.rules.count_tokens(self.ops)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a file: no defaults, fields in the order of the format."""
+        """The document of a file: without defaults, fields in the order of the format."""
         rules = self.rules
         return {
             "format": FORMAT,
@@ -81,13 +82,15 @@ class Program:
 def load_programs(path: Path) -> list[Program]:
     """The programs in a file: one, or one a line if it ends in .jsonl or .jsonl.gz.
 
-    Raises UsageError with the place of what is wrong, and if there is none.
+    Raises:
+        UsageError: something is wrong, at the place that the message names, or the file
+            holds no program.
     """
     return parse_programs(read_text(path), str(path))
 
 
 def parse_programs(text: str, where: str) -> list[Program]:
-    """The programs in the text of a file with this name."""
+    """The programs in the text of the file `where`."""
     programs = list(iterate_programs(text, where))
     if not programs:
         raise UsageError(f"{where}: holds no program")
@@ -105,7 +108,11 @@ def iterate_programs(text: str, where: str) -> Iterator[Program]:
 
 
 def parse_program(document: Any, where: str) -> Program:
-    """A complete program from parsed JSON; a trace is read as the program in it."""
+    """A complete program from parsed JSON; of a trace, the program in it.
+
+    Raises:
+        UsageError: the document is not a program, or too large.
+    """
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
         document = document["program"]
     if not isinstance(document, dict):
@@ -154,8 +161,8 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
 
 
 def why_too_large(program: Program) -> str | None:
-    """What a program has too much of: to be told apart, to be held, or None. No file
-    makes the process eat memory or time without limit."""
+    """Why a program takes too much memory or time, or has more tokens than can be told
+    apart; None if it does not."""
     tokens, config = program.count_tokens(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:

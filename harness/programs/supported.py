@@ -1,4 +1,4 @@
-"""Which programs a backend can be asked to run."""
+"""Whether a backend can run a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.harness.programs.walk import walk
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:
-    """Why a program cannot be run on a backend: it does not declare something."""
+    """Why a backend cannot run a program: something is not declared; None if it can."""
     kinds = backend.contracts.get(program.contract, {})
     if program.kind not in kinds:
         has = ", ".join(kinds) or "none"
@@ -34,7 +34,7 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
 
 
 def is_known(program: Program, avoid: Sequence[Entry]) -> bool:
-    """Whether a program leads to something that an entry of the ledger describes."""
+    """Whether a program leads to a divergence that an entry of the ledger describes."""
     return any(
         matches(entry.when, step.op, step.model, program.rules)
         for step in walk(program, rows=False)

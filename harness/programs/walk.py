@@ -7,6 +7,7 @@ backend at each step, the drawer, traces, the ledger, explanations and pictures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.base import Contract, Operation
@@ -18,34 +19,27 @@ MAX_ANSWERED = 1 << 22
 """Numbers in a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
 
 
+@dataclass(slots=True, eq=False)
 class Step:
     """One operation of a program, about to run on the reference.
 
     Attributes:
         number: its place in the program, from 0.
         op: with every field set.
-        skipped: why the operation cannot be asked now; None if it can.
         model: the reference; before the operation until `expect` is called, after it
             from then on.
+        operation: the definition of the operation in its contract.
+        skipped: why the operation cannot be asked now; None if it can.
     """
 
-    __slots__ = (
-        "answer",
-        "is_accepted",
-        "is_finished",
-        "model",
-        "number",
-        "op",
-        "operation",
-        "skipped",
-    )
-
-    def __init__(self, number: int, op: Op, rules: Contract, model: Any) -> None:
-        self.number, self.op, self.model = number, op, model
-        self.operation: Operation = rules.operations[op["op"]]
-        self.skipped = self.operation.illegal(op, model)
-        self.answer: Answer | None = None
-        self.is_accepted = self.is_finished = False
+    number: int
+    op: Op
+    model: Any
+    operation: Operation
+    skipped: str | None
+    answer: Answer | None = None
+    is_accepted: bool = False
+    is_finished: bool = False
 
     def expect(self) -> Answer:
         """Runs the operation on the reference, once; the answer that it must get."""
@@ -83,7 +77,8 @@ def walk(program: Program, rows: bool = True) -> Iterator[Step]:
     rules = program.rules
     model = rules.open_model(program.config, rows=rows)
     for number, op in enumerate(program.ops):
-        step = Step(number, op, rules, model)
+        operation = rules.operations[op["op"]]
+        step = Step(number, op, model, operation, operation.illegal(op, model))
         yield step
         step.finish()
 

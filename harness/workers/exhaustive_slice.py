@@ -1,12 +1,10 @@
-"""One part of all programs over a domain, as a worker runs it."""
+"""A slice of all programs over a domain: those with one beginning."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import UsageError
@@ -14,15 +12,16 @@ from lockstep.harness.core.fields import drop_defaults
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
 from lockstep.harness.programs.generate.world import fit
-from lockstep.harness.workers.random_slice import Shard
+from lockstep.harness.workers.messages import ExhaustiveTask, SurveyDomain, Surveyed
 from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slice import Slice, make_drawer
 
-MOST = 10**10
-"""Programs, before those that are not legal are left out: weeks."""
+MAX_PROGRAMS = 10**10
+"""Programs of an exploration, illegal ones included: that takes weeks."""
 
 BEHIND, LONGEST = 3, 4
-"""Operations behind the beginning that a part has in common; and in it, at most."""
+"""Operations after the common beginning of a slice; and in it, at most."""
 
 
 def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
@@ -33,57 +32,46 @@ def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
     return Walk(rules, world, drawer.is_known)
 
 
-class Part(Shard):
-    """The programs with one beginning.
+class ExhaustiveSlice(Slice[ExhaustiveTask]):
+    """The programs with one beginning."""
 
-    covered: programs of all lengths that were run, each on its own or as the beginning of
-    others. avoided: see `Walk`.
-    """
-
-    def __init__(self, worker: Runner, backend: Backend, task: Mapping[str, Any]) -> None:
-        super().__init__(worker, backend, task)
-        self.covered = self.avoided = 0
-
-    def generate(self, drawer: Drawer) -> None:
-        walk = make_walk(drawer, self.task["size"], self.backend)
-        start = walk.follow(tuple(self.task["path"]), self.task["covered"])
-        for branch in walk.find_longest(start, self.task["depth"]):
+    def generate(self) -> None:
+        task = self.task
+        walk = make_walk(make_drawer(self.backend, task), task.size, self.backend)
+        start = walk.follow(tuple(task.path), task.covered)
+        for branch in walk.find_longest(start, task.depth):
             self.count(walk.make_program(branch))
-            self.covered += branch.covered
-            self.avoided = walk.avoided
-        self.avoided = walk.avoided
+            self.counts.covered += branch.covered
+            self.counts.avoided = walk.avoided
+        self.counts.avoided = walk.avoided
 
-    def get_counts(self) -> dict[str, Any]:
-        more = {"covered": self.covered, "avoided": self.avoided}
-        return super().get_counts() | more
 
-    def survey(self) -> dict[str, Any]:
-        """What there is to run: the domain, and where its parts begin."""
-        drawer = self.make_drawer()
-        walk = make_walk(drawer, self.task["size"], self.backend)
-        world, depth = walk.world, self.task["depth"]
-        moves = len(world.moves)
-        if moves**depth > MOST:
-            raise UsageError(
-                f"--depth {depth}: {moves} operations make up to {moves**depth:.0e}"
-                f" programs; choose at most {int(math.log(MOST, moves))}, or a smaller"
-                " --size"
-            )
-        length = min(LONGEST, max(1, depth - BEHIND))
-        parts = [
-            [list(branch.path), branch.covered]
-            for branch in walk.find_longest(ROOT, length)
-        ]
-        known = [[entry.id, dict(entry.when)] for entry in drawer.avoid]
-        content = [dict(world.config), list(world.moves), known]
-        text = json.dumps(content, sort_keys=True)
-        return {
-            "moves": list(world.moves),
-            "symmetries": len(world.symmetries),
-            "config": drop_defaults(world.config, walk.rules.config),
-            "parts": parts,
-            "avoided": walk.avoided,
-            "digest": hashlib.sha256(text.encode()).hexdigest()[:12],
-            "code": hash_code(get_target(self.task["backend"])),
-            "versions": dict(self.backend.versions),
-        }
+def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
+    """The domain, and where its slices begin.
+
+    Raises:
+        UsageError: there are too many programs.
+    """
+    drawer = make_drawer(backend, task)
+    walk = make_walk(drawer, task.size, backend)
+    world, depth, moves = walk.world, task.depth, len(walk.world.moves)
+    if moves**depth > MAX_PROGRAMS:
+        raise UsageError(
+            f"--depth {depth}: {moves} operations make up to {moves**depth:.0e} programs;"
+            f" choose at most {int(math.log(MAX_PROGRAMS, moves))}, or a smaller --size"
+        )
+    length = min(LONGEST, max(1, depth - BEHIND))
+    branches = list(walk.find_longest(ROOT, length))
+    known = [[entry.id, dict(entry.when)] for entry in drawer.avoid]
+    content = [dict(world.config), list(world.moves), known]
+    text = json.dumps(content, sort_keys=True)
+    return Surveyed(
+        moves=list(world.moves),
+        symmetries=len(world.symmetries),
+        config=drop_defaults(world.config, walk.rules.config),
+        parts=[(list(branch.path), branch.covered) for branch in branches],
+        avoided=walk.avoided,
+        digest=hashlib.sha256(text.encode()).hexdigest()[:12],
+        code=hash_code(get_target(task.backend)),
+        versions={str(name): str(own) for name, own in backend.versions.items()},
+    )

@@ -1,7 +1,7 @@
-"""Workers, and what becomes of them: tasks go out, events come back.
+"""Worker processes: tasks go out, events come back.
 
-Nothing of a backend runs in this process. A worker that ends or stands still is an event
-like others; its write-ahead record says which program it was at.
+No code of a backend runs in this process. When a worker ends or stands still, that is an
+event like others; the worker's write-ahead record says which program was running.
 """
 
 from __future__ import annotations
@@ -9,29 +9,40 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeVar
+
+import msgspec
 
 from lockstep.harness.backends.driver.limits import limit_by
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.printable import clean, say_exit
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.messages import (
+    MAX_BYTES,
+    Answer,
+    Died,
+    Event,
+    Stopped,
+    Task,
+    decode_event,
+    encode,
+)
 
-Task = Mapping[str, Any]
-Event = dict[str, Any]
-
-ENDINGS = frozenset({"done", "unavailable", "broken", "crash", "hang"})
-"""The events after which a task is over."""
+A = TypeVar("A")
 
 STEP_SECONDS = 20.0
 """How long one step may take before the worker counts as hanging."""
@@ -42,6 +53,7 @@ START_SECONDS = 180.0
 NUMBERS = count(1)
 """Of the workers of this process, whichever pool they belong to."""
 
+READ_SECONDS = 20
 LAST_WORDS = 800
 TICK = 0.25
 
@@ -51,19 +63,19 @@ THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS
 
 @dataclass
 class Process:
-    """One worker process and what it is doing."""
+    """One worker process and its task."""
 
     popen: subprocess.Popen[bytes]
     connection: Connection
     record: Path
     output: IO[bytes]
-    task: Task | None = None
+    task: Task[Any] | None = None
     seen: bytes = b""
     since: float = field(default_factory=time.monotonic)
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task[Any]) -> None:
         self.task, self.since = task, time.monotonic()
-        self.connection.send_bytes(json.dumps(task).encode())
+        self.connection.send_bytes(encode(task))
 
     def is_stuck(self, seconds: float) -> bool:
         """Whether the record has stood still for too long."""
@@ -73,16 +85,22 @@ class Process:
         limit = seconds if is_running(content) else max(seconds, START_SECONDS)
         return time.monotonic() - self.since > limit
 
-    def describe_end(self) -> Event:
-        """Why the process is gone, and what it was at."""
-        code = self.popen.wait()
-        return {"event": "crash", "why": say_exit(code), **self.describe_work()}
+    def receive(self) -> Event:
+        """The next event; the death of a worker that has gone or sends something else."""
+        assert self.task is not None
+        try:
+            return decode_event(self.connection.recv_bytes(MAX_BYTES), self.task)
+        except (EOFError, OSError):  # OSError: the message breaks off, or is too large
+            self.popen.kill()
+            why = say_exit(self.popen.wait())
+        except ValueError as error:
+            why = f"the process sent something that is no event: {clean(str(error))}"
+        return self.describe_death("crash", why)
 
-    def describe_work(self) -> Event:
-        return {
-            "running": get_running(read(self.record)),
-            "last_words": self.get_last_words(),
-        }
+    def describe_death(self, what: Literal["crash", "hang"], why: str) -> Died:
+        running, step = get_running(read(self.record))
+        words = self.get_last_words()
+        return Died(why, what=what, running=running, step=step, last_words=words)
 
     def get_last_words(self) -> str:
         """The end of what the worker has printed."""
@@ -105,8 +123,11 @@ class Process:
 class Pool:
     """Up to `size` worker processes.
 
-    folder: where write-ahead records stand. step_seconds: see STEP_SECONDS. strict: the
-    messages of drivers are held against their schemas.
+    Args:
+        size: the most processes at a time.
+        folder: where write-ahead records stand.
+        step_seconds: see STEP_SECONDS.
+        strict: validate the messages of drivers against their schemas.
     """
 
     def __init__(
@@ -139,11 +160,14 @@ class Pool:
             with suppress(OSError):  # it holds something, or another process uses it
                 folder.rmdir()
 
-    def run(self, tasks: deque[Task]) -> Iterator[tuple[Task, Event]]:
-        """Hands out tasks and yields events as they come, until all tasks are over.
+    def run(
+        self, tasks: deque[Task[A]], watch: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Task[A], Event]]:
+        """Hands out tasks and yields their events, until all tasks are over.
 
-        `tasks` may be added to or cleared in between. A lone {"event": "tick"} with an
-        empty task comes now and then, for those who watch a clock.
+        Args:
+            tasks: the caller may add to it or clear it in between.
+            watch: is called after each look at the workers, several times a second.
         """
         while tasks or any(process.task for process in self.processes):
             for process in self.get_idle(len(tasks)):
@@ -154,13 +178,13 @@ class Pool:
                     process.stop()
                     self.processes.remove(process)
             yield from self.collect()
-            yield {}, {"event": "tick"}
+            watch()
 
-    def call(self, task: Task) -> Event:
+    def call(self, task: Task[A]) -> A | Stopped:
         """One task; the event that ends it."""
         for _, event in self.run(deque([task])):
-            if event["event"] in ENDINGS:
-                return event
+            if isinstance(event, Answer | Stopped):
+                return event  # type: ignore[return-value]
         raise AssertionError("a task always ends with an event")
 
     def get_idle(self, wanted: int) -> list[Process]:
@@ -171,22 +195,16 @@ class Pool:
         return idle[:wanted]
 
     def spawn(self) -> Process:
-        """Starts a worker; a fresh interpreter, since forking after a framework was used
-        hangs. It gets a session of its own, so that Ctrl-C reaches this process only."""
+        """Starts a worker in a fresh interpreter, since a fork hangs once a framework was
+        used; and in a session of its own, so that Ctrl-C reaches this process only."""
         ours, theirs = Pipe()
+        limit_reads(ours.fileno())
         record = self.folder / f"{os.getpid()}-{next(NUMBERS)}.json"
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `Process.stop`
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "lockstep.harness.workers.worker",
-            str(theirs.fileno()),
-            str(record),
-            json.dumps(asdict(self.limits)),
-        ]
+        command = [sys.executable, "-P", "-m", "lockstep.harness.workers.worker"]
+        limits = msgspec.json.encode(self.limits).decode()
         popen = subprocess.Popen(
-            command,
+            [*command, str(theirs.fileno()), str(record), limits],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -197,36 +215,33 @@ class Pool:
         theirs.close()
         return Process(popen, ours, record, output)
 
-    def collect(self) -> Iterator[tuple[Task, Event]]:
+    def collect(self) -> Iterator[tuple[Task[Any], Event]]:
         """The events that are there, or come within a tick."""
         busy = [process for process in self.processes if process.task is not None]
         ready = wait([process.connection for process in busy], TICK)
         for process in busy:
             task = process.task
             assert task is not None
-            event = self.receive(process) if process.connection in ready else None
-            if event is None and process.is_stuck(self.step_seconds):
-                event = {
-                    "event": "hang",
-                    "why": f"no step ended within {self.step_seconds:g} s",
-                    **process.describe_work(),
-                }
-            if event is None:
+            if process.connection in ready:
+                event = process.receive()
+            elif process.is_stuck(self.step_seconds):
+                why = f"no step ended within {self.step_seconds:g} s"
+                event = process.describe_death("hang", why)
+            else:
                 continue
-            if event["event"] in ("crash", "hang"):
+            if isinstance(event, Died):
                 process.stop()
                 self.processes.remove(process)
-            elif event["event"] in ENDINGS:
+            elif isinstance(event, Answer | Stopped):
                 process.task = None
             yield task, event
 
-    def receive(self, process: Process) -> Event:
-        try:
-            event: Event = json.loads(process.connection.recv_bytes())
-            return event
-        except (EOFError, OSError, ValueError):  # it has gone, or babbles
-            process.popen.kill()
-            return process.describe_end()
+
+def limit_reads(descriptor: int) -> None:
+    """Lets a read fail when a message breaks off and nothing comes for READ_SECONDS."""
+    with socket.socket(fileno=os.dup(descriptor)) as end:
+        timeout = struct.pack("ll", READ_SECONDS, 0)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
 
 def read(record: Path) -> bytes:
@@ -241,10 +256,15 @@ def is_running(content: bytes) -> bool:
     return content.strip() not in (b"", b"{}")
 
 
-def get_running(content: bytes) -> Any:
-    """The program that a record says is running; None if there is none, or if the worker
-    was ended in the very moment of writing it."""
+def get_running(content: bytes) -> tuple[Program | None, int]:
+    """The program and the step that a record names.
+
+    There is no program if none was running, if the worker ended while it wrote the
+    record, or if a backend wrote into it.
+    """
     try:
-        return json.loads(content) or None
-    except ValueError:
-        return None
+        program = parse_program(json.loads(content), "record")
+        step = int(program.meta["step"])
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError):
+        return None, 0
+    return (program, step) if 0 <= step < max(1, len(program.ops)) else (None, 0)

@@ -1,8 +1,8 @@
-"""Backends by name: what is registered, and how one becomes a declaration.
+"""Backends by name: the registered ones, and how a name becomes a declaration.
 
 Names come from the entry points of installed packages, in the group "lockstep.backends";
-"exec:" and a command is a driver of its own. A backend's module is imported here and
-nowhere else, and only when it is asked for; so is a driver started.
+"exec:" and a command is a driver of its own. This is the only module that imports the
+module of a backend or starts a driver, and only when that backend is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -51,8 +51,11 @@ def list_names() -> dict[str, str]:
 
 
 def get_target(name: str) -> str:
-    """The "module:factory" that `name` stands for, or the name itself if it is that of a
-    driver. Raises UsageError for no name."""
+    """The "module:factory" that a name stands for; the name itself if it is a driver's.
+
+    Raises:
+        UsageError: no backend has this name.
+    """
     if is_driver(name):
         split_command(name)
         return name
@@ -71,8 +74,11 @@ def get_target(name: str) -> str:
 
 
 def load(name: str, limits: Limits = LIMITS) -> Backend:
-    """Imports the backend, or starts the driver within the limits, and checks its
-    declaration. Raises Unavailable."""
+    """Imports the backend, or starts the driver, and checks its declaration.
+
+    Raises:
+        Unavailable: it cannot be used here; the message says what to do.
+    """
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
     check_declaration(backend)
     return backend
@@ -90,13 +96,7 @@ def start_driver(name: str, limits: Limits) -> Backend:
 
 
 def import_backend(name: str) -> Backend:
-    module_name, _, factory_name = get_target(name).partition(":")
-    module = import_module(name, module_name)
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        near = get_close_matches(factory_name, dir(module))
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise Unavailable(f"{module_name} has no factory {factory_name}{hint}")
+    factory = import_function(get_target(name), "factory")
     try:
         backend = factory()
     except Exception as error:
@@ -107,33 +107,40 @@ def import_backend(name: str) -> Backend:
 
 
 def load_faults(target: str) -> list[Planted]:
-    """What a backend names as its faults. Raises Unavailable."""
-    module_name, _, function_name = target.partition(":")
-    function = getattr(import_module(target, module_name), function_name, None)
-    if not callable(function):
-        raise Unavailable(f"names {target} as its faults, which is no function")
-    faults = list(function())
+    """The mistakes that the function `target` of a backend lists."""
+    faults = list(import_function(target, "function")())
     for planted in faults:
         if not isinstance(planted, Planted):
             raise Unavailable(f"{target} returned {planted!r}, not a Planted")
     return faults
 
 
-def import_module(name: str, module_name: str) -> Any:
+def import_function(target: str, what: str) -> Callable[[], Any]:
+    """The function that "module:function" names."""
+    module_name, _, function_name = target.partition(":")
+    module = import_module(module_name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = get_close_matches(function_name, dir(module))
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise Unavailable(f"{module_name} has no {what} {function_name}{hint}")
+    return function  # type: ignore[no-any-return]
+
+
+def import_module(module_name: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if error.name and (
-            module_name == error.name or module_name.startswith(f"{error.name}.")
-        ):
+        absent = error.name or ""
+        missing = absent.partition(".")[0]
+        if absent and f"{module_name}.".startswith(f"{absent}."):
             raise Unavailable(
-                f"there is no module {error.name}; is its folder on PYTHONPATH?"
+                f"there is no module {absent}; is its folder on PYTHONPATH?"
             ) from error
         install = INSTALL.get(missing, f"pip install {missing}")
-        if missing != error.name and importlib.util.find_spec(missing):
+        if missing != absent and importlib.util.find_spec(missing):
             raise Unavailable(
-                f"the {missing} that is installed has no {error.name}; it takes another"
+                f"the {missing} that is installed has no {absent}; it takes another"
                 f" version: {install} --upgrade"
             ) from error
         raise Unavailable(f"needs the package {missing}: {install}") from error
@@ -142,7 +149,7 @@ def import_module(name: str, module_name: str) -> Any:
 
 
 def check_declaration(backend: Backend) -> None:
-    """Every contract, kind and operation exists; every declared operation is there."""
+    """Requires that all declared names exist, and that every operation is implemented."""
     for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
         require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
     for dtype in backend.dtypes:
@@ -164,7 +171,7 @@ def check_declaration(backend: Backend) -> None:
 
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
-    """There is an exception for everything that the contract lets a cache refuse."""
+    """Requires an exception for everything that the contract lets a cache refuse."""
     for name in contract.list_errors(kinds):
         error = backend.errors.get(name)
         if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -175,7 +182,7 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
 
 
 def check_kind(kind: str, declared: Any, contract: Contract) -> None:
-    """What is declared for a kind has the types that it should have."""
+    """Requires that the declaration of a kind has the right types."""
     if not isinstance(declared, Kind):
         raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
     for operation in contract.required:
@@ -203,7 +210,7 @@ def require(name: str, options: Mapping[str, Any], what: str) -> None:
 
 
 def check_operations(backend: Backend, contract: str, kind: str, declared: Kind) -> None:
-    """Opens one cache and looks for what was declared."""
+    """Opens one cache, and requires its declared operations."""
     rules = CONTRACTS[contract]
     config = rules.get_plain_config(kind, declared, backend.dtypes)
     try:
@@ -222,23 +229,25 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
 
 
 def hash_code(target: str) -> str:
-    """A digest of the Python files that a backend, the reference and the harness are made
-    of: another one if any of them was changed. target: "module:factory". Of a driver, it
-    is the files that its command names."""
-    digest = hashlib.sha256()
-    own = set()
+    """A digest of the Python files of a backend, the reference and the harness.
+
+    Args:
+        target: "module:factory"; of a driver, the files that its command names count.
+    """
+    files: list[Path] = []
+    names = ["lockstep.harness", "lockstep.reference"]
     if is_driver(target):
-        for file in list_files(target):
-            digest.update(file.read_bytes())
+        files += list_files(target)
     else:
         package = target.partition(":")[0].partition(".")[0]
-        own = {"lockstep.impl" if package == "lockstep" else package}
-    for name in sorted({*own, "lockstep.harness", "lockstep.reference"}):
+        names.append("lockstep.impl" if package == "lockstep" else package)
+    for name in names:
         spec = importlib.util.find_spec(name)
-        folders = (spec and spec.submodule_search_locations) or ()
-        files = [file for folder in folders for file in Path(folder).rglob("*.py")]
+        for folder in (spec and spec.submodule_search_locations) or ():
+            files += Path(folder).rglob("*.py")
         if spec and spec.origin and Path(spec.origin).is_file():
             files.append(Path(spec.origin))
-        for file in sorted(set(files)):
-            digest.update(file.read_bytes())
+    digest = hashlib.sha256()
+    for file in sorted(set(files)):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
@@ -17,18 +16,21 @@ from lockstep.harness.programs.ledger import Entry
 from lockstep.harness.programs.program import Program, why_too_large
 from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.programs.walk import breaks_usage
+from lockstep.harness.workers.messages import Event
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 COSTLY = ("alias", "attention")
-"""What differs where only the checks show it that are not made at every step."""
+"""Values of `Divergence.what` that only costly checks show."""
 
 
 class Runner:
     """Runs programs in this process.
 
-    record: the program that is running stands in it. emit: sends an event to the pool.
-    asked: the name of the backend, as the task has it.
+    Attributes:
+        record: the write-ahead record.
+        emit: sends an event to the pool.
+        asked: the name of the backend, as the task has it.
     """
 
     def __init__(self, record: Record, emit: Emit) -> None:
@@ -36,7 +38,7 @@ class Runner:
         self.asked = ""
 
     def note(self, program: Program) -> None:
-        """Something is done with a program: whoever watches sees that it goes on."""
+        """Records that work on a program begins, so that the pool does not see a hang."""
         self.record.begin(program, self.asked)
 
     def run(
@@ -48,9 +50,9 @@ class Runner:
         return run(program, backend, every=every, on_step=step, wanted=wanted)
 
     def run_both(self, program: Program, backend: Backend) -> Result:
-        """With every check at every step and, if that agrees, with the costly ones at
-        some steps, as it ran among others: to watch an array can hide a bug in it. If the
-        program says how it failed, that is looked for first."""
+        """Runs a program with every check at every step. If it agrees, runs it again with
+        costly checks at some steps, as in a slice: to read an array can hide a bug. If
+        `meta` has a signature, the first run looks for that one."""
         said = program.meta.get("signature")
         wanted = said if isinstance(said, str) else None
         result = self.run(program, backend, True, wanted)
@@ -67,9 +69,18 @@ class Runner:
         avoid: Sequence[Entry] = (),
         clock: Clock = time.monotonic,
     ) -> Shrunk:
-        """The shortest program with the same signature, and how it diverges; it breaks a
-        rule of usage only if the longer one does. avoid: known divergences, which no
-        program that is tried may meet."""
+        """Makes a program shorter that keeps its signature.
+
+        The result breaks a rule of usage only if the given program does.
+
+        Args:
+            program: diverges, as `divergence` says.
+            divergence: the first one of the program.
+            backend: runs the candidates.
+            seconds: when to stop, at the latest.
+            avoid: known divergences; no candidate may lead to one.
+            clock: measures `seconds`.
+        """
         signature = divergence.get_signature(program)
         program = replace(program, ops=program.ops[: divergence.step + 1])
         others = Others()
@@ -84,8 +95,8 @@ class Runner:
             others.add(candidate, found)
             return None
 
-        # The costly checks only where the others do not show it, or may not any more when
-        # the program is another one, in which other steps are sampled.
+        # Costly checks only where the others do not show the divergence. Those of some
+        # steps may not show it in another program, in which other steps are sampled.
         if backend.execute is not None:
             every = True
         elif divergence.what in COSTLY:

@@ -2,43 +2,42 @@
 
 Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
-record at RECORD. LIMITS, in JSON, are those of drivers; see
-`harness.backends.driver.limits`. A backend can end or hang this process; the pool that
-started it is then none the worse.
+record at RECORD. LIMITS is `harness.backends.driver.limits.Limits` as JSON. A backend can
+end or hang this process; the pool that started it goes on.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import msgspec
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.record import Record
+from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.tasks import TASKS
+from lockstep.harness.workers.tasks import TASKS, decode_task
 
 YOUNG = 20_000
-"""New objects, dicts and lists among them, after which garbage is looked for among them.
-Python's own 700 are there after a few steps of a program, which leaves next to none."""
+"""New objects after which Python collects garbage among them. Its own 700 are reached
+after a few steps of a program, which leave next to no garbage."""
 
 
 def spare_garbage() -> None:
-    """To look for garbage where there may be some, now that a backend is loaded: what its
-    framework imported stays for good."""
+    """Collects garbage less often, and not what a framework has imported for good."""
     gc.freeze()
     gc.set_threshold(YOUNG)
 
@@ -51,22 +50,20 @@ class Worker(Runner):
         self.limits = limits
         self.backends: dict[str, Backend] = {}
 
-    def do(self, task: Mapping[str, Any]) -> None:
-        """One task; it ends with an event that says "done" or "unavailable"."""
+    def do(self, task: Task[Any]) -> None:
+        """One task; its last event is an answer, or says why there is none."""
         try:
-            self.asked = task["backend"]
-            backend = self.get_backend(self.asked)
-            answer = TASKS[task["do"]](self, backend, task)
-            self.emit({"event": "done", **answer})
+            self.asked = task.backend
+            self.emit(TASKS[type(task)](self, self.get_backend(task.backend), task))
         except (Unavailable, UsageError) as error:
-            self.emit({"event": "unavailable", "why": str(error)})
+            self.emit(Refused(str(error)))
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
             why = f"the harness itself failed at {where}: {say_error(error)}"
-            self.emit({"event": "broken", "why": why})
+            self.emit(HarnessFailed(why))
         self.record.clear()
 
     def get_backend(self, name: str) -> Backend:
@@ -90,15 +87,15 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     record = Record(Path(sys.argv[2]))
     sys.path.append(os.getcwd())
-
-    def emit(event: dict[str, Any]) -> None:
-        connection.send_bytes(json.dumps(event).encode())
-
     Thread(target=follow, args=[os.getppid()], daemon=True).start()
-    worker = Worker(record, emit, Limits(**json.loads(sys.argv[3])))
+    worker = Worker(
+        record,
+        lambda event: connection.send_bytes(encode(event)),
+        msgspec.json.decode(sys.argv[3], type=Limits),
+    )
     try:
         while True:
-            worker.do(json.loads(connection.recv_bytes()))
+            worker.do(decode_task(connection.recv_bytes()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has gone, and nobody is left to report to
     finally:

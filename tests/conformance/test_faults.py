@@ -12,6 +12,7 @@ from lockstep.harness.cli.replay import judge
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import Outcome, Settings
 from lockstep.harness.programs.program import load_programs
+from lockstep.harness.workers.messages import RunProgram
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load_faults
 from lockstep.impl.faults import FAULTS, Fault
@@ -71,9 +72,8 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     for failure in outcome.failures:
         assert failure.path.parent == tmp_path / failure.signature
         (saved,) = load_programs(failure.path)
-        task = {"do": "run", "program": saved.to_json()}
-        event = lockstep_pool.call({**task, "backend": backend})
+        event = lockstep_pool.call(RunProgram(backend, saved.to_json()))
         wanted = "ERROR" if failure.divergence.is_error else "FAILED"
         assert judge(event, saved)[0] == wanted
-        event = lockstep_pool.call({**task, "backend": planted.correct})
+        event = lockstep_pool.call(RunProgram(planted.correct, saved.to_json()))
         assert judge(event, saved)[0] == "FIXED"

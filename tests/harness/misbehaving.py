@@ -28,6 +28,9 @@ PID_FILE = "LOCKSTEP_TEST_PID_FILE"
 """The environment variable that tells `stands_still` and `dies_once` where to write their
 process id."""
 
+BYTES = "LOCKSTEP_TEST_BYTES"
+"""The environment variable that tells `speaks_to_its_pool` what to write, in hex."""
+
 OPERATIONS = frozenset({"update", "state", "size", "trim"})
 
 # The least of everything, so that a crash is soon shrunk.
@@ -272,6 +275,16 @@ def babbles() -> Backend:
         sys.stdout.buffer.write(b"assertion failed: ring.size > 0\n")
         sys.stdout.flush()
         os._exit(7)
+
+    return misbehave(update)
+
+
+def speaks_to_its_pool() -> Backend:
+    """Writes what the environment names to the connection of its worker, and waits."""
+
+    def update(*_: Any) -> Any:
+        os.write(int(sys.argv[1]), bytes.fromhex(os.environ[BYTES]))
+        time.sleep(3600)
 
     return misbehave(update)
 

@@ -1,14 +1,11 @@
-"""Programs in zips: read in memory, under names of their own, and what is odd refused."""
+"""Programs in zips: read in memory, under names of their own; `hostile.zips` has more."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import stat
-from collections.abc import Callable, Iterable
-from io import BytesIO
 from pathlib import Path
-from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from click.testing import CliRunner
@@ -31,10 +28,8 @@ TEXT = json.dumps(
 )
 
 
-def pack(
-    path: Path, *members: tuple[str | ZipInfo, str | bytes], how: int = ZIP_DEFLATED
-) -> Path:
-    with ZipFile(path, "w", how) as archive:
+def pack(path: Path, *members: tuple[str, str | bytes]) -> Path:
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         for name, content in members:
             archive.writestr(name, content)
     return path
@@ -94,48 +89,8 @@ def test_one_bad_member_stands_among_good_ones(tmp_path: Path) -> None:
     assert words["a.zip!c.json"] == "is too large; it may have 8 MiB"
 
 
-def test_a_member_whose_bytes_were_changed(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.zip", ("a.json", TEXT), how=0)
-    path.write_bytes(path.read_bytes().replace(b"update", b"updote"))
-    ((_, error),) = iterate_saved([path])
-    assert "a.zip!a.json: cannot be read: Bad CRC-32" in str(error)
-
-
-def test_a_zip_without_programs(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.zip", ("report.html", "<p>"))
-    assert "no program file (.json, .jsonl) in this zip" in get_refusal(path)
+def test_a_zip_that_is_not_there(tmp_path: Path) -> None:
     assert "there is no such file" in get_refusal(tmp_path / "b.zip")
-    (tmp_path / "c.zip").write_text(TEXT)
-    assert "cannot be read as a zip: File is not a zip" in get_refusal(tmp_path / "c.zip")
-
-
-@pytest.mark.parametrize(
-    "name", ["../a.json", "/a.json", "a/../../b.json", "..", "C:\\a.json", "a\\b.json"]
-)
-def test_a_member_outside_of_its_folder(tmp_path: Path, name: str) -> None:
-    path = pack(tmp_path / "a.zip", ("good.json", TEXT), (name, TEXT))
-    assert "would lie outside of its folder" in get_refusal(path)
-
-
-@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR])
-def test_a_member_that_is_no_file(tmp_path: Path, kind: int) -> None:
-    member = ZipInfo("a.json")
-    member.external_attr = (kind | 0o777) << 16
-    path = pack(tmp_path / "a.zip", (member, "/etc/passwd"))
-    assert "'a.json' is a link or a device, not a file" in get_refusal(path)
-
-
-@pytest.mark.parametrize("how", [ZIP_BZIP2, ZIP_LZMA])
-def test_a_packing_that_cannot_be_bounded(tmp_path: Path, how: int) -> None:
-    path = pack(tmp_path / "a.zip", ("a.json", TEXT), how=how)
-    assert "is packed in another way than by deflate" in get_refusal(path)
-
-
-@pytest.mark.parametrize("names", [("a.json", "a.json"), ("a.json", "./a.json")])
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_members_of_one_name(tmp_path: Path, names: Iterable[str]) -> None:
-    path = pack(tmp_path / "a.zip", *((name, TEXT) for name in names))
-    assert "has two members of one name" in get_refusal(path)
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,34 +105,6 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has more than 4 members" in get_refusal(path)
     monkeypatch.setattr(artifact, "MAX_ARCHIVE", path.stat().st_size - 1)
     assert "is too large" in get_refusal(path)
-
-
-def patch(archive: ZipFile, change: Callable[[ZipInfo], None]) -> None:
-    """Changes what the directory says of the first member."""
-    change(archive.filelist[0])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda m: setattr(m, "file_size", 10 << 30), "would unpack to 10,240 MiB"),
-        (lambda m: setattr(m, "flag_bits", 1), "is encrypted"),
-        (lambda m: setattr(m, "compress_size", 300), "'a.json' and 'b.json' overlap"),
-        (lambda m: setattr(m, "filename", ""), "its member '' has no name"),
-    ],
-)
-def test_what_the_directory_of_a_zip_claims(
-    tmp_path: Path, change: Callable[[ZipInfo], None], words: str
-) -> None:
-    buffer = BytesIO()
-    with ZipFile(buffer, "w") as archive:
-        archive.writestr("a.json", TEXT)
-        archive.writestr("b.json", TEXT)
-        patch(archive, change)
-    path = tmp_path / "a.zip"
-    path.write_bytes(buffer.getvalue())
-    # Some Pythons find overlaps themselves, when a member is read.
-    assert words in get_refusal(path)
 
 
 def test_a_file_in_a_zip_has_a_name(tmp_path: Path) -> None:

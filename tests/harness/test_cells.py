@@ -37,8 +37,8 @@ def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Progra
     drawer = Drawer(contract, kind, declared, ("float32", "float16", "bfloat16"))
     for shard, programs in Settings(programs=most).list_shards():
         drawn: list[Program] = []
-        task = {"contract": contract, "kind": kind, "shard": shard, "seed": 0}
-        FRONTS["hypothesis"](programs, get_seed(task), drawer.draw, drawn.append)
+        seed = get_seed(0, contract, kind, shard)
+        FRONTS["hypothesis"](programs, seed, drawer.draw, drawn.append)
         yield from drawn
 
 

@@ -35,31 +35,32 @@ def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
     return save(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND)
 
 
-def test_a_failure_is_found_again(tmp_path: Path, program: Program) -> None:
-    failure = keep(tmp_path, program)
+def test_a_failure_is_found_again_and_says_how_it_failed(
+    tmp_path: Path, program: Program
+) -> None:
+    keep(tmp_path, program)
+    failure = keep(tmp_path, program)  # in the place of the first, without a draft
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [failure.path]
     ((path, loaded),) = iterate_saved([tmp_path])
     assert path == failure.path
+    assert isinstance(loaded, Program)
     assert (loaded.config, loaded.ops) == (program.config, program.ops)
     assert loaded.digest() == program.digest()
-
-
-def test_what_a_failure_says(tmp_path: Path, program: Program) -> None:
-    failure = keep(tmp_path, program)
-    assert failure.path.parent == tmp_path / SIGNATURE
-    assert failure.path.name.startswith(program.digest())
-    meta = json.loads(failure.path.read_text())["meta"]
-    assert meta["signature"] == SIGNATURE
-    assert meta["backend"] == "torch-cpu"
-    assert {name: meta[name] for name in SURROUNDINGS} == SURROUNDINGS
-    assert meta["found"] == FOUND["found"]
-    assert (meta["step"], meta["what"]) == (1, "row 0 sees too much")
-    assert (meta["expected"], meta["got"]) == ({"offset": 2}, {"offset": 3})
+    assert path.parent == tmp_path / SIGNATURE
+    assert path.name.startswith(program.digest())
+    meta = loaded.meta
     assert "T" in meta["date"]
-
-
-def test_a_divergence_makes_a_round_trip_through_json() -> None:
-    document = json.loads(json.dumps(DIVERGENCE.to_json()))
-    assert Divergence.from_json(document) == DIVERGENCE
+    said = {
+        "signature": SIGNATURE,
+        "backend": "torch-cpu",
+        **SURROUNDINGS,
+        **FOUND,
+        "step": 1,
+        "what": "row 0 sees too much",
+        "expected": {"offset": 2},
+        "got": {"offset": 3},
+    }
+    assert {name: meta[name] for name in said} == said
 
 
 @pytest.mark.parametrize("folder", ["failures", "my failures; rm x"])
@@ -71,14 +72,6 @@ def test_the_line_that_replays_can_be_pasted_into_a_shell(
     line = json.loads(failure.path.read_text())["meta"]["replay"]
     words = ["lockstep", "replay", str(failure.path), "--backend", backend]
     assert shlex.split(line) == words
-
-
-def test_saving_again_replaces_and_leaves_no_draft(
-    tmp_path: Path, program: Program
-) -> None:
-    keep(tmp_path, program)
-    keep(tmp_path, program)
-    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]
 
 
 def test_two_backends_keep_their_failures_apart(tmp_path: Path, program: Program) -> None:
@@ -99,22 +92,15 @@ def test_files_of_a_folder_come_in_order(tmp_path: Path, make: Make) -> None:
     assert paths == sorted(paths)
 
 
-def test_records_of_nothing_do_not_count(tmp_path: Path, program: Program) -> None:
-    keep(tmp_path, program)
-    running = tmp_path / "running"
-    running.mkdir()
-    (running / "1-1.json").write_bytes(b"{}".ljust(1 << 16))
-    assert len(list(iterate_saved([tmp_path]))) == 1
-
-
-def test_a_folder_without_programs(tmp_path: Path) -> None:
+def test_files_that_hold_nothing(tmp_path: Path, program: Program) -> None:
+    """A record of nothing does not count; what was run must not look like agreement."""
     (tmp_path / "notes.txt").write_text("{}")
     with pytest.raises(UsageError, match="no program file"):
         list(iterate_saved([tmp_path]))
-
-
-def test_a_file_without_programs(tmp_path: Path) -> None:
-    """Nothing that was run must not look like all that agrees."""
+    (tmp_path / "running").mkdir()
+    (tmp_path / "running" / "1-1.json").write_bytes(b"{}".ljust(1 << 16))
+    keep(tmp_path, program)
+    assert len(list(iterate_saved([tmp_path]))) == 1
     path = tmp_path / "empty.jsonl"
     path.write_text("\n\n")
     ((where, problem),) = iterate_saved([path])

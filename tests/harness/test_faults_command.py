@@ -57,7 +57,7 @@ def test_a_backend_whose_list_is_none_is_told(lockstep: Lockstep, tmp_path: Path
     arguments = ("--backend", f"{HERE}:names_no_function", "--failures", tmp_path)
     ended = lockstep("faults", *arguments)
     assert ended.status == 2
-    assert "which is no function" in ended.words
+    assert "misbehaving has no function there_is_none" in ended.words
 
 
 def test_an_unknown_fault_is_told(lockstep: Lockstep, tmp_path: Path) -> None:

@@ -141,21 +141,18 @@ MEMORY = 1 << 30
 """Bytes of address space that a command gets."""
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, with bounded memory."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
+def run(folder: Path, path: object) -> subprocess.CompletedProcess[str]:
+    """`lockstep replay` in a process of its own, with bounded memory."""
+    command = [sys.executable, "-m", "lockstep.harness.cli.main", "replay", str(path)]
     return subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
+        [*command, "--backend", CORRECT],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         errors="surrogateescape",
         timeout=60,
-        preexec_fn=limit,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )
 
 
@@ -182,7 +179,7 @@ def test_memory_is_bounded(
     (tmp_path / "files").mkdir()
     path = make(tmp_path / "files")
     before = list_files(tmp_path)
-    ended = run(tmp_path, "replay", str(path), "--backend", CORRECT)
+    ended = run(tmp_path, path)
     assert (ended.returncode, ended.stdout) == (2, "")
     check_line(ended.stderr, words)
     assert list_files(tmp_path) == before
@@ -203,21 +200,7 @@ META: Mapping[str, Any] = {
 def test_what_a_program_says_of_itself_is_not_trusted(tmp_path: Path) -> None:
     """It agrees, whatever stands in its meta; what is printed of that does no harm."""
     (tmp_path / f"{ESCAPES}.json").write_text(json.dumps({**GOOD, "meta": META}))
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "lockstep.harness.cli.main",
-            "replay",
-            ".",
-            "--backend",
-            CORRECT,
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    ended = run(tmp_path, ".")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("FIXED")
     assert ended.stdout[:-1].isprintable()

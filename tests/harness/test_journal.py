@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,10 @@ import pytest
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.journal import Journal
+from lockstep.harness.workers.messages import Counts, SliceDone, unfold
 
-COUNTS: dict[str, Any] = {
-    "programs": 3,
-    "steps": 9,
-    "skipped": 0,
-    "covered": 4,
-    "avoided": 1,
-    "margin": 0.5,
-    "signatures": {},
-    "coverage": [["fresh", "update", 3]],
-    "digest": "abc",
-}
+COUNTS = Counts(programs=3, steps=9, covered=4, avoided=1, margin=0.5)
+DONE = SliceDone(COUNTS, [("fresh", "update", 3)], "abc")
 
 
 def make(folder: Path, **about: Any) -> Journal:
@@ -31,23 +24,15 @@ def make(folder: Path, **about: Any) -> Journal:
 def write(folder: Path) -> Journal:
     journal = make(folder)
     journal.begin()
-    journal.add(1, {**COUNTS, "event": "done"})
-    journal.add(0, COUNTS)
+    journal.add(1, DONE)
+    journal.add(0, SliceDone(replace(COUNTS, seconds=0.1), DONE.coverage, "abc"))
     return journal
 
 
-def test_what_was_done_comes_back(tmp_path: Path) -> None:
-    journal = write(tmp_path)
-    assert journal.load() == {0: COUNTS, 1: COUNTS}
-    assert make(tmp_path).load() == journal.load()
-
-
-def test_nothing_was_done(tmp_path: Path) -> None:
+def test_finished_slices_come_back(tmp_path: Path) -> None:
     assert make(tmp_path).load() == {}
-
-
-def test_another_exploration(tmp_path: Path) -> None:
-    write(tmp_path)
+    journal = write(tmp_path)
+    assert journal.load() == make(tmp_path).load() == {0: DONE, 1: DONE}
     with pytest.raises(UsageError, match="is about something else"):
         make(tmp_path, depth=4).load()
 
@@ -56,31 +41,49 @@ def test_another_exploration(tmp_path: Path) -> None:
 def test_the_last_line_was_cut_off(tmp_path: Path, cut: int) -> None:
     journal = write(tmp_path)
     journal.path.write_text(journal.path.read_text()[:-cut])
-    assert journal.load() == {1: COUNTS}
-    journal.add(0, COUNTS)
-    assert journal.load() == {0: COUNTS, 1: COUNTS}
+    assert journal.load() == {1: DONE}
+    assert journal.path.read_text().endswith("}\n")
+    journal.add(0, DONE)
+    assert journal.load() == {0: DONE, 1: DONE}
+
+
+def line(part: Any = 1, counts: Any = COUNTS, **fields: Any) -> str:
+    done = {**unfold(DONE), "counts": counts, **fields}
+    return json.dumps({"part": part, "done": done}, default=unfold)
+
+
+def counts(**fields: Any) -> dict[str, Any]:
+    return {**unfold(COUNTS), **fields}
 
 
 @pytest.mark.parametrize(
-    ("line", "text", "why"),
+    ("number", "text", "why"),
     [
         (1, "{}", "is about something else"),
-        (1, "[" * 100_000, "no JSON"),
-        (2, "nothing like it", ":2: no JSON"),
-        (2, "", ":2: no JSON"),
-        (2, json.dumps({"part": 1}), "'counts' is a required property"),
-        (2, json.dumps({"part": -1, "counts": COUNTS}), "-1 is less than the minimum"),
-        (2, json.dumps({"part": 2, "counts": COUNTS}), ":2: there is no such part"),
-        (2, json.dumps({"part": 1, "counts": {}}), "is a required property"),
-        (3, "5", ":3: 5 is not of type 'object'"),
-        (3, json.dumps({"part": 1, "counts": {**COUNTS, "steps": "9"}}), "'9' is not"),
-        (3, json.dumps({"part": 1, "counts": {**COUNTS, "coverage": [5]}}), "5 is not"),
+        (1, "[" * 100_000, "not JSON"),
+        (2, "nothing like it", ":2: not JSON"),
+        (2, "", ":2: not JSON"),
+        (2, '{"part": 1}', "missing required field `done`"),
+        (2, line(part=-1), "Expected `int` >= 0 - at `$.part`"),
+        (2, line(part=2), ":2: there is no slice 2"),
+        (2, line(event="Ran"), "Invalid value 'Ran' - at `$.done.event`"),
+        (2, line(counts=5), "Expected `object`, got `int` - at `$.done.counts`"),
+        (2, line(digest=None), "Expected `str`, got `null` - at `$.done.digest`"),
+        (3, "5", ":3: Expected `object`, got `int`"),
+        (3, line(counts=counts(steps="9")), "`$.done.counts.steps`"),
+        (3, line(counts=counts(steps=-1)), "`$.done.counts.steps`"),
+        (3, line(counts=counts(margin=float("nan"))), "`$.done.counts.margin`"),
+        (3, line(counts=counts(signatures={"a": -1})), "`$.done.counts.signatures"),
+        (3, line(coverage=[5]), "Expected `array`, got `int` - at `$.done.coverage[0]`"),
+        (3, line(coverage=[["a", "b", -1]]), "`$.done.coverage[0][2]`"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, line: int, text: str, why: str) -> None:
+def test_a_broken_line_is_refused(
+    tmp_path: Path, number: int, text: str, why: str
+) -> None:
     journal = write(tmp_path)
     lines = journal.path.read_text().split("\n")
-    lines[line - 1] = text
+    lines[number - 1] = text
     journal.path.write_text("\n".join(lines))
     with pytest.raises(UsageError) as error:
         journal.load()
@@ -88,34 +91,20 @@ def test_what_is_wrong_is_said(tmp_path: Path, line: int, text: str, why: str) -
     assert str(journal.path) in str(error.value)
 
 
-def test_it_is_no_text(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("lockstep.harness.jobs.journal.MAX_BYTES", 100)
+        with pytest.raises(UsageError, match="larger than"):
+            journal.load()
     journal.path.write_bytes(b"\xff\xfe" * 9)
     with pytest.raises(UsageError, match="cannot be read"):
         journal.load()
-
-
-def test_it_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = write(tmp_path)
-    monkeypatch.setattr("lockstep.harness.jobs.journal.MAX_BYTES", 100)
-    with pytest.raises(UsageError, match="larger than"):
-        journal.load()
-
-
-def test_it_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "explored").write_text("a file in the place of the folder")
-    with pytest.raises(UsageError, match="choose another folder with --failures"):
-        make(tmp_path).begin()
-
-
-def test_half_a_line_cannot_be_taken_away(tmp_path: Path) -> None:
-    journal = write(tmp_path)
-    text = journal.path.read_text()[:-1]
     journal.path.unlink()
     journal.path.mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
         journal.load()
-    journal.path.rmdir()
-    journal.path.write_text(text)
-    assert journal.load() == {1: COUNTS}
-    assert journal.path.read_text().endswith("}\n")
+    with pytest.raises(UsageError, match="choose another folder with --failures"):
+        journal.begin()

@@ -71,7 +71,8 @@ def leave_out(name: str) -> dict[str, Any]:
         ("{}", "one.json"),
         (leave_out("reason"), "reason"),
         (leave_out("when"), "when"),
-        ({**ENTRY, "verdict": "maybe"}, "verdict must be one of bug, limit"),
+        (leave_out("link"), "missing required field `link`"),
+        ({**ENTRY, "verdict": "maybe"}, "Invalid enum value 'maybe' - at `$.verdict`"),
         ({**ENTRY, "program": {**PROGRAM, "contract": "layers"}}, "did you mean layer"),
         ({**ENTRY, "program": None}, "a program is an object"),
         ({**ENTRY, "when": {}}, "when"),
@@ -83,6 +84,8 @@ def leave_out(name: str) -> dict[str, Any]:
         ({**ENTRY, "when": {"op": "trim", "count": ["a", None]}}, "count"),
         ({**ENTRY, "when": {"op": "trim", "config": {"windwo": [1, 2]}}}, "windwo"),
         ({**ENTRY, "when": {"op": "trim", "states": ["warped"]}}, "warped"),
+        ({**ENTRY, "when": {"op": "trim", "config": 5}}, "Expected `object`, got `int`"),
+        ({**ENTRY, "when": {"op": "trim", "states": 5}}, "Expected `array`, got `int`"),
         ({**ENTRY, "signature": 3}, "signature"),
     ],
 )

@@ -27,13 +27,7 @@ BLAMED: list[tuple[str, int, str, int, str]] = [
     ("one_column_less", CANNOT, "malformed", 1, "0 columns of K and 1 of V"),
     ("shows_nan", DIVERGES, "contents", 3, "NaN"),
     ("shows_infinity", DIVERGES, "contents", 3, "row 0 sees"),
-    (
-        "writes_its_input",
-        DIVERGES,
-        "alias",
-        1,
-        "an array that update was given has changed",
-    ),
+    ("writes_its_input", DIVERGES, "alias", 1, "array that update was given has changed"),
     ("wrong_mask_width", DIVERGES, "mask", 1, "for 1 rows × 1 columns"),
     ("raises", DIVERGES, "error", 1, "raised RuntimeError: no room"),
     ("raises_at_length", DIVERGES, "error", 1, "raised RuntimeError: xxx"),
@@ -47,10 +41,7 @@ BLAMED: list[tuple[str, int, str, int, str]] = [
 
 UNAVAILABLE = [
     ("factory_raises", "its factory raised OSError: the driver is too old"),
-    (
-        "factory_returns_five",
-        "its factory returned int, not a Backend",
-    ),
+    ("factory_returns_five", "its factory returned int, not a Backend"),
     ("lacks_a_method", "has no method size"),
     ("cannot_open", "opening a kv cache raised OSError: no device"),
 ]
@@ -129,13 +120,8 @@ def test_answers_that_are_no_numbers_of_json(lockstep: Lockstep, tmp_path: Path)
 
 
 def test_the_correct_one_agrees(lockstep: Lockstep, tmp_path: Path) -> None:
-    ended = check(lockstep, "correct", tmp_path)
-    assert (ended.status, ended.err) == (0, "")
-    assert "✓ 20" in ended.out
-    assert [path.name for path in (tmp_path / "f").iterdir()] == ["outcome.json"]
-
-
-def test_a_folder_that_was_there_before_stays(lockstep: Lockstep, tmp_path: Path) -> None:
-    (tmp_path / "f").mkdir()
-    assert check(lockstep, "correct", tmp_path).status == 0
-    assert [path.name for path in (tmp_path / "f").iterdir()] == ["outcome.json"]
+    for _ in range(2):  # the folder for failures is there in the second run
+        ended = check(lockstep, "correct", tmp_path)
+        assert (ended.status, ended.err) == (0, "")
+        assert "✓ 20" in ended.out
+        assert [path.name for path in (tmp_path / "f").iterdir()] == ["outcome.json"]

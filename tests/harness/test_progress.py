@@ -24,6 +24,7 @@ from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.reports import progress
 from lockstep.harness.reports.console import print_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
+from lockstep.harness.workers.messages import Counts
 
 ROOT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -37,8 +38,7 @@ def make_outcome(seconds: float | None = None) -> Outcome:
     running, waiting = (
         Pair(name, "layer", "kv", kind, wanted=200) for name in ("torch-cpu", "mlx-cpu")
     )
-    counts = {"programs": 100, "steps": 2000, "seconds": 8.0, "skipped": 0}
-    running.running[0] = {**counts, "margin": 0.0, "signatures": {}}
+    running.running[0] = Counts(programs=100, steps=2000, seconds=8.0)
     running.reached.update(running.cells[:50])
     settings = Settings(seconds=seconds)
     started = time.monotonic() - 10

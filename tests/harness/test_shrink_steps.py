@@ -95,10 +95,7 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
         [forward([0, 0], [6, 3]), remove(6, 0)],
         [forward([0, 0], [1, 0]), remove(1, 0)],
     ),
-    "two sequences as one": (
-        [forward([0, 1], [0, 2])],
-        [forward([0, 1], [0, 0])],
-    ),
+    "two sequences as one": ([forward([0, 1], [0, 2])], [forward([0, 1], [0, 0])]),
     "no gap, whatever its size": (
         [forward([0, 40_000], [0, 0]), remove(0, 40_000)],
         [forward([0, 1], [0, 0]), remove(0, 1)],
@@ -107,10 +104,7 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
         [forward([37_420, 306], [0, 1])],
         [forward([37_114, 0], [0, 1])],
     ),
-    "one row at the beginning": (
-        [forward([7, 7], [0, 0])],
-        [forward([7, 0], [0, 0])],
-    ),
+    "one row at the beginning": ([forward([7, 7], [0, 0])], [forward([7, 0], [0, 0])]),
     "no copy, the sequence itself in its place": (
         [forward([0], [0]), COPY, remove(1, 0)],
         [forward([0], [0]), remove(0, 0)],

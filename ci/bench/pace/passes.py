@@ -20,7 +20,8 @@ from lockstep.harness.programs.generate.exhaustive import ROOT
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.exhaustive_slice import make_walk
-from lockstep.harness.workers.random_slice import Shard
+from lockstep.harness.workers.messages import Event, RandomTask
+from lockstep.harness.workers.random_slice import RandomSlice
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""
@@ -112,21 +113,18 @@ class Bench:
 
     def run_shard(self, seed: int) -> None:
         """A share of `lockstep check`: with derived programs and a digest of all."""
-        task = {
-            "contract": self.contract,
-            "kind": self.kind,
-            "front": "hypothesis",
-            "programs": self.count,
-            "seed": seed,
-            "shard": 0,
-            "known": [],
-        }
-        counts = Shard(self, self.backend, task).check()  # type: ignore[arg-type]
-        if counts["signatures"]:
-            raise SystemExit(f"{self.backend.name} diverges: {counts['signatures']}")
-        self.steps = counts["steps"]
+        task = RandomTask(
+            *(self.backend.name, self.contract, self.kind, 0),
+            front="hypothesis",
+            seed=seed,
+            programs=self.count,
+        )
+        done = RandomSlice(self, self.backend, task).check()  # type: ignore[arg-type]
+        if done.counts.signatures:
+            raise SystemExit(f"{self.backend.name} diverges: {done.counts.signatures}")
+        self.steps = done.counts.steps
 
-    def emit(self, event: Mapping[str, Any]) -> None:
+    def emit(self, event: Event) -> None:
         """What a worker tells its pool."""
 
     @property

@@ -1,10 +1,5 @@
-"""Vectors: programs with what the reference expects, for engines that run no Python.
+"""Vectors: programs with expected answers, for engines that do not run Python.
 
-`levels`: what is drawn, for engines with few operations and with many. `selection`: which
-of the drawn programs are kept. `coverage`: what they reach, and what not. `lines`: one as
-it stands in a file. `answers`, `schema`, `manual`: what a line may hold, for machines and
-for people. `manifest`: what a set of files holds. `folder`: where it may be written.
-`export`: makes a set.
-`audit`: whether it says what the reference here expects. `batch`, `verification`: its
-programs on a backend.
+`export` makes a set, `folder` writes it, `manual` is its README. `verify` audits a set
+and runs its programs on backends. The rest is in `harness.programs.vectors`.
 """

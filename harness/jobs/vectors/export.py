@@ -19,7 +19,8 @@ from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
 from lockstep.harness.programs.vectors.manifest import make_manifest
 from lockstep.harness.programs.vectors.schema import make_schema
-from lockstep.harness.workers.pool import Event, Pool, Task
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 
@@ -81,29 +82,20 @@ def get_name(contract: str, kind: str) -> str:
 
 def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
     """One task for each kind; what they choose does not depend on who draws them."""
-    tasks: deque[Task] = deque(
-        {
-            "do": "draw",
-            "backend": NAME,
-            "contract": contract,
-            "kind": kind,
-            "size": work.size,
-        }
-        for contract, kind in work.kinds
-    )
+    own = [messages.DrawVectors(NAME, *kind, work.size) for kind in work.kinds]
+    tasks: deque[messages.Task[messages.Drawn]] = deque(own)
     with Pool(jobs, records) as pool:
-        for task, event in pool.run(tasks):
-            if task:
-                handle(work, get_name(task["contract"], task["kind"]), event)
-            watch(work)
+        for task, event in pool.run(tasks, lambda: watch(work)):
+            assert isinstance(task, messages.DrawVectors)
+            handle(work, get_name(task.contract, task.kind), event)
 
 
-def handle(work: Export, name: str, event: Event) -> None:
-    if event["event"] == "progress":
-        work.drawn[name] = event["drawn"]
-    elif event["event"] == "done":
-        work.drawn[name] = event["holds"]["drawn"]
-        work.done[name] = event["holds"]
-        work.contents[name] = write_lines(event["lines"])
-    else:
-        raise UsageError(f"{name}: programs could not be drawn: {event['why']}")
+def handle(work: Export, name: str, event: messages.Event) -> None:
+    if isinstance(event, messages.Progress):
+        work.drawn[name] = event.counts.programs
+    elif isinstance(event, messages.Drawn):
+        work.drawn[name] = event.holds["drawn"]
+        work.done[name] = event.holds
+        work.contents[name] = write_lines(event.lines)
+    elif isinstance(event, messages.Stopped):
+        raise UsageError(f"{name}: programs could not be drawn: {event.why}")

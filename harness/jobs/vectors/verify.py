@@ -1,4 +1,4 @@
-"""The job of `lockstep vectors verify`: a set that others may have made, checked here."""
+"""The job of `lockstep vectors verify`: checks a set that others may have made."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.execution.metamorphic.reference import NAME
-from lockstep.harness.jobs.check import CRASHES, Campaign, Watch, make_task
-from lockstep.harness.jobs.outcome import Pair, Settings
+from lockstep.harness.jobs.check import MAX_CRASHES, Campaign
+from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.audit import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
-from lockstep.harness.workers.pool import Event, Pool, Task
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
-BATCH = 25
+SLICE = 25
 """Programs that a worker gets at a time."""
 
 FRONT = "vectors"
@@ -26,8 +27,7 @@ FRONT = "vectors"
 
 @dataclass
 class Audit:
-    """What a set holds. programs: of each (contract, kind), as JSON. problems: what is
-    wrong with it."""
+    """The content of a set: programs of each (contract, kind) as JSON, and problems."""
 
     folder: Path
     files: int = 0
@@ -47,42 +47,38 @@ class Audit:
 
 
 def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
-    """Checks all files of a set: that they are whole, and what they say. Raises
-    UsageError for what is no set."""
+    """Checks all files of a set: that they are whole, and what they say.
+
+    Raises:
+        UsageError: it is not a set.
+    """
     files = read_manifest(folder)
     check_files(folder, files)
-    work = Audit(folder, len(files))
-    tasks: deque[Task] = deque(
-        {
-            "do": "audit",
-            "backend": NAME,
-            "path": str((folder / name).absolute()),
-            "holds": dict(file.holds),
-        }
+    tasks: deque[messages.Task[messages.Audited]] = deque(
+        messages.AuditFile(NAME, str((folder / name).absolute()), dict(file.holds))
         for name, file in sorted(files.items())
         if file.holds is not None
     )
-    work.files = len(tasks)
+    work = Audit(folder, len(tasks))
     with (
         tempfile.TemporaryDirectory(prefix="lockstep-") as records,
         Pool(jobs, Path(records) / RUNNING) as pool,
     ):
-        for task, event in pool.run(tasks):
-            if task:
-                handle(work, task, event)
-            watch(work)
+        for task, event in pool.run(tasks, lambda: watch(work)):
+            assert isinstance(task, messages.AuditFile)
+            handle(work, task, event)
     return work
 
 
-def handle(work: Audit, task: Task, event: Event) -> None:
+def handle(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
     work.done += 1
-    if event["event"] != "done":
+    if isinstance(event, messages.Stopped):
         # A program that takes the reference too long stops here, too.
-        work.problems.append(Problem(f"{task['path']}: {event['why']}"))
-        return
-    own = task["holds"]["contract"], task["holds"]["kind"]
-    work.programs.setdefault(own, []).extend(event["programs"])
-    work.problems += [Problem(**problem) for problem in event["problems"]]
+        work.problems.append(Problem(f"{task.path}: {event.why}"))
+    elif isinstance(event, messages.Audited):
+        own = task.holds["contract"], task.holds["kind"]
+        work.programs.setdefault(own, []).extend(event.programs)
+        work.problems += event.problems
 
 
 class Verification(Campaign):
@@ -92,11 +88,11 @@ class Verification(Campaign):
         self,
         settings: Settings,
         programs: Mapping[tuple[str, str], Sequence[Any]],
-        watch: Watch = lambda _: None,
+        watch: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         super().__init__(settings, (), watch)
         self.programs = programs
-        self.batches = 0
+        self.slices = 0
 
     def plan(self) -> None:
         """The programs of all pairs in turn, some at a time."""
@@ -105,24 +101,25 @@ class Verification(Campaign):
         for pair in pairs:
             pair.wanted = len(self.programs[pair.contract, pair.kind])
         most = max((pair.wanted for pair in pairs), default=0)
-        for begin in range(0, most, BATCH):
+        for begin in range(0, most, SLICE):
             for pair in pairs:
                 programs = self.programs[pair.contract, pair.kind]
-                self.add_batch(pair, programs[begin : begin + BATCH])
+                self.add_slice(pair, programs[begin : begin + SLICE])
 
-    def add_batch(self, pair: Pair, programs: Sequence[Any]) -> None:
+    def add_slice(self, pair: Pair, programs: Sequence[Any]) -> None:
         if programs:
-            own = pair.backend, pair.contract, pair.kind, self.batches, 0
-            task = make_task(self.settings, *own)
-            self.tasks.append({**task, "do": "batch", "programs": list(programs)})
-            self.batches += 1
+            task = messages.GivenTask(*pair.key, self.slices, programs=list(programs))
+            self.tasks.append(task)
+            self.slices += 1
 
-    def handle_shard(self, task: Task, event: Event) -> None:
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         """After a crash, the programs behind the one that was running get another
         process."""
+        assert isinstance(task, messages.GivenTask)
         pair = self.find_pair(task)
-        place = pair.running.get(task["shard"], {}).get("place", 0)
-        super().handle_shard(task, event)
-        has_ended = event["event"] in ("crash", "hang") and event["running"]
-        if has_ended and pair.crashes < CRASHES:
-            self.add_batch(pair, task["programs"][place + 1 :])
+        counts = pair.running.get(task.number, messages.Counts())
+        over = counts.programs + counts.avoided + sum(counts.undeclared.values())
+        super().handle_slice(task, event)
+        has_ended = isinstance(event, messages.Stopped) and event.blame()
+        if has_ended and pair.crashes < MAX_CRASHES:
+            self.add_slice(pair, task.programs[over + 1 :])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
+from lockstep.harness.backends.environment import compare_surroundings
 from lockstep.harness.core.printable import clean
 from lockstep.harness.execution.metamorphic.reference import NAME
-from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
-from lockstep.harness.jobs.check import get_crash
+from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.pages.gather import Saved
-from lockstep.harness.workers.pool import Event, Pool
+from lockstep.harness.workers.messages import (
+    Recorded,
+    RecordProgram,
+    Stopped,
+    WriteSnippet,
+)
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
 MOST_SNIPPET = 20_000
@@ -63,12 +68,13 @@ class Stage:
                 saved, [f"Only the reference is shown: {why}."], bounds
             )
         event = self.record(backend, saved.program, None, bounds, saved.signature)
-        if event["event"] == "done":
+        if isinstance(event, Recorded):
             played = read_played(event, backend, saved)
             return replace(played, snippet=self.write_snippet(saved.program, played))
-        if event["event"] in ("crash", "hang") and event["running"]:
-            return self.play_crash(event, backend, bounds)
-        words = f"Only the reference is shown: {backend} cannot run here: {event['why']}"
+        blamed = event.blame()
+        if blamed is not None:
+            return self.play_crash(*blamed, backend, bounds)
+        words = f"Only the reference is shown: {backend} cannot run here: {event.why}"
         return self.play_reference(saved, [clean(words)], bounds)
 
     def write_snippet(self, program: Program, played: Played) -> str | None:
@@ -81,12 +87,10 @@ class Stage:
             "step": divergence.step,
         }
         seen = replace(program, meta=meta).to_json()
-        event = self.pool.call(
-            {"do": "snippet", "backend": played.backend, "program": seen}
-        )
-        text = event.get("snippet")
-        is_short = isinstance(text, str) and len(text) <= MOST_SNIPPET
-        return text if is_short else None
+        event = self.pool.call(WriteSnippet(str(played.backend), seen))
+        if isinstance(event, Stopped) or len(event.text) > MOST_SNIPPET:
+            return None
+        return event.text
 
     def play_reference(
         self, saved: Saved, notes: Sequence[str], bounds: Bounds
@@ -96,20 +100,20 @@ class Stage:
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
         event = self.record(NAME, program, 0, bounds)
-        if event["event"] != "done":
-            more = f"The reference did not come to an end: {clean(event['why'])}"
+        if isinstance(event, Stopped):
+            more = f"The reference did not come to an end: {clean(event.why)}"
             return Played("recorded", (), [*notes, more])
-        return Played("recorded", read_steps(event), notes)
+        return Played("recorded", event.steps, notes)
 
-    def play_crash(self, event: Event, backend: str, bounds: Bounds) -> Played:
+    def play_crash(
+        self, program: Program, divergence: Divergence, backend: str, bounds: Bounds
+    ) -> Played:
         """Both sides up to the step at which the backend ended or stood still."""
-        program, divergence = get_crash(event)
-        program = replace(program, ops=program.ops[: divergence.step + 1])
         again = self.record(backend, program, divergence.step, bounds)
-        if again["event"] != "done":
+        if isinstance(again, Stopped):
             again = self.record(NAME, program, 0, bounds)
-        steps = read_steps(again) if again["event"] == "done" else []
-        return Played(event["event"], steps, (), divergence, (), backend)
+        steps = again.steps if isinstance(again, Recorded) else []
+        return Played(divergence.what, steps, (), divergence, (), backend)
 
     def record(
         self,
@@ -118,30 +122,16 @@ class Stage:
         until: int | None,
         bounds: Bounds,
         wanted: str | None = None,
-    ) -> Event:
-        return self.pool.call(
-            {
-                "do": "record",
-                "backend": backend,
-                "program": program.to_json(),
-                "until": until,
-                "wanted": wanted,
-                "bounds": asdict(bounds),
-            }
-        )
+    ) -> Recorded | Stopped:
+        task = RecordProgram(backend, program.to_json(), bounds, until, wanted)
+        return self.pool.call(task)
 
 
-def read_steps(event: Event) -> list[Step]:
-    return [read_step(step) for step in event["steps"]]
-
-
-def read_played(event: Event, backend: str, saved: Saved) -> Played:
-    if event["divergence"] is None:
-        here = get_surroundings(event)
+def read_played(event: Recorded, backend: str, saved: Saved) -> Played:
+    if event.divergence is None:
+        here = event.get_surroundings()
         differs = compare_surroundings(saved.program.meta, backend, here)
         notes = [differs] if differs else []
-        return Played("agrees", read_steps(event), notes, backend=backend)
-    divergence = Divergence.from_json(event["divergence"])
-    return Played(
-        "diverges", read_steps(event), (), divergence, event["stories"], backend
-    )
+        return Played("agrees", event.steps, notes, backend=backend)
+    told = event.divergence, event.stories
+    return Played("diverges", event.steps, (), *told, backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import warnings
@@ -51,9 +52,19 @@ def with_op(**fields: Any) -> Make:
     return change(ops=[{"op": "update", "length": 2, **fields}])
 
 
+def replaced(old: str, new: str) -> Make:
+    """The good program with other text."""
+    return as_file(TEXT.replace(old, new))
+
+
 def with_length(literal: str) -> Make:
     """A number as it stands in the file."""
-    return as_file(TEXT.replace('"length": 2', f'"length": {literal}'))
+    return replaced('"length": 2', f'"length": {literal}')
+
+
+def as_gzip(content: bytes, then: Callable[[bytes], bytes] = bytes) -> Make:
+    """A gzipped file. then: changes its bytes."""
+    return as_file(lambda: then(gzip.compress(content)), "p.json.gz")
 
 
 def as_zip(

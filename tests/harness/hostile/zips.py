@@ -33,10 +33,7 @@ ZIPS: Cases = {
     "text": (as_file(TEXT, "a.zip"), "File is not a zip file"),
     "without members": (as_zip(), "no program file (.json, .jsonl) in this zip"),
     "cut off": (as_zip(P, then=lambda zip: zip[:-30]), "File is not a zip file"),
-    "without its beginning": (
-        as_zip(P, then=lambda zip: zip[60:]),
-        "cannot be read",
-    ),
+    "without its beginning": (as_zip(P, then=lambda zip: zip[60:]), "cannot be read"),
     "the end of a zip alone": (
         as_zip(P, then=lambda zip: zip[-22:]),
         "cannot be read as a zip",
@@ -88,10 +85,11 @@ ZIPS: Cases = {
     "a name that climbs later": (as_zip(("a/../../p.json", TEXT)), "would lie outside"),
     "a name from the root": (as_zip(("/etc/p.json", TEXT)), "would lie outside"),
     "a name of Windows": (as_zip(("C:\\p.json", TEXT)), "would lie outside"),
-    "a name that climbs on Windows": (
-        as_zip(("..\\p.json", TEXT)),
-        "would lie outside",
-    ),
+    "a name that climbs on Windows": (as_zip(("..\\p.json", TEXT)), "would lie outside"),
+    "a name with a backslash": (as_zip(("a\\b.json", TEXT)), "would lie outside"),
+    "a name of the folder above": (as_zip(P, ("..", TEXT)), "would lie outside"),
+    "no program": (as_zip(("report.html", "<p>")), "no program file (.json, .jsonl) in"),
+    "a character device": (as_zip((make_member(stat.S_IFCHR), "")), "'p.json' is a link"),
     "a climbing name of what is no program": (
         as_zip(P, ("../.bashrc", "rm")),
         "would lie outside",
@@ -102,10 +100,7 @@ ZIPS: Cases = {
         as_zip(P, (".//p.json", TEXT)),
         "has two members of one name",
     ),
-    "a name with escape sequences": (
-        as_zip((f"{ESCAPES}.json", "{")),
-        "is not JSON",
-    ),
+    "a name with escape sequences": (as_zip((f"{ESCAPES}.json", "{")), "is not JSON"),
     "a name that is no UTF-8": (
         as_zip(("ä.json", TEXT), then=lambda zip: zip.replace("ä".encode(), b"\xff\xfe")),
         "cannot be read as a zip",
@@ -113,7 +108,7 @@ ZIPS: Cases = {
     "a link": (as_zip((make_member(stat.S_IFLNK), "/etc/passwd")), "is a link or a"),
     "a pipe": (as_zip((make_member(stat.S_IFIFO), "")), "is a link or a device"),
     "a device": (as_zip((make_member(stat.S_IFBLK), "")), "is a link or a device"),
-    "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted"),
+    "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted; unpack"),
     "packed by bzip2": (as_zip(P, how=ZIP_BZIP2), "packed in another way"),
     "packed by LZMA": (as_zip(P, how=ZIP_LZMA), "packed in another way"),
     "packed in an unknown way": (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import convert
 
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
@@ -16,8 +17,15 @@ from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.workers.messages import (
+    Event,
+    Task,
+    decode_event,
+    encode,
+)
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import LIMITS, load
+from lockstep.harness.workers.tasks import decode_task
 from lockstep.harness.workers.worker import Worker
 
 MISBEHAVING = "tests.harness.misbehaving"
@@ -40,13 +48,12 @@ class Here:
     """A pool without processes."""
 
     def __init__(self, record: Record) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         self.worker = Worker(record, self.events.append, LIMITS)
 
-    def call(self, task: dict[str, Any]) -> dict[str, Any]:
-        self.worker.do(json.loads(json.dumps(task)))
-        event: dict[str, Any] = json.loads(json.dumps(self.events[-1]))
-        return event
+    def call(self, task: Task[Any]) -> Event:
+        self.worker.do(decode_task(encode(task)))
+        return decode_event(encode(self.events[-1]), task)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def play(
         answer = json.loads(json.dumps(answer))
         found = answer["divergence"]
         steps = [read_step(step) for step in answer["steps"]]
-        return steps, found and Divergence.from_json(found)
+        return steps, found and convert(found, type=Divergence)
 
     yield play
     written.close()

@@ -1,0 +1,462 @@
+"""Messages between a job and its workers: a struct for each task and each event.
+
+A message travels as JSON. A worker runs code of a backend, which may write anything to
+its connection, so the job decodes each event strictly: only events of its task are valid.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+
+from msgspec import Meta, Struct, ValidationError, convert, structs
+
+from lockstep.harness.backends.backend import Kind, Planted
+from lockstep.harness.backends.environment import get_surroundings
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.types import Cell, Op
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.fields import get_named
+from lockstep.harness.execution.recording.picture import Bounds, Step
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.vectors.audit import Problem
+
+MAX_BYTES = 128 << 20
+"""Size of a message: a file of a set of vectors may have 64 MiB."""
+
+Document = dict[str, Any]
+"""A program as JSON, see `Program.to_json`; the receiver parses it."""
+
+Natural = Annotated[int, Meta(ge=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+SIGNATURE = re.compile(r"[\w .-]+", re.ASCII)
+
+A = TypeVar("A")
+
+
+# --- events -----------------------------------------------------------------------------
+
+
+class Event(Struct, frozen=True, tag=True, tag_field="event", forbid_unknown_fields=True):
+    """A message of a worker about its task."""
+
+    def check(self) -> None:
+        """Refuses what the types alone let through.
+
+        Raises:
+            ValueError: a value is out of range.
+            UsageError: a program is malformed.
+        """
+
+
+class Answer(Event, frozen=True):
+    """The result of a task, and its end."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """The sums over the programs of one slice, or of several.
+
+    Attributes:
+        unfinished: programs that called a part of the backend that is not written yet.
+        covered: of an exhaustive slice, programs of all lengths that have run, on their
+            own or as the beginning of others.
+        avoided: programs that were left out, because they lead to a known divergence.
+        seconds: of one core.
+        margin: the largest error that a tolerance allowed, as a share of that tolerance.
+        signatures: how many programs diverged with each.
+        missing: part of the backend that is not written yet → operation that needs it.
+        undeclared: why given programs were left out → how many.
+    """
+
+    programs: Natural = 0
+    steps: Natural = 0
+    skipped: Natural = 0
+    unfinished: Natural = 0
+    covered: Natural = 0
+    avoided: Natural = 0
+    seconds: NonNegative = 0.0
+    margin: NonNegative = 0.0
+    signatures: dict[str, Natural] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    undeclared: dict[str, Natural] = field(default_factory=dict)
+
+    def include(self, more: Counts) -> None:
+        """Adds the counts of another slice."""
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.margin = max(self.margin, more.margin)
+        self.missing.update(more.missing)
+        for own, others in (
+            (self.signatures, more.signatures),
+            (self.undeclared, more.undeclared),
+        ):
+            for key, count in others.items():
+                tally(own, key, count)
+
+
+SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
+
+
+def tally(counts: dict[str, int], key: str, count: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + count
+
+
+class Progress(Event, frozen=True):
+    """The state of a task that goes on; `reached` are cells not reported before."""
+
+    counts: Counts
+    reached: list[Cell] = []
+
+
+class Found(Event, frozen=True):
+    """A program that diverges, as it was found or made shorter.
+
+    Attributes:
+        programs: how many programs of the slice had run.
+        seconds: how long the slice had run.
+    """
+
+    program: Document
+    divergence: Divergence
+    programs: Natural = 0
+    seconds: NonNegative = 0.0
+
+    def parse(self) -> Program:
+        return parse_program(self.program, "a failing program")
+
+    def check(self) -> None:
+        program = self.parse()
+        if not 0 <= self.divergence.step < max(1, len(program.ops)):
+            raise ValueError(f"the program has no step {self.divergence.step}")
+        if not SIGNATURE.fullmatch(self.divergence.get_signature(program)):
+            raise ValueError(
+                "the signature of a divergence cannot be the name of a folder"
+            )
+
+
+class Stopped(Event, frozen=True):
+    """The end of a task without an answer."""
+
+    why: str
+
+    def describe(self) -> str:
+        return self.why
+
+    def blame(self) -> tuple[Program, Divergence] | None:
+        """The program that was running, up to the step that did not end."""
+        return None
+
+
+class Refused(Stopped, frozen=True):
+    """The backend cannot be used, or not for this task."""
+
+
+class HarnessFailed(Stopped, frozen=True):
+    """An exception in the harness itself."""
+
+
+class Died(Stopped, frozen=True):
+    """The worker ended or stood still. The pool makes this event; no worker can send it.
+
+    Attributes:
+        running: the program that was running, None if there was none.
+        step: the step of that program.
+        last_words: the end of what the worker printed.
+    """
+
+    what: Literal["crash", "hang"]
+    running: Program | None
+    step: int
+    last_words: str
+
+    def describe(self) -> str:
+        where = f"step {self.step}: " if self.running else ""
+        return f"{where}{self.describe_end()}"
+
+    def describe_end(self) -> str:
+        words = f"; its last words: {self.last_words}" if self.last_words else ""
+        return f"{self.why}{words}"
+
+    def blame(self) -> tuple[Program, Divergence] | None:
+        if self.running is None:
+            return None
+        program = replace(self.running, ops=self.running.ops[: self.step + 1])
+        operation = program.ops[-1]["op"] if program.ops else "open"
+        return program, Divergence(self.what, self.step, operation, self.describe_end())
+
+
+# --- tasks and their answers ------------------------------------------------------------
+
+
+class Task(
+    Struct, Generic[A], frozen=True, tag=True, tag_field="do", forbid_unknown_fields=True
+):
+    """Work for a worker; A is the type of its answer."""
+
+    backend: str
+
+
+class OfBackend(Answer, frozen=True):
+    """An answer that says what it was computed with."""
+
+    versions: dict[str, str]
+    device: str
+
+    def get_surroundings(self) -> dict[str, Any]:
+        return get_surroundings({"versions": self.versions, "device": self.device})
+
+
+class Declared(OfBackend, frozen=True):
+    """The declaration of a backend: contract → kind → what it promises."""
+
+    contracts: dict[str, dict[str, Kind]]
+    dtypes: list[str]
+    share: Annotated[int, Meta(ge=1)]
+
+    def check(self) -> None:
+        for contract, kinds in self.contracts.items():
+            rules = get_named(CONTRACTS, contract, "contract")
+            for kind, declared in kinds.items():
+                get_named(dict.fromkeys(rules.kinds, True), kind, "kind")
+                for name in declared.operations:
+                    get_named(rules.operations, name, "operation")
+
+
+class Declare(Task[Declared], frozen=True):
+    """Load the backend and check its declaration."""
+
+
+class SliceDone(Answer, frozen=True):
+    """A slice has run to its end.
+
+    Attributes:
+        coverage: state, operation, how often the one met the other.
+        digest: of all programs that ran.
+    """
+
+    counts: Counts
+    coverage: list[tuple[str, str, Natural]]
+    digest: str
+
+
+class SliceTask(Task[SliceDone], frozen=True):
+    """Run some of the programs of one kind.
+
+    Attributes:
+        number: of the slice, among those of this kind.
+        known: signatures that were found before.
+    """
+
+    contract: str
+    kind: str
+    number: int
+    known: list[str] = []
+
+
+class RandomTask(SliceTask, frozen=True, kw_only=True):
+    front: str
+    seed: int
+    programs: int
+
+
+class GivenTask(SliceTask, frozen=True, kw_only=True):
+    programs: list[Document]
+
+
+class ExhaustiveTask(SliceTask, frozen=True, kw_only=True):
+    """Run every program with one beginning; `path` and `covered` are of its Branch."""
+
+    size: str
+    depth: int
+    path: list[int]
+    covered: int
+
+
+class Surveyed(Answer, frozen=True):
+    """The domain of an exploration, and where its slices begin.
+
+    Attributes:
+        config: the fields that are not at their default.
+        parts: (path, covered) of each slice.
+        digest: of the domain; code: of backend, harness and reference.
+    """
+
+    moves: list[Op]
+    symmetries: int
+    config: dict[str, Any]
+    parts: list[tuple[list[int], int]]
+    avoided: Natural
+    digest: str
+    code: str
+    versions: dict[str, str]
+
+
+class SurveyDomain(Task[Surveyed], frozen=True):
+    """Count the programs over a domain, and cut them into slices."""
+
+    contract: str
+    kind: str
+    size: str
+    depth: int
+
+
+class Ran(OfBackend, frozen=True):
+    """The result of one program."""
+
+    divergence: Divergence | None
+    steps: Natural
+    skipped: Natural
+    why_skipped: str | None
+
+
+class RunProgram(Task[Ran], frozen=True):
+    program: Document
+
+
+class Recorded(OfBackend, frozen=True):
+    """Both sides of a program, step by step; `stories`: where its tokens come from."""
+
+    steps: list[Step]
+    divergence: Divergence | None
+    stories: list[str]
+
+
+class RecordProgram(Task[Recorded], frozen=True):
+    """Run a program and draw its steps; see `recorder.record`."""
+
+    program: Document
+    bounds: Bounds
+    until: int | None = None
+    wanted: str | None = None
+
+
+class Shrunk(Answer, frozen=True):
+    """The shorter program; None if the given one agrees."""
+
+    found: Found | None
+
+    def check(self) -> None:
+        if self.found:
+            self.found.check()
+
+
+class Shrink(Task[Shrunk], frozen=True):
+    program: Document
+    seconds: float
+
+
+class Snippet(Answer, frozen=True):
+    text: str
+
+
+class WriteSnippet(Task[Snippet], frozen=True):
+    """Write a program as code in the framework's own API."""
+
+    program: Document
+
+
+@dataclass(frozen=True)
+class LedgerResult:
+    """What the program of a known divergence shows now; `got` is None if it agrees."""
+
+    id: str
+    kind: str
+    signature: str
+    got: str | None
+
+
+class LedgerRun(Answer, frozen=True):
+    entries: list[LedgerResult]
+
+
+class RunLedger(Task[LedgerRun], frozen=True):
+    """Run the program of each known divergence of the backend."""
+
+
+class Clustered(Answer, frozen=True):
+    """Failures that are likely one bug: index → index of an earlier failure."""
+
+    likely: list[tuple[Natural, Natural]]
+
+
+class Cluster(Task[Clustered], frozen=True):
+    programs: list[Document]
+    signatures: list[str]
+
+
+class FaultsListed(Answer, frozen=True):
+    faults: list[Planted]
+
+
+class ListFaults(Task[FaultsListed], frozen=True):
+    """List the mistakes that are planted in the backend."""
+
+
+class Audited(Answer, frozen=True):
+    programs: list[Document]
+    problems: list[Problem]
+
+
+class AuditFile(Task[Audited], frozen=True):
+    """Check a file of a set of vectors; `holds` is its entry in the manifest."""
+
+    path: str
+    holds: dict[str, Any]
+
+
+class Drawn(Answer, frozen=True):
+    """The lines of a file of vectors; `holds` is its entry in the manifest."""
+
+    lines: list[str]
+    holds: dict[str, Any]
+
+
+class DrawVectors(Task[Drawn], frozen=True):
+    contract: str
+    kind: str
+    size: str
+
+
+# --- as bytes ---------------------------------------------------------------------------
+
+
+def encode(message: Task[Any] | Event) -> bytes:
+    """A message as JSON; `json` takes subclasses of str and lone surrogates, too."""
+    return json.dumps(message, default=unfold).encode()
+
+
+def unfold(value: Any) -> Any:
+    """A value that JSON does not know, as one that it knows."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Struct):
+        config = value.__struct_config__
+        return {str(config.tag_field): config.tag, **structs.asdict(value)}
+    return asdict(value)
+
+
+def decode_event(data: bytes, task: Task[Any]) -> Event:
+    """An event of this task.
+
+    Raises:
+        ValueError: it is something else; the message says what.
+    """
+    try:
+        event: Event = convert(json.loads(data), type=list_events(type(task)))
+        event.check()
+    except (ValidationError, UsageError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    return event
+
+
+@cache
+def list_events(task: type[Task[Any]]) -> Any:
+    """The union of all events of a task."""
+    (base,) = task.__orig_bases__  # type: ignore[attr-defined]
+    (answer,) = get_args(base)
+    return Progress | Found | Refused | HarnessFailed | answer

@@ -1,0 +1,196 @@
+"""Messages between a job and its workers: whatever a worker sends, the job goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.recording.picture import Bounds, Step
+from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.workers import pool
+from lockstep.harness.workers.messages import (
+    Answer,
+    Clustered,
+    Counts,
+    Declare,
+    Declared,
+    Died,
+    Event,
+    ExhaustiveTask,
+    Found,
+    Progress,
+    Ran,
+    RandomTask,
+    Recorded,
+    RecordProgram,
+    Refused,
+    RunProgram,
+    SliceDone,
+    Task,
+    decode_event,
+    encode,
+)
+from lockstep.harness.workers.pool import Pool, get_running
+from lockstep.harness.workers.tasks import TASKS, decode_task
+
+PROGRAM: dict[str, Any] = {
+    "format": "lockstep/1",
+    "contract": "layer",
+    "config": {"kind": "kv", "step": 1, "conv_width": 2},
+    "ops": [{"op": "update", "length": 2}],
+}
+DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
+RUN = RunProgram("mine", PROGRAM)
+SLICE = RandomTask("mine", "layer", "kv", 3, front="plain", seed=0, programs=5)
+DONE = SliceDone(Counts(programs=5, missing={"a": "b"}), [("fresh", "update", 2)], "d")
+FOUND = Found(PROGRAM, DIVERGENCE, 3, 0.5)
+KIND = Kind(frozenset({"update", "trim"}), {"heads": (1, 2), "window": (None,)}, False)
+VERSIONS = {"numpy": "2"}
+
+
+class Text(str):
+    """As `torch.__version__` is."""
+
+
+@pytest.mark.parametrize(
+    ("task", "event"),
+    [
+        (SLICE, Progress(Counts(steps=7, margin=0.5), [("fresh", "update")])),
+        (SLICE, FOUND),
+        (SLICE, Refused("\ud800 cannot be written as UTF-8")),
+        (RandomTask("a", "b", "c", 0, ["s"], front="f", seed=1, programs=1),
+         DONE),
+        (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
+         DONE),
+        (Declare("mine"), Declared(VERSIONS, "cpu", {"layer": {"kv": KIND}}, ["f"], 1)),
+        (RUN, Ran(VERSIONS, "cpu", DIVERGENCE, 1, 0, None)),
+        (RecordProgram("mine", PROGRAM, Bounds(first=1), 2),
+         Recorded(VERSIONS, "cpu", [Step(0, "w")], None, ["story"])),
+    ],
+)  # fmt: skip
+def test_messages_arrive_as_they_were_sent(task: Task[Any], event: Event) -> None:
+    assert decode_task(encode(task)) == task
+    assert decode_event(encode(event), task) == event
+
+
+def test_every_task_is_carried_out() -> None:
+    def list_leaves(cls: type[Any]) -> set[type[Any]]:
+        below = cls.__subclasses__()
+        return {leaf for one in below for leaf in list_leaves(one)} if below else {cls}
+
+    assert list_leaves(Task) == set(TASKS)
+    answers = {task.__orig_bases__[0].__args__[0] for task in TASKS}  # type: ignore
+    assert answers == list_leaves(Answer)
+
+
+def test_a_subclass_of_str_is_sent_as_text() -> None:
+    event = Refused(Text("why"))
+    assert type(decode_event(encode(event), RUN).why) is str  # type: ignore
+
+
+def change(event: Event, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(encode(event)), **fields}).encode()
+
+
+def diverge(**fields: Any) -> bytes:
+    return encode(Found(PROGRAM, replace(DIVERGENCE, **fields)))
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "why"),
+    [
+        (RUN, b"", "Expecting value"),
+        (RUN, b"\xff\xfe\xff", "decode"),
+        (RUN, b"[" * 100_000, "recursion"),
+        (RUN, b"[]", "Expected `object`, got `array`"),
+        (RUN, b"{}", "missing required field `event`"),
+        (RUN, b'{"event": "Surprise"}', "Invalid value 'Surprise'"),
+        (RUN, encode(DONE), "Invalid value 'SliceDone'"),
+        (RUN, encode(Died("w", "crash", None, 0, "")), "Invalid value 'Died'"),
+        (SLICE, change(DONE, digest=5), "Expected `str`, got `int` - at `$.digest`"),
+        (SLICE, change(DONE, more=5), "unknown field `more`"),
+        (SLICE, change(DONE, counts={"steps": -1}), "Expected `int` >= 0"),
+        (SLICE, change(DONE, counts={"margin": float("nan")}), "$.counts.margin"),
+        (SLICE, change(FOUND, program=5), "Expected `object`, got `int`"),
+        (SLICE, change(FOUND, program={"format": "x"}), 'a failing program: "format"'),
+        (SLICE, diverge(step=1), "the program has no step 1"),
+        (SLICE, diverge(step=-1), "the program has no step -1"),
+        (SLICE, diverge(what="/../../x"), "cannot be the name of a folder"),
+        (SLICE, diverge(operation="a\nb"), "cannot be the name of a folder"),
+        (Declare("m"), encode(Declared({}, "cpu", {"layers": {}}, [], 1)), "layers"),
+        (Declare("m"), encode(Declared({}, "c", {"layer": {"k": KIND}}, [], 1)), "kind"),
+        (Declare("m"), encode(Declared({}, "cpu", {}, [], 0)), "Expected `int` >= 1"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_no_event(task: Task[Any], data: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        decode_event(data, task)
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack("!i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (frame(b"hello"), "the process sent something that is no event: Expecting value"),
+        (frame(encode(Clustered([]))), "no event: Invalid value 'Clustered'"),
+        (b"\x7f\xff\xff\xff", "the process was ended by SIGKILL"),
+        (frame(b"hello")[:-1], "the process was ended by SIGKILL"),
+    ],
+    ids=["rubbish", "another answer", "too large", "breaks off"],
+)
+def test_a_worker_that_sends_something_else_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, why: str
+) -> None:
+    monkeypatch.setattr(pool, "READ_SECONDS", 1)
+    monkeypatch.setenv("LOCKSTEP_TEST_BYTES", data.hex())
+    backend = "tests.harness.misbehaving:speaks_to_its_pool"
+    with Pool(1, tmp_path / "running") as one:
+        event = one.call(RunProgram(backend, PROGRAM))
+        assert isinstance(event, Died)
+        assert (event.what, event.step) == ("crash", 0)
+        assert why in event.why
+        assert one.processes == []
+    blamed = event.blame()
+    assert blamed is not None
+    assert blamed[1].get_signature(blamed[0]) == "layer-kv-update-crash"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}   ",
+        b"\0" * 9,
+        b"[" * 100_000,
+        json.dumps(PROGRAM).encode(),
+        json.dumps({**PROGRAM, "meta": {"step": 1}}).encode(),
+        json.dumps({**PROGRAM, "meta": {"step": []}}).encode(),
+        json.dumps({**PROGRAM, "config": {}, "meta": {"step": 0}}).encode(),
+    ],
+)
+def test_a_record_that_names_no_step_of_a_program(content: bytes) -> None:
+    assert get_running(content) == (None, 0)
+
+
+def test_a_record_that_names_one() -> None:
+    content = json.dumps({**PROGRAM, "meta": {"step": 0}}).encode()
+    program, step = get_running(content + b"   ")
+    assert program is not None
+    assert (len(program.ops), step) == (1, 0)
+
+
+def test_a_folder_for_records_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(UsageError, match="choose another folder for failures"):
+        Pool(1, tmp_path / "f" / "running")
