@@ -7,7 +7,7 @@ of the first one before two answers are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Op
@@ -15,14 +15,6 @@ from lockstep.harness.execution.compare import COLUMNS, PARTS, ROWS, STATES, STO
 
 DETOUR = "a token of the detour"
 """Stands for a token of the derived program that the first program does not have."""
-
-View = Callable[[Answer], Answer]
-"""Selects what is compared of an answer of the derived program, which it gets in the tags
-of the first program."""
-
-
-def see_all(answer: Answer) -> Answer:
-    return answer
 
 
 def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answer:
@@ -82,3 +74,15 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
         pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
         kept[PARTS] = [restrict(part, other) for part, other in pairs]
     return kept
+
+
+def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
+    """The tokens 0 to 9 become 9 to 0."""
+    return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
+
+
+def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation or an answer, with other tokens wherever it lists tokens."""
+    names = ("tokens", "generate", "remaining")
+    lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
+    return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,
@@ -23,18 +24,6 @@ from lockstep.harness.programs.walk import trace
 
 Path = tuple[int, ...]
 """The tokens of a conversation, as the program numbers them."""
-
-
-def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
-    """The tokens 0 to 9 become 9 to 0."""
-    return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
-
-
-def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An operation or an answer, with other tokens wherever it lists tokens."""
-    names = ("tokens", "generate", "remaining")
-    lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
-    return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}
 
 
 class ConversationShadow(ShadowState):
