@@ -1,37 +1,42 @@
-"""Answers of one program in the tags of another.
+"""Parts of answers, and answers of one program in the tags of another.
 
-The same token may have other tags in two programs. If an update with 4 tokens comes first
-and is left out, what had the tags 4 and 5 has 0 and 1. Before two answers are compared,
-the tags of the derived program are replaced by those of the first.
+The same token may have different tags in two programs: if an update with 4 tokens is left
+out, tags 4 and 5 become 0 and 1. So the tags of the derived program are replaced by those
+of the first one before two answers are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.execution.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
 
 DETOUR = "a token of the detour"
-"""Stands where the derived program answers a token that the first one does not have."""
-
-View = Callable[[Answer], Answer]
-"""Which part of an answer of the derived program is compared. It is given that answer in
-the tags of the first program."""
+"""Stands for a token of the derived program that the first program does not have."""
 
 
-def see_all(answer: Answer) -> Answer:
-    return answer
+def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answer:
+    """The answer to an operation with only some of its rows.
 
-
-def see_rows(first: int, count: int) -> View:
-    """Of what is visible only so many rows, from one on."""
-
-    def view(answer: Answer) -> Answer:
-        return {**answer, ROWS: answer[ROWS][first : first + count]}
-
-    return view
+    Args:
+        answer: to the operation with all its rows.
+        op: that operation.
+        rows: the rows to keep, in their order.
+        rest: also what the answer says of no single row, such as an offset.
+    """
+    picked = dict(answer) if rest else {}
+    for name in (ROWS, "positions"):
+        if name in answer:
+            picked[name] = [answer[name][row] for row in rows]
+    if STATES in picked:
+        owners = list(dict.fromkeys(op["sequences"]))
+        wanted = dict.fromkeys(op["sequences"][row] for row in rows)
+        picked[STATES] = [answer[STATES][owners.index(owner)] for owner in wanted]
+    if PARTS in answer:
+        picked[PARTS] = [pick(part, op, rows, rest) for part in answer[PARTS]]
+    return picked
 
 
 def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
@@ -50,7 +55,7 @@ def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
 
 
 def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
-    """Tags, or (position, tag) pairs."""
+    """Replaces the tags in a list of tags or of (position, tag) pairs."""
     return [
         (token[0], tags.get(token[1], DETOUR))
         if isinstance(token, tuple)
@@ -60,8 +65,7 @@ def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
 
 
 def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """Those fields of an answer that stand in another one, tokens first; an error stays
-    in any case."""
+    """The fields of an answer that another one has, tokens first, and any error."""
     told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
     kept = {name: answer[name] for name in told if name in answer}
     if "error" in answer:
@@ -70,3 +74,15 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
         pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
         kept[PARTS] = [restrict(part, other) for part, other in pairs]
     return kept
+
+
+def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
+    """The tokens 0 to 9 become 9 to 0."""
+    return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
+
+
+def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation or an answer, with other tokens wherever it lists tokens."""
+    names = ("tokens", "generate", "remaining")
+    lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
+    return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}

@@ -1,34 +1,181 @@
-"""A derived program: another program, and which of its answers must be which answers of
-the first."""
+"""The words of this folder: histories, shadow states, derived programs and relations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.execution.metamorphic.answers import View, see_all
-from lockstep.harness.execution.metamorphic.history import History, Step
 from lockstep.harness.programs.program import Program, why_too_large
 
-Match = Callable[[Program, Sequence[Answer]], Mapping[int, int]]
-"""Finds tags → tags of the first program, from the derived program and its answers."""
+# --- what relations start from ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation that was carried out.
+
+    Attributes:
+        number: its place in the program, from 0.
+        op: with every field set.
+        answer: of the reference.
+        tags: those of its tokens. Tokens are numbered as they come: after an update with
+            3 tokens, one with 2 has the tags 3 and 4.
+    """
+
+    number: int
+    op: Op
+    answer: Answer
+    tags: range
+
+    @property
+    def name(self) -> str:
+        return str(self.op["op"])
+
+
+@dataclass(frozen=True)
+class History:
+    """A program and what the reference answered to it.
+
+    Attributes:
+        program: a complete program.
+        steps: its operations, without skipped ones.
+        shadow: the shadow state of its family.
+    """
+
+    program: Program
+    steps: Sequence[Step]
+    shadow: type[ShadowState]
+
+    def get_step(self, number: int) -> Step:
+        return next(step for step in self.steps if step.number == number)
+
+    def before(self, number: int | None = None) -> Any:
+        """The shadow state before the step of that number; without one, after all."""
+        state = self.shadow(self.program)
+        for step in self.steps:
+            if step.number == number:
+                break
+            state.write(step)
+        return state
+
+    def along(self) -> Iterator[tuple[Step, Any]]:
+        """Each step with the shadow state before it. The state is one object that changes
+        when the next step is asked for."""
+        state = self.shadow(self.program)
+        for step in self.steps:
+            yield step, state
+            state.write(step)
+
+
+def make_history(
+    program: Program, answers: Sequence[Answer], shadow: type[ShadowState]
+) -> History:
+    operations = program.rules.operations
+    steps, tag = [], 0
+    for number, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
+        end = tag + operations[op["op"]].tokens(op)
+        if "skipped" not in answer:
+            steps.append(Step(number, op, answer, range(tag, end)))
+        tag = end
+    return History(program, steps, shadow)
+
+
+Part = tuple[Op, Sequence[int]]
+"""An operation on some rows of another one, and the numbers of these rows."""
+
+
+class ShadowState(ABC):
+    """Who holds which tokens in the caches of one program.
+
+    It is written from the operations and their answers alone. Answers are believed: if a
+    trim by 3 answers that 2 tokens were trimmed, 2 are dropped. So it says what the
+    reference claims to hold, and the relations check whether the reference acts so.
+
+    A new family implements `write_NAME` for each operation that changes who holds what,
+    `rebuild`, `list_cuts` and `rename`; relations recompute, cut and rename need no more.
+
+    Attributes:
+        ends_with_cut: whether later steps may answer otherwise after a pass was cut.
+    """
+
+    ends_with_cut: ClassVar[bool] = False
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.config = program.config
+
+    def write(self, step: Step) -> None:
+        """Follows a step: calls `write_NAME` of its operation, if there is such a method.
+        A refused operation changes nothing."""
+        follow = getattr(self, f"write_{step.name}", None)
+        if follow and "error" not in step.answer:
+            follow(step)
+
+    def may_interrupt(self, step: Step) -> bool:
+        """Whether the program may go on in another cache from this step on."""
+        return True
+
+    @abstractmethod
+    def rebuild(self, builder: Builder) -> bool:
+        """Gives fresh caches the tokens that are left. False if the answers so far do not
+        tell which these are."""
+
+    @abstractmethod
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
+        """The ways to cut a step, each as operations that do the same together."""
+
+    @abstractmethod
+    def rename(self, op: Op) -> Op:
+        """The operation with other names for caches, sequences, users or tokens."""
+
+    def rename_answer(self, answer: Answer) -> Answer:
+        """The answer of a renamed operation, in the names of the program."""
+        return answer
+
+    def list_detours(self, step: Step) -> Sequence[str]:
+        """The detours that are possible before a step, as descriptions."""
+        return ()
+
+    def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
+        """Leads a cache away and back, before a step."""
+        raise NotImplementedError(detour)
+
+    def derive_mask(self, history: History, step: Step) -> Derived | None:
+        """A program whose plain attention tells what a step shows, if it shows anything.
+        The state is the one before the step."""
+        return None
+
+
+# --- what relations derive --------------------------------------------------------------
+
+
+View = Callable[[Answer], Answer]
+"""Selects what is compared of an answer of the derived program, which it gets in the tags
+of the first program."""
+
+
+def see_all(answer: Answer) -> Answer:
+    return answer
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a step of the program answered must be what a step of the derived program
-    answers.
+    """An answer of the derived program that must be an answer of the first program.
 
-    step, other: their numbers. answer: what is compared, of the program's answer. view:
-    what it is compared with, of the derived program's answer. rows: which rows of the
-    program's answer stand in `answer`, if not all do.
-
-    Two flags turn it around. is_promise: `answer` is not what the program answered, but
-    what the derived program must answer, whatever the program did. is_condition: the
-    derived program may answer something else; then the claims that follow are dropped.
+    Attributes:
+        step: number of the step in the first program.
+        other: number of the operation in the derived program.
+        answer: what is compared, of the first program's answer.
+        view: selects what it is compared with, of the derived program's answer.
+        rows: the rows of the first program's answer in `answer`, if not all are.
+        is_promise: `answer` is what the derived program must answer, whatever the first
+            one answered.
+        is_condition: if the derived program answers something else, the claims that
+            follow are dropped.
     """
 
     step: int
@@ -42,31 +189,29 @@ class Claim:
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived program, with what it must answer.
+    """A derived program, with the claims about its answers.
 
-    words: what was done to the program, as the end of a sentence: "without one operation
-    on something else". tags: the tags of the derived program → those of the first that
-    they stand for. match: the same, where it is known only from the answers. excused:
-    errors that one of the two programs may answer and the other not; from there on
-    nothing is claimed. Without a copy, say, there may be room where there was none.
+    Attributes:
+        words: what the program is, as in "the program with other names".
+        program: the derived program.
+        tags: its tags → the tags of the first program that they stand for.
+        claims: in the order in which they are checked.
     """
 
     words: str
     program: Program
     tags: Mapping[int, int]
     claims: Sequence[Claim]
-    excused: Collection[str] = ()
-    match: Match | None = None
-
-    def get_tags(self, answers: Sequence[Answer]) -> Mapping[int, int]:
-        return self.match(self.program, answers) if self.match else self.tags
 
 
 class Builder:
     """Puts a derived program together, operation by operation.
 
-    contract: of the derived program, if it is another one; its config is then the
-    default one. changes: fields of the config that are different.
+    Args:
+        history: of the first program.
+        contract: of the derived program, if it is another one; its config is then the
+            default one.
+        changes: fields of the config that are different.
     """
 
     def __init__(
@@ -84,8 +229,12 @@ class Builder:
         self.tag = 0
 
     def add(self, op: Op, tags: Sequence[int] = ()) -> int:
-        """One more operation, of which nothing is claimed; its number. tags: those of the
-        first program that its tokens stand for."""
+        """Adds an operation, of which nothing is claimed; returns its number.
+
+        Args:
+            op: fields that are not set get their defaults.
+            tags: those of the first program that its tokens stand for.
+        """
         operation = self.rules.operations[op["op"]]
         op = {**operation.get_defaults(), **op}
         self.ops.append(op)
@@ -94,10 +243,9 @@ class Builder:
         return len(self.ops) - 1
 
     def take(self, step: Step, **changes: Any) -> int:
-        """The operation of a step, which must answer the same; its number. changes:
-        fields that are different."""
+        """Adds the operation of a step, which must answer the same."""
         other = self.add({**step.op, **changes}, step.tags)
-        self.claims.append(Claim(step.number, other, step.answer))
+        self.claim(step, other)
         return other
 
     def claim(
@@ -108,30 +256,56 @@ class Builder:
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """What a step answered, or the given part of it, is what `other` answers."""
+        """`other` must answer what a step answered, or the given part of that."""
         answer = step.answer if answer is None else answer
         self.claims.append(Claim(step.number, other, answer, view, rows))
 
     def promise(
-        self, step: Step, other: int, answer: Answer, view: View = see_all
+        self, step: Step, other: int, answer: Answer, is_condition: bool = False
     ) -> None:
-        """What the derived program must answer, whatever the program did."""
-        self.claims.append(Claim(step.number, other, answer, view, is_promise=True))
-
-    def suppose(self, step: Step, other: int, answer: Answer) -> None:
-        """What follows is claimed only if the derived program answers this."""
-        claim = Claim(step.number, other, answer, is_promise=True, is_condition=True)
+        """`other` must answer this, whatever the first program answered."""
+        claim = Claim(
+            step.number, other, answer, is_promise=True, is_condition=is_condition
+        )
         self.claims.append(claim)
 
-    def build(self, words: str, excused: Collection[str] = ()) -> Derived | None:
+    def build(self, words: str) -> Derived | None:
         """None if there is nothing to compare, or if no program may be so large."""
         program = Program(self.contract, self.config, self.ops)
-        if not self.claims or self.rules.why_not(self.config):
+        if not self.claims or self.rules.why_not(self.config) or why_too_large(program):
             return None
-        if why_too_large(program):
-            return None
-        return Derived(words, program, self.tags, self.claims, excused, self.get_match())
+        return Derived(words, program, self.tags, self.claims)
 
-    def get_match(self) -> Match | None:
-        """How to find the tags, if only the answers tell."""
-        return None
+
+# --- relations --------------------------------------------------------------------------
+
+
+class Relation(ABC):
+    """One way to derive programs from a program and the answers to it.
+
+    It may look at the program and the answers, never at the reference. A choice is one
+    way to derive: before which step a detour is made, say, or where an update is cut.
+    """
+
+    name: str
+
+    @abstractmethod
+    def list_choices(self, history: History) -> Sequence[Any]:
+        """The ways to derive a program from this one; some may come to nothing."""
+
+    @abstractmethod
+    def derive(self, history: History, choice: Any) -> Derived | None:
+        """None if nothing follows."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of cache.
+
+    Attributes:
+        shadow: its shadow state.
+        special: relations beside the generic ones.
+    """
+
+    shadow: type[ShadowState]
+    special: Sequence[Relation] = ()

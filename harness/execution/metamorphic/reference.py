@@ -1,7 +1,7 @@
-"""The reference as a row of its own among the backends.
+"""The reference as a backend like any other: compared with itself.
 
-Nothing is run beside it. What it answers to a program is held against what it answers to
-programs that are derived from that one; see `harness.execution.metamorphic.check`.
+Nothing is run beside it. Its answers to a program are compared with its answers to
+programs that are derived from that one; see `check`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.harness.programs.walk import walk
 NAME = "reference"
 
 SHARE = 8
-"""Of the programs that a backend runs, the reference gets one in so many: each comes with
+"""The reference gets every 8th of the programs that a backend runs: with each it runs
 half a dozen others."""
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -31,7 +31,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "rotating": {"keep": (0, 0, 1, 2)},
     "trie": {"interval": (None, None, 1, 2, 3)},
 }
-"""The fields that are not drawn unless they are named."""
+"""Fields that are drawn only if a backend names them."""
 
 
 def execute(
@@ -41,17 +41,17 @@ def execute(
     on_step: Callable[[int], None] | None = None,
     wanted: str | None = None,
 ) -> Result:
-    """Runs a program on the reference, and holds its answers against derived programs.
+    """Runs a program on the reference, and compares its answers with derived programs.
 
     Args:
         program: a complete program.
-        every: derive all that can be derived, not one program for each relation.
+        every: try all derived programs, not one for each relation.
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
         wanted: the signature that a contradiction must have; others are passed over.
     """
-    result, operation = Result(), "open"
-    number = 0
+    result = Result()
+    number, operation = 0, "open"
     try:
         for step in walk(program, rows=False):
             number, operation = step.number, step.op["op"]

@@ -1,0 +1,256 @@
+"""Sessions and tries: the shadow state, and the relations keep and store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.execution.metamorphic.answers import rename_lists
+from lockstep.harness.execution.metamorphic.derived import (
+    Builder,
+    Derived,
+    Family,
+    History,
+    Part,
+    ShadowState,
+    Step,
+)
+from lockstep.harness.execution.metamorphic.generic import Case, Cases
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.walk import trace
+
+Path = tuple[int, ...]
+"""The tokens of a conversation, as the program numbers them."""
+
+
+class ConversationShadow(ShadowState):
+    """The conversations that a session or a trie was told.
+
+    The same token behind the same tokens has one tag, whoever computed it. So the tag of
+    7 in the conversation 5, 7 is known by that beginning.
+
+    Attributes:
+        known: each beginning that was ever computed → the tag of its last token.
+        request: the tokens of the open request.
+        computed: how many of them are computed, or were reused.
+        live: the one that all layers stand on.
+        is_apart: a pass broke off, and the layers stand at different tokens.
+        is_armed: the next request is to meet a refusal or a checkpoint.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.known: dict[Path, int] = {}
+        self.request: list[int] | None = None
+        self.computed = 0
+        self.live: Path = ()
+        self.is_apart = self.is_armed = False
+
+    def write(self, step: Step) -> None:
+        error = "error" in step.answer
+        if step.name == "begin":
+            self.is_armed = False
+            if not error:
+                self.request = list(step.op["tokens"])
+                self.computed = len(self.request) - len(step.answer["remaining"])
+                self.is_apart = False
+        elif step.name in ("feed", "break") and self.request is not None:
+            self.compute(step, self.request)
+            self.is_apart = self.is_apart or step.name == "break"
+            if not error:
+                self.request += step.op.get("generate", [])
+        elif step.name in ("close", "cancel") and not error:
+            stored = step.answer["stored"]
+            path = tuple(self.request[:stored]) if self.request else ()
+            self.live = () if self.is_apart else path
+            self.request = None
+        elif step.name == "free" and not error:
+            self.live = ()
+        elif step.name in ("refuse", "checkpoint"):
+            self.is_armed = True
+
+    def compute(self, step: Step, request: Sequence[int]) -> None:
+        begin = self.computed
+        self.computed = min(begin + step.op["count"], len(request))
+        fresh = iter(step.tags)
+        for end in range(begin + 1, self.computed + 1):
+            path = tuple(request[:end])
+            if path not in self.known:
+                self.known[path] = next(fresh)
+
+    def rename(self, op: Op) -> Op:
+        return rename_lists(op)
+
+    def rename_answer(self, answer: Answer) -> Answer:
+        return rename_lists(answer)
+
+    def may_interrupt(self, step: Step) -> bool:
+        return self.request is None and not self.is_armed
+
+    def rebuild(self, builder: Builder) -> bool:
+        """A session goes on from the last conversation alone. It is told all others and
+        forgets them before, so that tokens have their tags. What a trie holds of them is
+        not told."""
+        if self.config["kind"] == "trie" or not self.live:
+            return False
+        told: set[Path] = set()
+        for path in sorted(self.known, key=len, reverse=True):
+            if path not in told and len(path) <= MAX_LENGTH:
+                beginnings = {path[:end] for end in range(1, len(path) + 1)}
+                fresh = sorted(beginnings - told, key=len)
+                tell(builder, path, [self.known[one] for one in fresh])
+                told |= beginnings
+        builder.add({"op": "free"})
+        tell(builder, self.live)
+        return told == self.known.keys()
+
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
+        count = min(step.op.get("count", 0), len(self.request or ()) - self.computed)
+        path = tuple((self.request or [])[: self.computed + 1])
+        if step.name != "feed" or count < 2 or path in self.known:
+            return []
+        at, more = (count + 1) // 2, step.op["count"] - (count + 1) // 2
+        first = {**step.op, "count": at, "generate": []}
+        return [[(first, range(at)), ({**step.op, "count": more}, range(at, count))]]
+
+    def derive_mask(self, history: History, step: Step) -> Derived | None:
+        """Whatever was reused: what the layers hold after a begin, and what the rows of a
+        feed see, is what a fresh session computes from the same tokens."""
+        if step.name not in ("begin", "feed") or not any(step.answer.get("caches", ())):
+            return None
+        rows = self.computed
+        self.write(step)
+        rows = self.computed - rows if step.name == "feed" else 1
+        tokens = (self.request or [])[: self.computed]
+        if not tokens or len(tokens) > MAX_LENGTH or self.is_apart:
+            return None
+        builder = Builder(history, kind="session", limit=None, interval=None)
+        tags = [self.known[tuple(tokens[: end + 1])] for end in range(len(tokens))]
+        tell(builder, tokens, tags)
+
+        def view(answer: Answer) -> Answer:
+            caches = [
+                {"visible": part["visible"][-rows:], "tags": part["visible"][-1]}
+                if part
+                else {}
+                for part in answer["caches"]
+            ]
+            return {"caches": caches}
+
+        builder.claim(step, 1, {"caches": step.answer["caches"]}, view)
+        return builder.build("a fresh session that computes these tokens")
+
+
+def has_cache(config: Mapping[str, Any]) -> bool:
+    """Whether some layer has a cache at all."""
+    return any(config["layers"])
+
+
+def is_cuttable(config: Mapping[str, Any]) -> bool:
+    """Whether every layer can be cut anywhere: it has full attention, or no cache."""
+    return {*config["layers"]} <= {"kv", None} and has_cache(config)
+
+
+def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> None:
+    """A whole request. tags: those that its tokens stand for, without known ones."""
+    builder.add({"op": "begin", "tokens": list(path)})
+    builder.add({"op": "feed", "count": len(path)}, tags)
+    builder.add({"op": "close"})
+
+
+def ask(
+    builder: Builder, step: Step, kept: Sequence[int], *fresh: int, left: int = 1
+) -> None:
+    """A request of tokens that must be kept, and others; only `left` are computed."""
+    tokens = [*kept, *fresh]
+    other = builder.add({"op": "begin", "tokens": tokens})
+    builder.promise(step, other, {"remaining": tokens[-left:]})
+
+
+def list_tokens(builder: Builder, step: Step) -> list[int]:
+    """The tokens of the request of a step; none if they are too few or too many."""
+    tokens = step.op["tokens"]
+    fits = "error" not in step.answer and 2 <= len(tokens) <= 40
+    builder.config |= {"limit": None, "interval": None}
+    return list(tokens) if fits and has_cache(builder.config) else []
+
+
+def keep(builder: Builder, step: Step, where: str) -> None:
+    """A request goes on from the end of the conversation, or from a captured place in it,
+    although a trie heard another one since. The same again computes its last token."""
+    tokens = list_tokens(builder, step)
+    if not tokens:
+        return
+    at = 1 + step.number % (len(tokens) - 1)
+    if where == "interval":
+        builder.config["interval"] = at
+    if where == "checkpoint":
+        builder.add({"op": "checkpoint", "offsets": [at]})
+    tell(builder, tokens)
+    if where == "again" and is_cuttable(builder.config):
+        ask(builder, step, tokens)
+        builder.add({"op": "feed", "count": 1})
+        builder.add({"op": "close"})
+    if where == "parting":
+        tell(builder, [*tokens[:at], 71])
+    if where in ("end", *INNER):
+        tell(builder, [81, 82, 83])
+    if where == "live":
+        builder.add({"op": "limit", "bytes": 0})
+    ask(builder, step, tokens[:at] if where in INNER else tokens, 72)
+
+
+def keep_recent(builder: Builder, step: Step) -> None:
+    """Under a limit of two conversations as long as this one: it, another, it again, and
+    a third, for which the other one must go."""
+    tokens = list_tokens(builder, step)
+    if not tokens:
+        return
+    one, two = ([81 + other] * len(tokens) for other in range(2))
+    tell(builder, tokens)
+    ops = [*builder.ops, {"op": "count"}]
+    size = trace(Program("prefix", builder.config, ops))[-1]["bytes"]
+    builder.add({"op": "limit", "bytes": 2 * size})
+    for told in (one, tokens, two):
+        tell(builder, told)
+    builder.promise(step, builder.add({"op": "count"}), {"bytes": 2 * size})
+    ask(builder, step, one, 71, left=len(one) + 1)
+    builder.add({"op": "cancel"})
+    ask(builder, step, tokens, 72)
+
+
+def count_once(builder: Builder, step: Step) -> None:
+    """Tokens that two conversations share at the beginning count once, in any order."""
+    tokens = list_tokens(builder, step)
+    if tokens:
+        at = 1 + step.number % (len(tokens) - 1)
+        for told in (tokens[:at], [*tokens[:at], 71], tokens):
+            tell(builder, told)
+        counted = {"tokens": len(tokens) + 1}
+        builder.promise(step, builder.add({"op": "count"}), counted)
+
+
+INNER = ("checkpoint", "parting", "interval")
+"""Places inside a conversation that are captured."""
+
+SESSION: Mapping[str, Case] = {
+    "a cache that just heard the beginning": partial(keep, where="again")
+}
+TRIE: Mapping[str, Case] = {
+    **SESSION,
+    **{
+        f"a trie that captured the {where}": partial(keep, where=where)
+        for where in ("end", *INNER)
+    },
+    "a trie that may store only what its layers stand on": partial(keep, where="live"),
+    "a trie that drops what was not used for the longest time": keep_recent,
+}
+COUNTED: Mapping[str, Case] = {"a trie that heard two conversations": count_once}
+KEEP = Cases("keep", "begin", TRIE), Cases("store", "begin", COUNTED)
+FAMILIES = {
+    "session": Family(ConversationShadow, [Cases("keep", "begin", SESSION)]),
+    "trie": Family(ConversationShadow, KEEP),
+}
