@@ -60,70 +60,67 @@ def written_out(outcome: Outcome) -> float | None:
     return outcome.get_ratio(outcome.get_best("peer"), "written out")
 
 
-def make_bar(name: str, bound: float, ratio: Ratio, **where: Any) -> Bar:
-    """Returns the bar for the cases with some fields."""
-    return Bar(name, bound, where, ratio)
-
-
-STEP, STATIC = "one-token step", "transformers static"
 BARS = (
-    make_bar(
-        f"{STEP}, kv, torch / {STATIC}",
+    Bar(
+        "one-token step, kv, torch / transformers static",
         1.0,
-        beside(STATIC),
-        workload="step",
-        framework="torch",
+        {"workload": "step", "framework": "torch"},
+        beside("transformers static"),
     ),
-    make_bar(
-        f"{STEP}, kv, mlx / mlx-lm KVCache",
+    Bar(
+        "one-token step, kv, mlx / mlx-lm KVCache",
         1.0,
+        {"workload": "step", "framework": "mlx"},
         beside("mlx-lm KVCache"),
-        workload="step",
-        framework="mlx",
     ),
-    make_bar(
-        f"{STEP}, window 1,024, wrapped, torch / {STATIC}",
+    Bar(
+        "one-token step, window 1,024, wrapped, torch / transformers static",
         0.05,
-        beside(STATIC),
-        workload="window step",
-        framework="torch",
-        heads=8,
-        window=K,
-        wrapped=True,
+        {
+            "workload": "window step",
+            "framework": "torch",
+            "heads": 8,
+            "window": K,
+            "wrapped": True,
+        },
+        beside("transformers static"),
     ),
-    make_bar(
+    Bar(
         "chunk of 512, window 4,096, wrapped, mlx / mlx-lm RotatingKVCache",
         0.25,
+        {
+            "workload": "window chunk",
+            "framework": "mlx",
+            "window": 4 * K,
+            "wrapped": True,
+        },
         beside("mlx-lm RotatingKVCache"),
-        workload="window chunk",
-        framework="mlx",
-        window=4 * K,
-        wrapped=True,
     ),
-    make_bar("chunk of 512, kv at 4k / best peer", 1.0, best_peer, workload="chunk"),
-    make_bar(
-        "chunk of 512, kv at 4k / plain copy", 1.5, beside("plain copy"), workload="chunk"
+    Bar("chunk of 512, kv at 4k / best peer", 1.0, {"workload": "chunk"}, best_peer),
+    Bar(
+        "chunk of 512, kv at 4k / plain copy",
+        1.5,
+        {"workload": "chunk"},
+        beside("plain copy"),
     ),
-    make_bar("mask, 512 rows / best peer", 0.7, best_peer, workload="mask"),
-    make_bar(
+    Bar("mask, 512 rows / best peer", 0.7, {"workload": "mask"}, best_peer),
+    Bar(
         "mask, 512 rows, mlx, written out / best peer",
         0.7,
+        {"workload": "mask", "framework": "mlx"},
         written_out,
-        workload="mask",
-        framework="mlx",
     ),
-    make_bar(
+    Bar(
         "mask of a pool, 512 rows / best peer",
         0.7,
+        {"workload": "unified mask", "rows": 512},
         best_peer,
-        workload="unified mask",
-        rows=512,
     ),
-    make_bar(
+    Bar(
         f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
         1.3,
+        {"workload": "unified step"},
         beside(SMALL_POOL),
-        workload="unified step",
     ),
 )
 
