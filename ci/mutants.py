@@ -30,6 +30,7 @@ from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKEND,
     Baseline,
+    Ended,
     call,
     check_mutant,
     measure_baseline,
@@ -96,17 +97,18 @@ def get_key(mutant: Mutant) -> tuple[str, ...]:
 def try_mutant(
     mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
 ) -> Outcome:
-    programs = baseline.list_programs(mutant.file, mutant.lines)
-    if not programs:
-        return Outcome(mutant, "not reached")
+    """Tries a mutant with the programs that run its line."""
     started = time.monotonic()
+    programs = baseline.list_programs(mutant.file, mutant.lines)
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    ended = call(check_mutant, f"lockstep.{name}", mutant.source, programs, seconds)
+    own = f"lockstep.{name}", mutant.source, programs, seconds
+    ended = call(check_mutant, *own) if programs else Ended(None, None, 0)
+    taken = round(time.monotonic() - started, 2)
     verdict, how = "found", ended.answer or ended.why
     if how is None:
+        missed = "survived" if programs else "not reached"
         how = explanations.get(get_key(mutant), "")
-        verdict = "explained" if how else "survived"
-    taken = round(time.monotonic() - started, 2)
+        verdict = "explained" if how else missed
     return Outcome(mutant, verdict, how, ended.beats, taken)
 
 

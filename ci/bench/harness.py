@@ -55,6 +55,7 @@ from rich.table import Table  # noqa: E402
 
 from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
+from ci.bench.speed.report import get_processor  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
 from lockstep.harness.workers.worker import spare_garbage  # noqa: E402
@@ -103,12 +104,8 @@ def add_up(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def describe_machine() -> dict[str, Any]:
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().split("\n") if "model name" in line]
-        model = names[0].partition(":")[2].strip() if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}
+    system = platform.platform()
+    return {"cpu": get_processor(), "cores": os.cpu_count(), "system": system}
 
 
 @click.command()

@@ -6,31 +6,13 @@ ones; `ci/mutants.py` makes the easier ones mechanically. Each is planted in a c
 cache by replacing a method or two, on torch and on MLX alike.
 """
 
-from lockstep.impl.faults import (
-    buffers,
-    changes,
-    chunks,
-    defragment,
-    passes,
-    prefix,
-    quantized,
-    slots,
-    snapshots,
-    windows,
-)
+from importlib import import_module
+
 from lockstep.impl.faults.fault import FAULTS, Fault
 
-__all__ = [
-    "FAULTS",
-    "Fault",
-    "buffers",
-    "changes",
-    "chunks",
-    "defragment",
-    "passes",
-    "prefix",
-    "quantized",
-    "slots",
-    "snapshots",
-    "windows",
-]
+LAYER = "buffers", "windows", "snapshots", "chunks", "quantized"
+UNIFIED = "passes", "changes", "defragment"
+for name in (*LAYER, *UNIFIED, "prefix", "slots"):
+    import_module(f"{__name__}.{name}")  # each registers its faults
+
+__all__ = ["FAULTS", "Fault"]

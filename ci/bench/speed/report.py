@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,8 @@ def make_report(
 
 
 def list_versions() -> Sequence[tuple[str, str]]:
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = [package for package in PACKAGES if find_spec(package.replace("-", "_"))]
+    return [(package, version(package)) for package in installed]
 
 
 def get_processor() -> str:

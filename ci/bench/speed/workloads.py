@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ci.bench.speed.measure import Case, Contender
+
+if TYPE_CHECKING:
+    from ci.bench.speed.side import Side
 
 K = 1 << 10
 DIM = 128
@@ -40,41 +43,6 @@ MOVED = 4 * K
 KEPT = 16 * K
 
 Make = Sequence[Contender]
-
-
-class Side(Protocol):
-    """One framework: the contenders for each piece of work, in one dtype and form."""
-
-    def wait(self) -> object: ...
-
-    def extend(self, context: int, length: int) -> Make:
-        """`length` tokens more behind `context` tokens that all stay."""
-
-    def slide(self, window: int, wrapped: bool, length: int) -> Make:
-        """The same where the last `window` tokens stay, which fill a quarter of it or
-        have gone round it twice."""
-
-    def mask(self, rows: int, width: int, form: str) -> Make:
-        """[rows, width], causal, the last rows of a context of `width`; form: bool, or
-        additive in the dtype."""
-
-    def unified_mask(self, rows: int, width: int) -> Make:
-        """The same from a table of cells, additive."""
-
-    def decode(self, cells: int) -> Make:
-        """A token for each of SEQUENCES sequences in one pool of cells, the mask
-        included; beside that in a pool of SMALLEST, which sees as many."""
-
-    def share(self, tokens: int) -> Make:
-        """Another sequence, or cache, with the same first tokens, gets one of its own."""
-
-    def remove(self, tokens: int, where: str) -> Make:
-        """`tokens` tokens from the end; or one token from the middle, and as many behind
-        it move up, their keys turned."""
-
-    def keep(self, tokens: int, touched: bool) -> Make:
-        """Puts the content aside and brings it back; touched: a token was written in
-        between, over one that was put aside."""
 
 
 def list_cases(
