@@ -5,12 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.harness.contracts.layer.simpler import (
-    FIELDS,
-    get_fields,
-    list_names,
-    rename_in,
-)
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.naming import list_names, rename
 from lockstep.harness.execution.metamorphic.derived import Builder, Derived
 from lockstep.harness.execution.metamorphic.history import History, Step
 from lockstep.harness.execution.metamorphic.independent import (
@@ -74,19 +70,23 @@ class Rename(Relation):
 
     def list_choices(self, history: History) -> Sequence[int]:
         names = {step.op["cache"] for step in history.steps}
-        snapshots = any(get_fields(step.op, "snapshot") for step in history.steps)
+        steps = history.steps
+        snapshots = any(list_names(step.op, OPERATIONS, "snapshot") for step in steps)
         return [0] if len(names) > 1 or snapshots else []
 
     def derive(self, history: History, choice: int) -> Derived | None:
         builder = Builder(history)
-        caches, snapshots = (rotate_names(history, what) for what in FIELDS)
+        caches = rotate_names(history, "cache")
+        snapshots = rotate_names(history, "snapshot")
         for step in history.steps:
-            op = rename_in(rename_in(step.op, snapshots), caches, "cache")
-            builder.take(step, **op)
+            op = rename(step.op, OPERATIONS, "snapshot", snapshots)
+            builder.take(step, **rename(op, OPERATIONS, "cache", caches))
         return builder.build("with the names exchanged")
 
 
 def rotate_names(history: History, what: str) -> dict[str, str]:
     """Each name of a "cache" or a "snapshot" → the next one, in their order."""
-    names = sorted({name for step in history.steps for name in list_names(step.op, what)})
+    steps = history.steps
+    found = (name for step in steps for name in list_names(step.op, OPERATIONS, what))
+    names = sorted(set(found))
     return dict(zip(names, [*names[1:], *names[:1]], strict=True))
