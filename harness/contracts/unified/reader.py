@@ -19,9 +19,10 @@ from lockstep.harness.contracts.arrays.reading import (
     split_pair,
     to_numpy,
 )
-from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
     F64,
+    NEVER,
+    Turns,
     get_halves,
     get_turns,
     round_to,
