@@ -15,6 +15,9 @@ SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
 CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
 MAX_CACHES = 16
 
+Fields = dict[str, Any] | None
+"""Drawn fields of an operation, or None if nothing can be asked."""
+
 
 class Side(Protocol):
     """The caches and snapshots of a program by name: the reference's or a backend's."""
@@ -47,9 +50,7 @@ class LayerOperation(Operation):
         op = self.draw_fields(source, model, cache)
         return None if op is None else {"op": self.name, **op, "cache": cache}
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         """Draws all fields but the cache; None if there is nothing to ask of it."""
         return {}
 

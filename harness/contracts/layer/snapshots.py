@@ -11,6 +11,7 @@ from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operation import (
     CACHE,
     SNAPSHOT,
+    Fields,
     LayerOperation,
     Side,
 )
@@ -32,9 +33,7 @@ class TakeSnapshot(LayerOperation):
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return why_full(model, 1)
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset, ends = model.get(cache).offset, model.list_ends()
         begins = [0, 0, offset // 2, offset - 1, offset - 2, offset, offset + 1, -1]
         begins += [*ends, *(end for end in ends if end < offset)]
@@ -60,9 +59,7 @@ class Restore(LayerOperation):
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return model.why_not_snapshot(op["snapshot"])
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         names = list(model.snapshots)  # the latest last, such as the parts of a split
         name = source.pick([*names, *names[-2:], *names[-2:], None])
@@ -107,9 +104,7 @@ class Split(LayerOperation):
             return "parent and child need two names"
         return model.why_not_snapshot(op["snapshot"]) or why_full(model, 2)
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         if not model.snapshots:
             return None
         name = source.pick(list(model.snapshots))
@@ -145,9 +140,7 @@ class Merge(LayerOperation):
             return "parent and child are one snapshot"
         return model.why_not_snapshot(parent) or model.why_not_snapshot(child)
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         pairs: list[tuple[str | None, str | None]] = [
             (parent, child)
             for parent, before in model.snapshots.items()
@@ -189,9 +182,7 @@ class Close(LayerOperation):
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return model.why_not_snapshot(op["snapshot"])
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         names = list(model.snapshots)
         return {"snapshot": source.pick(names)} if names else None
 
@@ -214,9 +205,7 @@ class Prepare(LayerOperation):
         **CACHE,
     }
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         if model.get(cache).captures.scheduled and source.below(2):
             return None
@@ -252,9 +241,7 @@ class Take(LayerOperation):
             return "two captures need two names"
         return why_full(model, len(op["into"]))
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         scheduled = model.get(cache).captures.scheduled
         if not scheduled and source.below(8):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lockstep.harness.contracts.layer.model import (
     REACH,
@@ -14,6 +14,7 @@ from lockstep.harness.contracts.layer.model import (
 from lockstep.harness.contracts.layer.operation import (
     CACHE,
     CACHE_NAME,
+    Fields,
     LayerOperation,
     Side,
     count,
@@ -36,9 +37,7 @@ class Update(LayerOperation):
     def tokens(self, op: Op) -> int:
         return int(op["length"])
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         if offset >= model.reach:
             return None if source.below(4) else {"length": 1}
@@ -121,9 +120,7 @@ class Trim(LayerOperation):
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         far = [offset, offset + 1, offset + 3, max(0, offset - 1)]
         scheduled = model.get(cache).captures.scheduled
@@ -160,9 +157,7 @@ class Clone(LayerOperation):
             return "a cache cannot be cloned into itself"
         return why_no_cache(op["into"], model)
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"into": source.pick([name for name in CACHES if name != cache])}
 
     def run(self, op: Op, side: Side) -> Answer:
