@@ -1,14 +1,15 @@
-"""What a contract is made of, and what every contract shares."""
+"""A contract and its operations: what each must say, and what all of them share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.domain import Domain
+from lockstep.harness.contracts.naming import number_names
 from lockstep.harness.contracts.types import (
     Answer,
     Cell,
@@ -20,32 +21,70 @@ from lockstep.harness.contracts.types import (
 )
 from lockstep.harness.core.fields import Schema
 
+Changed = tuple[Mapping[str, Any], Sequence[Op]]
+"""A config and operations."""
+
 
 class Operation(ABC):
-    """One operation of a contract, all that there is to know about it."""
+    """One operation of a contract: everything there is to know about it.
+
+    Attributes:
+        name: its name in programs.
+        fields: the JSON Schema of each field.
+        weight: how often it is drawn, compared with others.
+        kinds: the kinds that have it; None for all.
+        writes: views of the cache that were handed out need not hold after it.
+        is_method: a cache needs a method of this name.
+        has_misuse: `draw_misuse` draws something.
+    """
 
     name: ClassVar[str]
-    fields: ClassVar[Mapping[str, Schema]]
+    fields: ClassVar[Mapping[str, Schema]] = {}
+    weight: ClassVar[int] = 1
+    kinds: ClassVar[Collection[str] | None] = None
+    writes: ClassVar[bool] = False
+    is_method: ClassVar[bool] = True
+    has_misuse: ClassVar[bool] = False
 
-    @abstractmethod
     def illegal(self, op: Op, model: Any) -> str | None:
-        """Why `op` cannot be asked in the model's state, or None. Such an operation is
-        skipped."""
+        """Says why `op` cannot be asked in the model's state; such a step is skipped.
+
+        Returns:
+            The reason, or None if `op` is legal.
+        """
+        return None
 
     @abstractmethod
     def draw(self, source: Source, model: Any) -> Op | None:
-        """An operation that is legal now, or None if there is none."""
+        """Draws an operation that is legal now, or None; defaults may be missing."""
 
-    @abstractmethod
-    def expect(self, op: Op, model: Any) -> Answer:
-        """Carries `op` out on the model; what a backend must answer."""
+    def draw_misuse(self, source: Source, model: Any) -> Op | None:
+        """Draws an operation that breaks a rule of usage, or None."""
+        return None
 
-    @abstractmethod
-    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
-        """Carries `op` out on the backend; what it did answer.
+    def run(self, op: Op, side: Any) -> Answer:
+        """Carries `op` out where both sides are asked in the same words.
 
-        model: the reference after `op`, for reading only.
+        Args:
+            op: the operation, every field set.
+            side: the reference model or the system under test; both have the methods that
+                are called here.
         """
+        raise NotImplementedError(f"{self.name}: run, or expect and observe")
+
+    def expect(self, op: Op, model: Any) -> Answer:
+        """Carries `op` out on the reference model; returns the answer it must get."""
+        return self.run(op, model)
+
+    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
+        """Carries `op` out on the system under test; returns its answer.
+
+        Args:
+            op: the operation, every field set.
+            subject: the system under test.
+            model: the reference after `op`, for reading only.
+        """
+        return self.run(op, subject)
 
     def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
         """Lets the model follow an answer out of several that `expect` allows.
@@ -55,27 +94,35 @@ class Operation(ABC):
         an operation moves its model on here, not in `expect`.
 
         Args:
-            op: the operation.
+            op: the operation, every field set.
             model: the reference; before the operation, if there was a choice.
             observed: the backend's answer, which is allowed; where no backend runs, the
                 first allowed one.
         """
 
     def verify(self, op: Op, subject: Any, model: Any) -> None:  # noqa: B027
-        """After an answer that agrees: what else the backend returned is right. Raises
-        Broken. model: the reference after `op`, its tag still that of `op`."""
+        """Checks what else came with an answer that agrees.
 
-    @abstractmethod
+        Args:
+            op: the operation, every field set.
+            subject: the system under test.
+            model: the reference after `op`; its tag is still that of `op`.
+
+        Raises:
+            Broken: something is wrong.
+        """
+
     def describe(self, op: Op) -> str:
-        """`op` in words, as a line of a report."""
+        """Puts `op` in words, as a line of a report."""
+        return f"{self.name} {say_fields(op, self.fields)}".rstrip()
 
     def describe_row(self, op: Op, row: int) -> str:
-        """One row of what `op` answers, in words."""
+        """Puts one row of the answer to `op` in words."""
         return f"row {row}"
 
     @cache  # noqa: B019 - one object for each operation, for as long as the process
     def get_defaults(self) -> Op:
-        """The operation with the fields that may be left out."""
+        """Returns the operation with the fields that may be left out."""
         defaults = {
             name: schema["default"]
             for name, schema in self.fields.items()
@@ -84,151 +131,241 @@ class Operation(ABC):
         return {"op": self.name, **defaults}
 
     def tokens(self, op: Op) -> int:
-        """How many tags `op` uses up, whether or not it runs."""
+        """Counts the tags that `op` uses up, whether or not it runs."""
         return 0
 
 
+def index(*operations: Operation) -> dict[str, Operation]:
+    """Returns the operations by name."""
+    return {operation.name: operation for operation in operations}
+
+
+def say_fields(op: Op, names: Iterable[str]) -> str:
+    """Lists fields with their values: "slot 2, count 3"."""
+    return ", ".join(f"{name} {op[name]}" for name in names)
+
+
 class Contract(ABC):
-    """A family of caches under one interface."""
+    """A family of caches under one interface.
+
+    Attributes:
+        name, kinds: of the contract, and of what it holds.
+        config: the JSON Schema of each field of a config.
+        choices: what is drawn for a field of the config, the simplest first.
+        opt_in: the fields of a config that stay at their default unless a backend
+            declares them.
+        operations: all operations, by name.
+        required: the operations without which there is nothing to check.
+        weights: how often an operation is drawn, where its own weight does not say so.
+        states: the names of all abstract states.
+        errors: what a backend may refuse, beside misuse: it names an exception for each.
+        facts: the names that `get_facts` gives numbers for.
+        letters: for each sort of names (`core.fields.NAMES`) that mean nothing, what the
+            first is called, the second, and so on.
+        model: opens the reference; see `open_model`.
+    """
 
     name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
     config: ClassVar[Mapping[str, Schema]]
+    choices: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    opt_in: ClassVar[frozenset[str]]
     operations: ClassVar[Mapping[str, Operation]]
     required: ClassVar[Sequence[str]]
-    """The operations without which there is nothing to check."""
-    weights: ClassVar[Mapping[str, int]]
-    """How often an operation is drawn against the others, which have 1."""
+    weights: ClassVar[Mapping[str, int]] = {}
     states: ClassVar[Sequence[str]]
-    """All abstract states, by name."""
-    opt_in: ClassVar[frozenset[str]]
-    """The fields of a config that a backend must name, or they stay at their default."""
     errors: ClassVar[Sequence[str]] = ()
-    """What a backend may refuse, beside mistakes of usage: it names an exception for
-    each."""
-    facts: ClassVar[Sequence[str]]
-    """The names that `get_facts` gives numbers for."""
+    facts: ClassVar[Sequence[str]] = ()
+    letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
+    model: ClassVar[type[Any]]
+
+    # --- what there is ------------------------------------------------------------------
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
-        """Of `errors`, those that a backend with these kinds must name."""
+        """Lists those of `errors` that a backend with these kinds must name."""
         return self.errors
 
     @abstractmethod
     def why_not(self, config: Mapping[str, Any]) -> str | None:
-        """The rule between its fields that a complete config breaks, or None."""
+        """Names the rule between its fields that a complete config breaks, or None."""
 
-    @abstractmethod
     def list_operations(self, kind: str) -> Sequence[str]:
-        """The operations that a kind has."""
+        """Lists the operations that a kind has."""
+        return [
+            name
+            for name, operation in self.operations.items()
+            if operation.kinds is None or kind in operation.kinds
+        ]
+
+    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
+        """Lists the methods that a cache of `kind` needs to declare `operations`."""
+        return [name for name in operations if self.operations[name].is_method]
+
+    def count_tokens(self, ops: Sequence[Op]) -> int:
+        """Counts the tags that a program uses up."""
+        return sum(self.operations[op["op"]].tokens(op) for op in ops)
 
     @abstractmethod
-    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        """The methods a cache of `kind` must have if it declares `operations`."""
+    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+        """Returns the smallest dimension of a vector that has to tell all tags apart."""
+
+    def count_layers(self, config: Mapping[str, Any]) -> int:
+        """Counts the layers that hold the K and V of a token."""
+        return int(config["layers"])
+
+    # --- drawing ------------------------------------------------------------------------
 
     def get_plain_config(
         self, kind: str, declared: Kind, dtypes: Sequence[str]
     ) -> dict[str, Any]:
-        """The simplest config that the declared kind supports."""
+        """Returns the simplest config that the declared kind supports."""
         dtype = {"dtype": tuple(dtypes), **declared.config}
         return self.draw_config(Simplest(), kind, Kind(declared.operations, dtype))
 
-    @abstractmethod
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
-        """A complete config that the declared kind supports."""
+        """Draws a complete config that the declared kind supports.
 
-    @abstractmethod
-    def draw_reach(self, source: Source, model: Any) -> None:
+        A field without options takes its default; see `list_options`.
+        """
+        config = {name: schema.get("default") for name, schema in self.config.items()}
+        config["kind"] = kind
+        for name in self.config:
+            options = self.list_options(name, config, declared)
+            if options:
+                config[name] = source.pick(list(options))
+        return config
+
+    def list_options(
+        self, name: str, config: Mapping[str, Any], declared: Kind
+    ) -> Sequence[Any]:
+        """Lists the values that may be drawn for a field.
+
+        Args:
+            name: the field.
+            config: the config, drawn as far as the fields before this one.
+            declared: the kind as the backend declares it.
+        """
+        chosen = () if name in self.opt_in else self.choices.get(name, ())
+        return declared.config.get(name, chosen)
+
+    def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
         """Decides how far a program goes: most stay small, a few do not."""
 
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """One of `operations` that is legal now, likely where bugs are."""
+        """Draws one of `operations` that is legal now, likely where bugs are."""
         weighted = self.weigh(tuple(operations))
         for _ in range(4):
             operation = self.operations[source.pick(weighted)]
             op = operation.draw(source, model)
-            if op is not None and operation.illegal(op, model) is None:
-                return op
+            if op is not None:
+                op = {**operation.get_defaults(), **op}
+                if operation.illegal(op, model) is None:
+                    return op
         return None
 
     @cache  # noqa: B019 - one object for each contract, for as long as the process
     def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
-        """Each name as often as its weight says."""
-        return [name for name in names for _ in range(self.weights.get(name, 1))]
+        """Repeats each name as often as its weight says."""
+        weights = [self.weights.get(name, self.operations[name].weight) for name in names]
+        pairs = zip(names, weights, strict=True)
+        return [name for name, weight in pairs for _ in range(weight)]
 
     def draw_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """An operation that breaks a rule of usage, if that can be asked now."""
+        """Draws an operation that breaks a rule of usage, if that can be asked now."""
         op = self.propose_misuse(source, model, operations)
         if op is None:
             return None
         operation = self.operations[op["op"]]
-        complete = {**operation.get_defaults(), **op}
-        return op if operation.illegal(complete, model) is None else None
+        op = {**operation.get_defaults(), **op}
+        return op if operation.illegal(op, model) is None else None
 
     def propose_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """The same, whether or not it can be asked; None if the contract draws none."""
-        return None
+        """Draws a misuse of one of `operations`, whether or not it can be asked."""
+        known = [name for name in operations if self.operations[name].has_misuse]
+        name = source.pick(known) if known else None
+        return self.operations[name].draw_misuse(source, model) if name else None
 
-    @abstractmethod
+    # --- both sides ---------------------------------------------------------------------
+
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
-        """The reference, empty, as the caches of one program; `tag` is the tag of the
-        next token. rows=False leaves the rows of visible tokens out of its answers, and
-        all tokens where that saves time: for those who only want to know where a program
-        leads."""
+        """Opens the reference, empty, for one program.
+
+        Its `tag` is the tag of the next token; `list_live()`, `list_held(op)` and
+        `get_facts(op)` answer for the methods of the same names here.
+
+        Args:
+            config: a complete config.
+            rows: answers say what each row sees. Without, answers may leave out all
+                tokens where that saves time: for those who only need to know where a
+                program leads.
+        """
+        return self.model(config, rows)
 
     def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
-        """One empty cache of the backend."""
+        """Opens one empty cache of the backend."""
         return backend.open({**config, "poison": backend.poison})
-
-    def count_tokens(self, ops: Sequence[Op]) -> int:
-        """How many tags a program uses up."""
-        return sum(self.operations[op["op"]].tokens(op) for op in ops)
 
     @abstractmethod
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> Any:
-        """The backend, empty, as the caches of one program with these operations.
+        """Opens the backend, empty, as the caches of one program.
 
-        Its `settle(op)` checks, before `op` runs, that arrays returned earlier still hold
-        what they must; `finish()` does so at the end; `margin` is the largest error so
-        far of what has a tolerance, as a share of that. `tell_layout()` makes its answers
-        name the columns, and those that each row sees. every: make the costly checks at
-        every step, not at some.
+        See `contracts.system.Subject` for what the executor asks of it.
+
+        Args:
+            backend: the backend.
+            config: a complete config.
+            ops: the operations of the program.
+            every: make the costly checks at every step, not at some.
         """
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The operations after which a view of the cache need not hold."""
+        return frozenset(name for name, each in self.operations.items() if each.writes)
+
+    # --- states and cells ---------------------------------------------------------------
 
     @abstractmethod
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
-        """The abstract states that `op` is about to run in, by name."""
+        """Names the abstract states that `op` is about to run in."""
 
-    @abstractmethod
     def get_facts(self, op: Op, model: Any) -> Mapping[str, int]:
-        """Numbers of the model before `op`, by name, for the conditions of the ledger."""
+        """Gives numbers of the model before `op` for the conditions of the ledger."""
+        facts: Mapping[str, int] = model.get_facts(op)
+        return facts
 
-    @abstractmethod
     def list_live(self, model: Any) -> Mapping[int, int]:
-        """tag → position of all tokens that some cache holds now."""
+        """Returns tag → position of all tokens that some cache holds now."""
+        live: Mapping[int, int] = model.list_live()
+        return live
 
-    @abstractmethod
     def list_held(self, op: Op, model: Any) -> Sequence[Held]:
-        """What the reference holds after `op`, cache by cache: in the order of the parts
-        of an answer, or the cache first that `op` is about."""
+        """Lists what the reference holds after `op`, cache by cache.
+
+        The order is that of the parts of an answer, or the cache that `op` is about comes
+        first.
+        """
+        held: Sequence[Held] = model.list_held(op)
+        return held
 
     @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
-        """All abstract states that generation must reach for a kind as declared."""
+        """Lists the abstract states that generation must reach for a kind."""
 
     @abstractmethod
     def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
-        """Which of these states some operations of a kind as declared never find."""
+        """Lists which of these states some operations never find, and why."""
 
     def list_cells(self, kind: str, declared: Kind) -> list[Cell]:
-        """All cells that generation must reach for a kind as declared."""
+        """Lists all cells that generation must reach for a kind as declared."""
         names = [name for name in self.operations if name in declared.operations]
         rules = self.list_unreachable(kind, declared)
         return [
@@ -238,52 +375,52 @@ class Contract(ABC):
             if not any(rule.holds((state, name)) for rule in rules)
         ]
 
-    @abstractmethod
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
-        """The smallest dimension of a vector that has to tell all tags apart."""
-
-    def count_layers(self, config: Mapping[str, Any]) -> int:
-        """Layers that hold the K and V of a token."""
-        return int(config["layers"])
+    # --- shrinking ----------------------------------------------------------------------
 
     @abstractmethod
     def merge_operations(self, first: Op, second: Op) -> Op | None:
-        """One operation in the place of two neighbours, or None. For shrinking."""
+        """Returns one operation in the place of two neighbours, or None."""
 
     def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
-        """The config with as much more room as `op`, which was merged, may need."""
+        """Returns the config with as much more room as a merged `op` may need."""
         return config
 
     @abstractmethod
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        """Programs that a person would rather read, by steps that change several
-        operations at once. For shrinking."""
+        """Proposes simpler programs by steps that change several operations at once."""
 
     def simplify_config(
         self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-        """The same by steps that change several fields of the config, or the config and
-        the operations."""
+    ) -> Iterator[Changed]:
+        """Proposes the same by steps that change the config, or the config and `ops`."""
         for simpler, changed in self.propose_configs(config, ops):
             if self.why_not(simpler) is None:
                 yield simpler, changed
 
     def propose_configs(
         self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-        """The same, whether or not a rule between fields is broken."""
+    ) -> Iterator[Changed]:
+        """Proposes the same, whether or not a rule between fields is broken."""
         yield from ()
 
-    @abstractmethod
     def rename(self, ops: Sequence[Op]) -> list[Op]:
-        """The same operations, names in the order of appearance. For shrinking."""
+        """Returns the same operations with names in the order of their appearance."""
+        return number_names(ops, self.operations, self.letters)
+
+    # --- exploring ----------------------------------------------------------------------
 
     @abstractmethod
     def get_domain(self, kind: str, size: str) -> Domain:
-        """The small world of a kind in which every program can be run; size: one of
-        `harness.contracts.domain.SIZES`."""
+        """Returns the small world of a kind in which every program can be run.
+
+        Args:
+            kind: one of `kinds`.
+            size: one of `contracts.domain.SIZES`.
+        """
 
     def complete_move(self, move: Op, model: Any) -> Op | None:
-        """The operation that a move of a domain stands for in the model's state, every
-        field set; None if it would break a rule of usage there."""
+        """Returns the operation that a move of a domain stands for in the model's state.
+
+        None if it would break a rule of usage there.
+        """
         return {**self.operations[move["op"]].get_defaults(), **move}

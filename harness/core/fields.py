@@ -43,6 +43,10 @@ JOINT = "joint"
 """A key in the schema of a field that means nothing without another: only the contract
 makes it simpler."""
 
+NAMES = "names"
+"""A key in the schema of a field that holds a name, or a list of names: its sort, such as
+"snapshot". Names of one sort may be exchanged."""
+
 DERIVED = "derived"
 """A key in the schema of a number that follows from others, such as a limit in bytes: it
 is the last one that makes a program simpler."""

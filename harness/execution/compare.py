@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from numbers import Real
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer
@@ -38,6 +39,8 @@ NAMED = {
 """What differs if a number with this name does; anything else is a "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
+ONE_OF, BETWEEN = "one_of", "between"
+"""Keys of an expectation that leaves a choice; see `Operation.accept`."""
 
 
 Describe = Callable[[int], str]
@@ -47,11 +50,24 @@ Describe = Callable[[int], str]
 def find_difference(
     expected: Answer, observed: Answer, describe: Describe = "row {}".format
 ) -> Difference | None:
-    """The first difference, or None. Rows and tags are compared as multisets: column
-    order is layout, not meaning. `columns`, what stands in each column, is not compared;
-    it tells a wrong mask from wrong contents. `layers` are more answers, which must be
-    the same; `where` says in words what an answer is about."""
-    if "error" in observed and "error" not in expected:
+    """Finds the first difference.
+
+    Rows and tags are compared as multisets: column order is layout, not meaning.
+    `columns`, what stands in each column, is not compared; it tells a wrong mask from
+    wrong contents.
+
+    Args:
+        expected: an answer, or {"one_of": [answers]}; a value in it may be
+            {"one_of": [values]} or {"between": [low, high]}.
+        observed: the backend's answer. `layers` are more answers, which must be the same;
+            `where` says in words what an answer is about.
+        describe: puts the number of a row in words.
+
+    Returns:
+        The difference, or None. Of several answers that are allowed, the difference from
+        the first.
+    """
+    if "error" in observed and "error" not in expected and ONE_OF not in expected:
         why = f": {observed['why']}" if "why" in observed else ""
         return Difference("error", f"it refused ({observed['error']} error{why})")
     for name, wanted in expected.items():
@@ -60,6 +76,10 @@ def find_difference(
             difference = compare_parts(wanted, got, describe)
         elif got == wanted:
             continue
+        elif name == ONE_OF:
+            return compare_answers(wanted, observed, describe)
+        elif is_choice(wanted):
+            difference = compare_choice(name, wanted, observed, describe)
         elif name == ROWS:
             columns = observed.get(COLUMNS)
             difference = compare_rows(wanted, got or [], columns, describe)
@@ -69,7 +89,7 @@ def find_difference(
             difference = compare_states(wanted, got or [])
         else:
             what = NAMED.get(name, "result")
-            difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
+            difference = Difference(what, say_difference(name, got, wanted))
         if difference:
             return locate(difference, observed)
     for layer in observed.get(LAYERS, ()):
@@ -77,6 +97,48 @@ def find_difference(
         if difference:
             return difference
     return None
+
+
+def is_choice(wanted: Any) -> bool:
+    """Says whether an expectation allows more than one value."""
+    return isinstance(wanted, Mapping) and (ONE_OF in wanted or BETWEEN in wanted)
+
+
+def compare_answers(
+    allowed: Sequence[Answer], observed: Answer, describe: Describe
+) -> Difference | None:
+    """Compares with each answer that is allowed; the difference is from the first."""
+    found = [find_difference(answer, observed, describe) for answer in allowed]
+    if found[0] is None or None in found:
+        return None
+    others = " or ".join(map(say, allowed[1:]))
+    return replace(found[0], message=f"{found[0].message}; also allowed: {others}")
+
+
+def compare_choice(
+    name: str, wanted: Mapping[str, Any], observed: Answer, describe: Describe
+) -> Difference | None:
+    """Compares one value with a list of values, or with two bounds."""
+    got, what = observed.get(name), NAMED.get(name, "result")
+    if BETWEEN in wanted:
+        low, high = wanted[BETWEEN]
+        if isinstance(got, Real) and low <= got <= high:
+            return None
+        return Difference(what, f"{name} is {say(got)}, allowed: {low} to {high}")
+    alone = {key: value for key, value in observed.items() if key != LAYERS}
+    answers = [{name: value} for value in wanted[ONE_OF]]
+    difference = compare_answers(answers, alone, describe)
+    if difference is None:
+        return None
+    allowed = " or ".join(map(say, wanted[ONE_OF]))
+    return replace(difference, message=f"{name} is {say(got)}, allowed: {allowed}")
+
+
+def say_difference(name: str, got: Any, wanted: Any) -> str:
+    """Puts a value that differs in words."""
+    if name == "error" and got is None:
+        return f"did not refuse; expected {say(wanted)}"
+    return f"{name} is {say(got)}, not {say(wanted)}"
 
 
 def is_list(value: Any) -> bool:

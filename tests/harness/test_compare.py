@@ -89,3 +89,76 @@ def test_a_long_row_is_shortened() -> None:
     difference = find_difference({"tags": []}, {"tags": list(range(1000))})
     assert difference is not None
     assert len(difference.message) < 200
+
+
+def test_a_missing_refusal_is_said_to_be_missing() -> None:
+    difference = find_difference({"error": "cache-full"}, {"offset": 1})
+    assert difference is not None
+    assert difference.what == "error"
+    assert difference.message == "did not refuse; expected cache-full"
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed"),
+    [
+        ({"hit": {"one_of": [0, 4]}}, {"hit": 4}),
+        ({"hit": {"between": [0, 4]}, "offset": 3}, {"hit": 2, "offset": 3}),
+        ({"visible": {"one_of": [[[1]], [[1, 2]]]}}, {"visible": [[2, 1]]}),
+        ({"one_of": [{"error": "shared"}, {"error": "usage"}]}, {"error": "usage"}),
+        ({"one_of": [{"error": "shared"}, {}]}, {}),
+        ({"one_of": [{"offset": 1}, {"offset": {"between": [5, 6]}}]}, {"offset": 6}),
+    ],
+)
+def test_an_allowed_value_agrees(
+    expected: dict[str, Any], observed: dict[str, Any]
+) -> None:
+    assert find_difference(expected, observed) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "what", "message"),
+    [
+        ({"hit": {"one_of": [0, 4]}}, {"hit": 5}, "result", "hit is 5, allowed: 0 or 4"),
+        (
+            {"size": {"between": [0, 4]}},
+            {"size": 5},
+            "size",
+            "size is 5, allowed: 0 to 4",
+        ),
+        ({"hit": {"between": [0, 4]}}, {}, "result", "hit is none, allowed: 0 to 4"),
+        (
+            {"visible": {"one_of": [[[1]], [[2]]]}},
+            {"visible": [[3]], "layers": [{"visible": [[3]]}]},
+            "contents",
+            "visible is [[3]], allowed: [[1]] or [[2]]",
+        ),
+        (
+            {"one_of": [{"offset": 1}, {"error": "shared"}]},
+            {"offset": 2},
+            "offset",
+            "offset is 2, not 1; also allowed: {'error': 'shared'}",
+        ),
+        (
+            {"one_of": [{"offset": 1}, {"error": "shared"}]},
+            {"error": "usage"},
+            "error",
+            "it refused (usage error); also allowed: {'error': 'shared'}",
+        ),
+        ({"hit": {"between": [0, 4]}}, {"error": "no"}, "error", "it refused (no error)"),
+    ],
+)
+def test_a_value_that_is_not_allowed_differs(
+    expected: dict[str, Any], observed: dict[str, Any], what: str, message: str
+) -> None:
+    difference = find_difference(expected, observed)
+    assert difference is not None
+    assert difference.what == what
+    assert difference.message == message
+
+
+def test_an_allowed_value_in_a_later_layer_is_compared_too() -> None:
+    expected = {"size": {"between": [0, 4]}}
+    observed = {"size": 1, "layers": [{"size": 4}, {"size": 5}]}
+    difference = find_difference(expected, observed)
+    assert difference is not None
+    assert difference.message == "size is 5, allowed: 0 to 4"

@@ -57,7 +57,7 @@ def test_a_key_whose_tag_no_value_can_have_is_said_in_words(backend: Backend) ->
     reader = Reader(backend, config, 10)
     keys = np.array(reader.keys.vectors[:, :, [20]])
     values = np.array(reader.values.vectors[:, :, [3]])
-    assert reader.read((keys, values), "update") == ["the key of 20 with the value of 3"]
+    assert reader.read((keys, values), "update") == ["(key: token 20, value: token 3)"]
 
 
 def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> None:
@@ -112,6 +112,11 @@ def blank(keys: Any, values: Any) -> Pair:
     return keys, values
 
 
+def drift(keys: Any, values: Any) -> Pair:
+    values[:, :, -1] += 0.0031
+    return keys, values
+
+
 def mix(keys: Any, values: Any) -> Pair:
     return keys[:, :, [0, 1]], values[:, :, [0, 0]]
 
@@ -123,7 +128,8 @@ def mix(keys: Any, values: Any) -> Pair:
         (spoil(np.nan), "NaN"),
         (spoil(np.inf), "2 but not in head 1"),
         (blank, "zeros"),
-        (mix, "the key of 2 with the value of 1"),
+        (mix, "(key: token 2, value: token 1)"),
+        (drift, "(key: token 2, value: token 2 off by 0.0031)"),
     ],
 )
 def test_what_is_no_token_is_named(

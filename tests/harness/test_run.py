@@ -26,7 +26,8 @@ DECLARED = BACKEND.contracts["layer"]["kv"]
 def make(updates: int) -> Program:
     """So many updates with one token."""
     config = CONTRACTS["layer"].get_plain_config("kv", DECLARED, BACKEND.dtypes)
-    return Program("layer", config, [{"op": "update", "length": 1}] * updates)
+    op = {"op": "update", "length": 1, "cache": "a"}
+    return Program("layer", config, [op] * updates)
 
 
 def fail_after(updates: int, error: BaseException) -> Backend:

@@ -13,9 +13,9 @@ from misbehaving import NumpyArrays
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.unified.forward import list_places
-from lockstep.harness.contracts.unified.model import CONFIG, Turns
+from lockstep.harness.contracts.unified.model import CONFIG
 from lockstep.harness.contracts.unified.reader import PositionReader
-from lockstep.harness.contracts.unified.turning import round_to
+from lockstep.harness.contracts.unified.turning import Turns, round_to
 from lockstep.harness.core.tolerance import UNIT, get_key_tolerance
 from lockstep.reference.rope import rotate
 
@@ -89,10 +89,10 @@ def test_what_is_no_token_is_said_in_words() -> None:
     positions = {tag: tag - 4 for tag in range(4, 8)}
     columns = reader.read((keys, values), positions, {}, "get")
     assert columns == [
-        "the value of 4 with the key of no token at no position",
-        "a value that is 5 but not in head 1",
+        "(key: no token at any position, value: token 4)",
+        "(value: 5 but not in head 1)",
         "NaN",
-        "the value of 9 with the key of no token at no position",
+        "(key: no token at any position, value: token 9)",
     ]
     unseen = reader.read((keys, values), positions, {}, "get", [False] * 4)
     assert unseen == ["what no row sees"] * 4

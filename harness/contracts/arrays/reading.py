@@ -1,4 +1,4 @@
-"""From the arrays that a backend returns to the tokens that a query sees."""
+"""Reads the arrays that a backend returns: the tokens that each query sees."""
 
 from __future__ import annotations
 
@@ -23,24 +23,79 @@ Column = int | str | tuple[int, int]
 caller's, or words for what is neither."""
 
 
-class Reader(Tables):
-    """Makes the K and V that go into one layer, and reads those that come out.
+class PairReader(Tables):
+    """Checks the forms of the K and V of one layer.
 
-    limit: tags are below it.
+    Args:
+        backend: whose arrays they are.
+        config: a complete config.
+        limit: tags are below it.
+        layer: tells the payloads of all layers apart.
+        permuted: V comes with its columns last.
+        tolerance: by how much a stored number may change.
     """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        limit: int,
+        layer: int,
+        permuted: bool = False,
+        tolerance: float = 0.0,
+    ) -> None:
+        self.arrays, self.permuted, self.tolerance = backend.arrays, permuted, tolerance
+        self.dtype: str = config["dtype"]
+        super().__init__(config, limit, layer, "coarse" if tolerance else self.dtype)
+
+    def check_forms(self, keys: Array, values: Array, name: str) -> tuple[F32, F32]:
+        """Returns K and V as [1, heads, columns, dim], with as many columns each.
+
+        Args:
+            keys, values: arrays of the framework.
+            name: the operation that returned them.
+
+        Raises:
+            Broken: they have another form or dtype.
+        """
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
+        width, other = keys.shape[2], values.shape[2]
+        if width != other:
+            raise Broken(
+                "malformed", f"{name} returned {width} columns of K and {other} of V"
+            )
+        return keys, values
+
+    def get_floats(
+        self, array: Array, table: Table, name: str, permuted: bool = False
+    ) -> F32:
+        """Returns [1, heads, columns, dim] as float32."""
+        given = floats = to_numpy(self.arrays, array, name)
+        if permuted and floats.ndim == 4:
+            floats = floats.swapaxes(2, 3)
+        if not is_of_form(floats.shape, table):
+            form = f"{table.dim}, columns" if permuted else f"columns, {table.dim}"
+            raise Broken(
+                "malformed",
+                f"{name} has shape {list(given.shape)}, not [1, {table.heads}, {form}]",
+            )
+        dtype = self.arrays.dtype(array)
+        if dtype != self.dtype:
+            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
+        return snap(floats, self.tolerance) if self.tolerance else floats
+
+
+class Reader(PairReader):
+    """Makes the K and V that go into one layer, and reads those that come out."""
 
     def __init__(
         self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
     ) -> None:
-        self.arrays = backend.arrays
-        self.tolerance = backend.tolerance
-        self.dtype: str = config["dtype"]
-        super().__init__(
-            config, limit, layer, "coarse" if backend.tolerance else self.dtype
-        )
+        super().__init__(backend, config, limit, layer, tolerance=backend.tolerance)
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
-        """K [1, heads, tags, key_dim] and V of the tokens with these tags."""
+        """Makes K [1, heads, tags, key_dim] and V of the tokens with these tags."""
         from_numpy = self.arrays.from_numpy
         return (
             from_numpy(self.keys.get_vectors(tags), self.dtype),
@@ -48,20 +103,15 @@ class Reader(Tables):
         )
 
     def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
-        """The token in each column of a returned (K, V).
+        """Reads the token in each column of a returned (K, V).
 
-        name: who returned it. likely: what may well be the last columns, in this order;
-        where it is, comparing with it is faster than reading, and nothing else.
+        Args:
+            pair: what came back.
+            name: the operation that returned it.
+            likely: the tokens that probably stand in the last columns, in this order;
+                to compare with them is faster than to read.
         """
-        keys, values = split_pair(pair, name)
-        keys = self.get_floats(keys, self.keys, f"K of {name}")
-        values = self.get_floats(values, self.values, f"V of {name}")
-        if keys.shape[2] != values.shape[2]:
-            raise Broken(
-                "malformed",
-                f"{name} returned {keys.shape[2]} columns of K and"
-                f" {values.shape[2]} of V",
-            )
+        keys, values = self.check_forms(*split_pair(pair, name), name)
         width = keys.shape[2]
         if 0 < width <= len(likely):
             guess: list[Column] = [token.tag for token in likely[-width:]]
@@ -84,26 +134,13 @@ class Reader(Tables):
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
 
-    def get_floats(self, array: Array, table: Table, name: str) -> F32:
-        """`array` as float32, after its form has been checked."""
-        floats = to_numpy(self.arrays, array, name)
-        if not is_of_form(floats.shape, table):
-            form = f"[1, {table.heads}, tokens, {table.dim}]"
-            raise Broken(
-                "malformed", f"{name} has shape {list(floats.shape)}, not {form}"
-            )
-        dtype = self.arrays.dtype(array)
-        if dtype != self.dtype:
-            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
-        return snap(floats, self.tolerance) if self.tolerance else floats
-
     def name_column(self, keys: F32, values: F32, at: int) -> Column:
-        """What stands in column `at`, if need be in words."""
+        """Names what stands in column `at`, if need be in words."""
         key = name_vectors(keys[:, :, at : at + 1], self.keys)
         value = name_vectors(values[:, :, at : at + 1], self.values)
         if key == value or (self.values.dim == 0 and isinstance(key, int)):
             return key
-        return f"the key of {key} with the value of {value}"
+        return f"(key: {say_owner(key)}, value: {say_owner(value)})"
 
 
 def is_of_form(shape: Sequence[int], table: Table) -> bool:
@@ -114,8 +151,16 @@ def is_of_form(shape: Sequence[int], table: Table) -> bool:
     return one == 1 and heads == table.heads and dim == table.dim
 
 
+def say_owner(owner: Column) -> str:
+    return f"token {owner}" if isinstance(owner, int) else str(owner)
+
+
+NEAR = 1 / 32
+"""What is closer to the vectors of a token than this is a token that was changed."""
+
+
 def name_vectors(vectors: F32, table: Table) -> Column:
-    """The tag whose vectors of all heads are these, or what they are instead."""
+    """Returns the tag whose vectors of all heads these are, or says what they are."""
     if table.dim == 0:
         return "nothing"
     if np.isnan(vectors).any():
@@ -133,7 +178,8 @@ def name_vectors(vectors: F32, table: Table) -> Column:
     ]
     if len(heads) < table.heads:
         return f"{int(tags[0])} but not in head {heads[0]}"
-    return "no token"
+    off = float(np.abs(vectors - right).max())
+    return f"token {int(tags[0])} off by {off:.2g}" if off < NEAR else "no token"
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:

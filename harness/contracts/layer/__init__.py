@@ -1,37 +1,34 @@
 """The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
 
-`model`: the config, and the reference as the caches of a program. `operations`: one class
-for each. `states`: what generation should reach. `domain`: small worlds. `subject`: a
-backend's side. `simpler`: what makes a program simpler. Here: how they make a contract,
-and how programs are drawn.
+`model`: the config, and the reference model of a program. `tokens`, `snapshots`: one
+class for each operation. `states`: the abstract states that generation should reach.
+`domain`: small worlds. `system`: a backend's side. `simpler`: rules for shrinking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import Contract, Operation
-from lockstep.harness.contracts.domain import Domain
-from lockstep.harness.contracts.layer import model, operations, simpler, states
-from lockstep.harness.contracts.layer.domain import DOMAINS
-from lockstep.harness.contracts.layer.model import LONG_REACH, LayerModel, list_places
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.layer.domain import get_domain
+from lockstep.harness.contracts.layer.model import (
+    CONFIG,
+    LONG_REACH,
+    LayerModel,
+    why_not_config,
+)
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.simpler import LETTERS, merge_updates, simplify
+from lockstep.harness.contracts.layer.states import (
+    STATES,
+    get_layer_states,
+    list_layer_states,
+    list_unreachable,
+)
 from lockstep.harness.contracts.layer.system import LayerSubject
-from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
-from lockstep.harness.core.fields import Schema
-
-WEIGHTS = {
-    "update": 20,
-    "restore": 5,
-    "snapshot": 4,
-    "trim": 3,
-    "prepare": 2,
-    "take": 2,
-    "split": 2,
-    "merge": 3,
-}
-"""How often an operation is drawn against the others, which have 1."""
+from lockstep.harness.contracts.types import Op, Source
 
 NEXT: Mapping[str, Sequence[str]] = {
     "update": ("snapshot", "trim", "view", "state"),
@@ -48,14 +45,14 @@ NEXT: Mapping[str, Sequence[str]] = {
     "prepare": ("update", "restore", "trim", "prepare", "take"),
     "take": ("free", "restore", "prepare"),
 }
-"""What uses that which an operation has just made, or puts it to the test: chance alone
-seldom does one after the other."""
+"""After each operation, those that use what it made, or put it to the test: chance alone
+seldom draws one after the other."""
 
 FOLLOW = 3
-"""One operation in so many is drawn from NEXT."""
+"""One operation in three is drawn from NEXT."""
 
 LONG = 32
-"""One program in so many is a long one."""
+"""One program in 32 is a long one."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (4, 1, 2, 3, 5, 8, 4, 1, 2, 3, 5, 8, 16, 33),
@@ -66,51 +63,44 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "conv_width": (4, 2, 3),
     "dtype": ("float32", "float16", "bfloat16"),
 }
-"""What is drawn for a field of the config, the simplest first."""
 
 
 class LayerContract(Contract):
     name = "layer"
     kinds = ("kv", "rotating", "state")
-    config: ClassVar[Mapping[str, Schema]] = model.CONFIG
-    operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
-
-    states = states.STATES
-    weights = WEIGHTS
-    required = ("update",)
+    config = CONFIG
+    choices = CHOICES
     opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form"})
+    operations = OPERATIONS
+    required = ("update",)
+    states = STATES
     facts = ("offset",)
-
-    def why_not(self, config: Mapping[str, Any]) -> str | None:
-        return model.why_not_config(config)
-
-    def list_operations(self, kind: str) -> Sequence[str]:
-        return [name for name in self.operations if kind != "state" or name != "size"]
+    letters = LETTERS
+    model = LayerModel
+    why_not = staticmethod(why_not_config)
+    get_states = staticmethod(get_layer_states)
+    list_states = staticmethod(list_layer_states)
+    list_unreachable = staticmethod(list_unreachable)
+    merge_operations = staticmethod(merge_updates)
+    simplify = staticmethod(simplify)
+    get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        own = (
-            ["read", "boundaries", "write"]
-            if kind == "state"
-            else ["make_mask", "update"]
-        )
-        return own + [name for name in operations if name != "update"]
+        masked, recurrent = ["make_mask", "update"], ["read", "boundaries", "write"]
+        own = recurrent if kind == "state" else masked
+        return own + super().list_methods(kind, operations)
 
-    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
-        """Fields that a backend does not name take any value of CHOICES, or their
-        default if they are not in it."""
-        config = {name: schema.get("default") for name, schema in self.config.items()}
-        config["kind"] = kind
-        for name in self.config:
-            options = declared.config.get(name, CHOICES.get(name, ()))
-            if name == "window" and kind != "rotating":
-                options = ()
-            if name == "value_dim" and kind == "state":
-                options = [dim for dim in options if dim]
-            if name == "keep":
-                options = [keep for keep in options if keep < (config["window"] or 0)]
-            if options:
-                config[name] = source.pick(list(options))
-        return config
+    def list_options(
+        self, name: str, config: Mapping[str, Any], declared: Kind
+    ) -> Sequence[Any]:
+        kind, options = config["kind"], super().list_options(name, config, declared)
+        if name == "window" and kind != "rotating":
+            return ()
+        if name == "value_dim" and kind == "state":
+            return [dim for dim in options if dim]
+        if name == "keep":
+            return [keep for keep in options if keep < (config["window"] or 0)]
+        return options
 
     def draw_operation(
         self, source: Source, model: LayerModel, operations: Sequence[str]
@@ -129,57 +119,21 @@ class LayerContract(Contract):
     def propose_misuse(
         self, source: Source, model: LayerModel, operations: Sequence[str]
     ) -> Op | None:
-        """To take back a negative number of tokens."""
-        if "trim" not in operations:
-            return None
-        cache = source.pick(sorted(model.caches))
-        return {"op": "trim", "count": -1 - source.below(3), "cache": cache}
-
-    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> LayerModel:
-        return LayerModel(config, rows)
+        """The only misuse is to take back a negative number of tokens."""
+        trim = self.operations["trim"]
+        return trim.draw_misuse(source, model) if "trim" in operations else None
 
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> LayerSubject:
-        subject = LayerSubject(backend, config, self.count_tokens(ops), every)
+        tags = self.count_tokens(ops)
+        subject = LayerSubject(backend, config, tags, every, writes=self.writes)
         subject.get("a")
         return subject
-
-    def get_states(self, op: Op, model: LayerModel) -> Sequence[str]:
-        return states.get_layer_states(op, model)
-
-    def get_facts(self, op: Op, model: LayerModel) -> Mapping[str, int]:
-        return {"offset": model.get(op.get("cache", "a")).offset}
-
-    def list_live(self, model: LayerModel) -> Mapping[int, int]:
-        caches = model.caches.values()
-        return {token.tag: token.position for cache in caches for token in cache.tokens}
-
-    def list_held(self, op: Op, model: LayerModel) -> Sequence[Held]:
-        names = sorted(model.caches, key=lambda name: name != op.get("cache", "a"))
-        return [(f"cache {name}", list_places(model.get(name))) for name in names]
-
-    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
-        return states.list_layer_states(kind, declared)
-
-    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
-        return states.UNREACHABLE
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
         return int(min(dims))
-
-    def merge_operations(self, first: Op, second: Op) -> Op | None:
-        return simpler.merge_updates(first, second)
-
-    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        return simpler.simplify(ops)
-
-    def get_domain(self, kind: str, size: str) -> Domain:
-        return DOMAINS[size]
-
-    def rename(self, ops: Sequence[Op]) -> list[Op]:
-        return simpler.rename(ops)
 
 
 LAYER = LayerContract()

@@ -93,3 +93,7 @@ DOMAINS = {
 }
 """No two names are exchanged: each snapshot has moves of its own, and cache a is there
 from the start."""
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    return DOMAINS[size]

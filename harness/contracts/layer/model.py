@@ -1,11 +1,11 @@
-"""The config of a layer program, and the reference as its caches."""
+"""The config of a layer program, and the reference model of its caches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Place
+from lockstep.harness.contracts.types import Answer, Held, Op, Place
 from lockstep.harness.core.fields import (
     DIMENSION,
     DTYPE,
@@ -45,7 +45,7 @@ numbers."""
 
 
 def why_not_config(config: Mapping[str, Any]) -> str | None:
-    """The rule between its fields that a config breaks, or None."""
+    """Names the rule between its fields that a config breaks, or None."""
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
         return "a rotating cache needs a window"
@@ -61,7 +61,7 @@ def why_not_config(config: Mapping[str, Any]) -> str | None:
 
 
 def open_cache(config: Mapping[str, Any]) -> Cache:
-    """The reference for a config."""
+    """Opens the reference for a config."""
     if config["kind"] == "rotating":
         return RotatingCache(config["window"], config["keep"])
     if config["kind"] == "state":
@@ -77,16 +77,17 @@ few programs reach far, past the growth steps and windows that caches really hav
 class LayerModel:
     """The reference caches and snapshots of one program, by name.
 
-    A cache exists, empty, as soon as it is named. `past` notes what happened to one since
-    its last update, for the abstract states. `reach` bounds what is drawn; `last` is the
-    operation that was drawn last.
+    A cache exists, empty, as soon as it is named.
+
+    Attributes:
+        past: what happened to each cache since its last update, for the abstract states.
+        reach: bounds the offsets that are drawn.
+        last: the operation that was drawn last.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
-        self.config = config
-        self.rows = rows
-        self.reach = REACH
-        self.last = ""
+        self.config, self.rows = config, rows
+        self.reach, self.last = REACH, ""
         self.tag = 0
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}
@@ -102,27 +103,49 @@ class LayerModel:
         self.caches[name] = cache
         self.past[name] = {"unwritten"}
 
-    def put_snapshot(self, name: str | None, snapshot: Snapshot | None) -> Any:
+    def find_snapshot(self, name: str | None) -> Snapshot | None:
+        return None if name is None else self.snapshots[name]
+
+    def consume(self, name: str | None) -> Snapshot | None:
+        """Unbinds a name; returns its snapshot."""
+        return None if name is None else self.snapshots.pop(name, None)
+
+    def put_snapshot(
+        self, name: str | None, snapshot: Snapshot | None
+    ) -> list[int] | None:
         """Binds a snapshot to its name, or unbinds the name; returns the range."""
-        if name is not None:
-            self.snapshots.pop(name, None)
-            if snapshot is not None:
-                self.snapshots[name] = snapshot
+        self.consume(name)
+        if name is not None and snapshot is not None:
+            self.snapshots[name] = snapshot
         return get_range(snapshot)
 
     def why_not_snapshot(self, name: str | None) -> str | None:
-        if name is not None and name not in self.snapshots:
-            return f"there is no snapshot {name}"
-        return None
+        known = name is None or name in self.snapshots
+        return None if known else f"there is no snapshot {name}"
+
+    def list_ends(self) -> list[int]:
+        """Lists where each snapshot ends."""
+        return [snapshot.end for snapshot in self.snapshots.values()]
+
+    def get_facts(self, op: Op) -> Mapping[str, int]:
+        return {"offset": self.get(op["cache"]).offset}
+
+    def list_live(self) -> Mapping[int, int]:
+        caches = self.caches.values()
+        return {token.tag: token.position for cache in caches for token in cache.tokens}
+
+    def list_held(self, op: Op) -> Sequence[Held]:
+        names = sorted(self.caches, key=lambda name: name != op["cache"])
+        return [(f"cache {name}", list_places(self.get(name))) for name in names]
 
 
 def get_range(snapshot: Any) -> list[int] | None:
-    """[begin, end] of a snapshot, the reference's or a backend's."""
+    """Returns [begin, end] of a snapshot, the reference's or a backend's."""
     return None if snapshot is None else [snapshot.begin, snapshot.end]
 
 
 def list_places(cache: Cache) -> list[Place]:
-    """Where a cache has its tokens; those before the window are old."""
+    """Lists where a cache has its tokens; those before the window are old."""
     older = {token.tag for token in cache.older()}
     return [
         Place(token.tag, token.position, (), token.tag in older) for token in cache.tokens
@@ -134,7 +157,7 @@ def get_tags(tokens: Sequence[Token]) -> list[int]:
 
 
 def get_rows_visible(cache: Cache, begin: int) -> list[list[int]]:
-    """The tags that each query from position `begin` on may attend to."""
+    """Lists the tags that each query from position `begin` on may attend to."""
     return [get_tags(cache.visible(query)) for query in range(begin, cache.offset)]
 
 

@@ -1,35 +1,46 @@
-"""What the operations of the layer contract share."""
+"""The base of all operations of the layer contract."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.base import Operation, say_fields
 from lockstep.harness.contracts.layer.model import LayerModel
-from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import NAME, Schema
+from lockstep.harness.contracts.types import Op, Source
+from lockstep.harness.core.fields import NAME, NAMES, Schema
 
-CACHE: Mapping[str, Schema] = {"cache": {**NAME, "default": "a"}}
+CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
+SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
+CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
 MAX_CACHES = 16
 
-USAGE: Answer = {"error": "usage"}
-"""What a usage error answers: a ValueError, and nothing has changed."""
+Fields = dict[str, Any] | None
+"""Drawn fields of an operation, or None if nothing can be asked."""
+
+
+class Side(Protocol):
+    """The caches and snapshots of a program by name: the reference's or a backend's."""
+
+    def get(self, name: str) -> Any: ...
+
+    def put_cache(self, name: str, cache: Any) -> None: ...
+
+    def find_snapshot(self, name: str | None) -> Any: ...
+
+    def consume(self, name: str | None) -> Any: ...
+
+    def put_snapshot(self, name: str | None, snapshot: Any) -> list[int] | None: ...
 
 
 class LayerOperation(Operation):
-    """What the operations share: all but a few name the cache they work on."""
+    """An operation on the cache that it names."""
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
 
     def illegal(self, op: Op, model: LayerModel) -> str | None:
-        for name in (op.get("cache", "a"), self.get_new_cache(op)):
-            if name not in model.caches and len(model.caches) >= MAX_CACHES:
-                return f"there are {MAX_CACHES} caches already"
-        return self.illegal_here(op, model)
-
-    def get_new_cache(self, op: Op) -> str:
-        return "a"
+        why = why_no_cache(op["cache"], model)
+        return why or self.illegal_here(op, model)
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return None
@@ -37,13 +48,10 @@ class LayerOperation(Operation):
     def draw(self, source: Source, model: LayerModel) -> Op | None:
         cache = source.pick(("a", *model.caches))
         op = self.draw_fields(source, model, cache)
-        if op is None:
-            return None
-        return {"op": self.name, **op} | ({"cache": cache} if cache != "a" else {})
+        return None if op is None else {"op": self.name, **op, "cache": cache}
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        """Draws all fields but the cache; None if there is nothing to ask of it."""
         return {}
 
     def describe(self, op: Op) -> str:
@@ -51,7 +59,14 @@ class LayerOperation(Operation):
         return self.describe_here(op) + ("" if name == "a" else f" in cache {name}")
 
     def describe_here(self, op: Op) -> str:
-        return self.name
+        others = [name for name in self.fields if name != "cache"]
+        return f"{self.name} {say_fields(op, others)}".rstrip()
+
+
+def why_no_cache(name: str, model: LayerModel) -> str | None:
+    if name in model.caches or len(model.caches) < MAX_CACHES:
+        return None
+    return f"there are {MAX_CACHES} caches already"
 
 
 def count(number: int, noun: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.naming import list_names, rename
+from lockstep.harness.contracts.shrinking import list_each, replace_at
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.fields import MAX_LENGTH
 
@@ -18,7 +21,7 @@ MORE = 3
 def merge_updates(first: Op, second: Op) -> Op | None:
     """Two updates of one cache in a row are one update."""
     updates = first["op"] == second["op"] == "update"
-    if not updates or first.get("cache") != second.get("cache"):
+    if not updates or first["cache"] != second["cache"]:
         return None
     length = first["length"] + second["length"]
     return {**first, "length": length} if length <= MAX_LENGTH else None
@@ -29,9 +32,9 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
     an operation fewer for longer ones."""
     for place, op in enumerate(ops):
         for what, source, result in list_passed_on(op):
-            after = [
-                rename_in(later, {result: source}, what) for later in ops[place + 1 :]
-            ]
+            names = {result: source}
+            later = ops[place + 1 :]
+            after = [rename(each, OPERATIONS, what, names) for each in later]
             yield [*ops[:place], *after]
     yield from list_fewer_caches(ops)
     yield from list_plain_snapshots(ops)
@@ -43,11 +46,12 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 def list_fewer_caches(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """What one cache does, done by another."""
-    caches = sorted({"a", *(name for op in ops for name in list_names(op, "cache"))})
+    named = (name for op in ops for name in list_names(op, OPERATIONS, "cache"))
+    caches = sorted({"a", *named})
     for name in caches:
         for other in caches:
             if other < name:
-                yield [rename_in(op, {name: other}, "cache") for op in ops]
+                yield [rename(op, OPERATIONS, "cache", {name: other}) for op in ops]
 
 
 def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -58,8 +62,8 @@ def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
         before = [each for each in ops[:place] if each["op"] != "prepare"]
         for name in op["into"]:
             plain = {"op": "snapshot", "from": 0, "into": name, "cache": op["cache"]}
-            for at in range(len(before), -1, -1):
-                yield [*before[:at], plain, *before[at:], *ops[place + 1 :]]
+            for earlier in list_each(before, plain):
+                yield [*earlier, *ops[place + 1 :]]
 
 
 def list_shorter_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -89,7 +93,7 @@ def list_longer_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """An operation fewer, and one update or two longer in its stead, with every offset
     after the first of them as much higher or as it was."""
     for place in range(len(ops)):
-        shorter = [*ops[:place], *ops[place + 1 :]]
+        shorter = replace_at(ops, place)
         updates = [n for n, op in enumerate(shorter) if op["op"] == "update"]
         for more in range(1, MORE + 1):
             for first in updates:
@@ -103,7 +107,7 @@ def list_longer_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
 def lengthen(ops: Sequence[Op], place: int, more: int) -> Iterator[list[Op]]:
     op = {**ops[place], "length": min(MAX_LENGTH, ops[place]["length"] + more)}
     yield [*ops[:place], op, *(move_offsets(each, more) for each in ops[place + 1 :])]
-    yield [*ops[:place], op, *ops[place + 1 :]]
+    yield replace_at(ops, place, op)
 
 
 OFFSETS = ("from", "target", "at")
@@ -122,62 +126,21 @@ def move_offsets(op: Op, by: int) -> Op:
     return {**op, **moved}
 
 
-FIELDS = {
-    "cache": ("cache", "into"),
-    "snapshot": ("snapshot", "parent", "child", "into"),
+LETTERS: Mapping[str, Callable[[int], str]] = {
+    "cache": lambda number: chr(ord("a") + number),
+    "snapshot": "s{}".format,
 }
-
-
-def get_fields(op: Op, what: str) -> list[str]:
-    """The fields of an operation that name a cache, or a snapshot."""
-    other = "cache" if op["op"] == "clone" else "snapshot"
-    return [
-        field
-        for field in FIELDS[what]
-        if op.get(field) and (field != "into" or what == other)
-    ]
-
-
-def list_names(op: Op, what: str) -> list[str]:
-    """The names of caches, or of snapshots, in an operation, in order."""
-    values = [op[field] for field in get_fields(op, what)]
-    lists = [value if isinstance(value, list) else [value] for value in values]
-    return [name for names in lists for name in names]
-
-
-def rename_in(op: Op, names: Mapping[str, str], what: str = "snapshot") -> Op:
-    """The operation with other names for snapshots, or caches."""
-    renamed = dict(op)
-    for field in get_fields(op, what):
-        value = op[field]
-        renamed[field] = (
-            [names.get(name, name) for name in value]
-            if isinstance(value, list)
-            else names.get(value, value)
-        )
-    return renamed
+"""Caches are called a, b, c and snapshots s0, s1, …."""
 
 
 def list_passed_on(op: Op) -> list[tuple[str, str, str]]:
     """("snapshot" or "cache", input, output) of an operation without which its input can
     stand for its output."""
+    sides = [op[side] for side in ("parent", "child") if op.get(side)]
     if op["op"] == "clone":
         return [("cache", op["cache"], op["into"])]
     if op["op"] == "split":
-        outputs = op["parent"], op["child"]
-        return [("snapshot", op["snapshot"], output) for output in outputs]
+        return [("snapshot", op["snapshot"], output) for output in sides]
     if op["op"] == "merge":
-        sources = [name for name in (op["parent"], op["child"]) if name]
-        return [("snapshot", source, op["into"]) for source in sources]
+        return [("snapshot", source, op["into"]) for source in sides]
     return []
-
-
-def rename(ops: Sequence[Op]) -> list[Op]:
-    """Caches called a, b, c and snapshots s0, s1, … in the order of their appearance."""
-    caches, snapshots = {"a": "a"}, dict[str, str]()
-    for op in ops:
-        for name in list_names(op, "cache"):
-            caches.setdefault(name, chr(ord("a") + len(caches)))
-        for name in list_names(op, "snapshot"):
-            snapshots.setdefault(name, f"s{len(snapshots)}")
-    return [rename_in(rename_in(op, snapshots), caches, "cache") for op in ops]

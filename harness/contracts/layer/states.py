@@ -1,5 +1,4 @@
-"""The abstract states of a layer cache: where bugs were, by name, so that they can be
-counted and listed when generation never went there."""
+"""The abstract states of a layer cache: where bugs were, by name."""
 
 from __future__ import annotations
 
@@ -10,47 +9,32 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import Cache, LayerModel
 from lockstep.harness.contracts.types import Op, Unreachable
 
-WINDOW_STATES = (
-    "below-window",
-    "before-window",
-    "at-window",
-    "after-window",
-    "ends-wrapped",
-    "several-after-wrap",
-    "wrapped",
-    "mid-ring",
-    "window-one",
-)
-
+APPENDS = ("append-after-rewind", "append-after-restore")
+SNAPSHOT_STATES = ("snapshot-live", "snapshot-outlived", "restore-after-change")
+STEP_STATES = ("at-step", "before-step", "after-step")
+CHUNK_STATES = ("chunk-boundary", "inside-chunk", "past-chunk")
+BELOW = ("below-window", "before-window")
 UPDATES = ("ends-wrapped", "several-after-wrap")
-
+WINDOW_STATES = (
+    *BELOW,
+    *("at-window", "after-window"),
+    *UPDATES,
+    *("wrapped", "mid-ring", "window-one"),
+)
 STATES = (
-    "empty",
-    "unwritten",
-    "rewind",
-    "append-after-rewind",
-    "clone",
-    "free",
-    "restore",
-    "append-after-restore",
-    "refusal",
-    "snapshot-live",
-    "snapshot-outlived",
-    "restore-after-change",
+    *("empty", "unwritten", "rewind", "append-after-rewind", "clone", "free", "restore"),
+    *("append-after-restore", "refusal"),
+    *SNAPSHOT_STATES,
     "captures-pending",
-    "at-step",
-    "before-step",
-    "after-step",
-    "chunk-boundary",
-    "inside-chunk",
-    "past-chunk",
+    *STEP_STATES,
+    *CHUNK_STATES,
     *WINDOW_STATES,
 )
 
 
 def get_layer_states(op: Op, model: LayerModel) -> list[str]:
-    """The states that `op` is about to run in: those of the cache that it names."""
-    name = op.get("cache", "a")
+    """Names the states that `op` is about to run in: those of its cache."""
+    name = op["cache"]
     if name not in model.caches:
         return ["empty", "unwritten"]
     cache, config = model.caches[name], model.config
@@ -126,46 +110,45 @@ def is_snapshot_outlived(cache: Cache, model: LayerModel) -> bool:
 
 
 def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
-    """The states that generation must reach for a kind as it is declared."""
+    """Lists the states that generation must reach for a kind as it is declared."""
     has, config = declared.operations, declared.config
     rewinds = "restore" in has or ("trim" in has and kind != "state")
-    steps = kind != "state" and "step" in config
+    outlives = bool({"trim", "restore", "free", "clone"} & has)
     chunks = kind == "kv" and config.get("chunk", (None,)) != (None,)
-    snapshots = "snapshot" in has
-    reachable = {
-        "empty": True,
-        "unwritten": True,
-        "rewind": rewinds,
-        "append-after-rewind": rewinds,
-        "clone": "clone" in has,
-        "free": "free" in has,
-        "restore": "restore" in has,
+    windows = config.get("window", (1, 2))
+    wider = any(window > 1 for window in windows)
+    reached = {
+        **dict.fromkeys(("empty", "unwritten"), True),
+        **dict.fromkeys(("rewind", "append-after-rewind"), rewinds),
+        **dict.fromkeys(("clone", "free", "restore"), False),
+        **dict.fromkeys(has & {"clone", "free", "restore"}, True),
         "append-after-restore": "restore" in has,
         "refusal": "restore" in has or "trim" in has,
-        "snapshot-live": snapshots,
-        "snapshot-outlived": snapshots and {"trim", "restore", "free", "clone"} & has,
-        "restore-after-change": snapshots and "restore" in has,
+        "snapshot-live": "snapshot" in has,
+        "snapshot-outlived": "snapshot" in has and outlives,
+        "restore-after-change": {"snapshot", "restore"} <= has,
         "captures-pending": "prepare" in has,
-        "at-step": steps,
-        "before-step": steps,
-        "after-step": steps,
-        "chunk-boundary": chunks,
-        "inside-chunk": chunks,
-        "past-chunk": chunks,
+        **dict.fromkeys(STEP_STATES, kind != "state" and "step" in config),
+        **dict.fromkeys(CHUNK_STATES, chunks),
         **dict.fromkeys(WINDOW_STATES, kind == "rotating"),
     }
-    if kind == "rotating" and (windows := config.get("window")):
-        reachable["window-one"] = 1 in windows
-        wider = ("below-window", "before-window", "mid-ring")
-        reachable |= dict.fromkeys(wider, any(window > 1 for window in windows))
-    return [state for state, can in reachable.items() if can]
+    if kind == "rotating":
+        reached |= {
+            **dict.fromkeys((*BELOW, "mid-ring"), wider),
+            "window-one": 1 in windows,
+        }
+    return [state for state in STATES if reached[state]]
 
 
 UNREACHABLE = (
     Unreachable(
         "tells what an update finds, or where it leads",
-        ("append-after-rewind", "append-after-restore", *UPDATES),
+        (*APPENDS, *UPDATES),
         only=("update",),
     ),
     Unreachable("tells what is restored", ("restore-after-change",), only=("restore",)),
 )
+
+
+def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
+    return UNREACHABLE

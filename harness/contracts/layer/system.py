@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.arrays.reading import (
-    SAMPLE,
-    Column,
-    Promises,
-    Reader,
-    get_phase,
-    get_rows,
-)
+from lockstep.harness.contracts.arrays.reading import Column, Reader, get_rows
 from lockstep.harness.contracts.layer.model import Cache, get_range
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import Subject, judge_attention
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.tolerance import get_attention_tolerance
 from lockstep.reference.token import Token
 
-WRITES = frozenset({"update", "trim", "restore", "free"})
-"""The operations after which a view of the cache need not hold any more."""
 
-
-class LayerSubject:
+class LayerSubject(Subject):
     """The caches and snapshots of one program in a backend, by name.
 
-    every: watch the arrays of every update and put each through attention. layer: tells
-    the payloads of the layers of one model apart.
+    Args:
+        layer: tells the payloads of the layers of one model apart.
     """
 
     def __init__(
@@ -43,15 +32,10 @@ class LayerSubject:
         tags: int,
         every: bool,
         layer: int = 0,
+        writes: Collection[str] = ("update",),
     ) -> None:
-        self.backend = backend
-        self.config = {**config, "poison": backend.poison}
-        limit = max(1, tags)
-        self.phase = get_phase(limit)
-        self.reader = Reader(backend, config, limit, layer)
-        self.promises = Promises(backend.arrays)
-        self.every = every
-        self.tells_layout = False
+        super().__init__(backend, config, tags, every, writes)
+        self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         kind = backend.contracts.get("layer", {}).get(config["kind"])
         self.closes = kind is not None and "close" in kind.operations
@@ -64,12 +48,7 @@ class LayerSubject:
     @cached_property
     def recurrence(self) -> Recurrence:
         """What a recurrent layer computes; others have no use for it."""
-        return Recurrence(self.backend.arrays, self.reader.keys, self.config)
-
-    def tell_layout(self) -> None:
-        """From now on answers also say which columns came back, and which each row sees:
-        for pictures."""
-        self.tells_layout = True
+        return Recurrence(self.arrays, self.reader.keys, self.config)
 
     # --- caches and snapshots by name ---------------------------------------------------
 
@@ -161,9 +140,6 @@ class LayerSubject:
         if self.is_sampled(tag):
             self.promises.keep(name, "update", arrays, "was given")
 
-    def is_sampled(self, tag: int) -> bool:
-        return self.every or (tag + self.phase) % SAMPLE == 0
-
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
         that the cache was given last are free to be used again."""
@@ -171,16 +147,11 @@ class LayerSubject:
             return
         if self.every:
             self.promises.check()
-        if self.backend.lifetime == "until-write" and op["op"] in WRITES:
+        if self.backend.lifetime == "until-write" and op["op"] in self.writes:
             name = op.get("cache", "a")
             self.promises.check(lambda cache: cache == name)
             self.promises.drop(name)
-            for array in self.inputs.pop(name, ()):
-                if self.backend.overwrite:
-                    self.backend.overwrite(array)
-
-    def finish(self) -> None:
-        self.promises.check()
+            self.overwrite(self.inputs.pop(name, ()))
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
@@ -196,26 +167,17 @@ class LayerSubject:
         if mask is not None and not isinstance(mask, str):
             mask = mask[..., :length, :]
         queries = self.reader.queries.get_vectors(tags)
-        arrays = self.reader.arrays
-        framework = arrays.from_numpy(queries, self.config["dtype"])
+        arrays, dtype, dim = self.arrays, self.config["dtype"], self.config["key_dim"]
+        framework = arrays.from_numpy(queries, dtype)
         got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
         for row in {0, length // 3, 2 * length // 3, length - 1}:
             seen = [token.tag for token in visible(offset - length + row)]
             wanted = self.reader.compute_row(tags[row], seen)
-            self.judge(got[0, :, row], wanted, len(seen), row)
-
-    def judge(self, got: Any, wanted: Any, tokens: int, row: int) -> None:
-        tolerance = get_attention_tolerance(
-            self.config["dtype"], self.config["key_dim"], tokens, self.backend.tolerance
-        )
-        error = float(np.abs(got - wanted).max())
-        if not error <= tolerance:
-            raise Broken(
-                "attention",
-                f"attention over what update returned is off by {error:.2g} in row {row}"
-                f" (tolerance {tolerance:.2g}), though K, V and the mask are as expected",
+            allowed = get_attention_tolerance(
+                dtype, dim, len(seen), self.backend.tolerance
             )
-        self.margin = max(self.margin, error / tolerance)
+            share = judge_attention(got[0, :, row], wanted, allowed, row, "update")
+            self.margin = max(self.margin, share)
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:

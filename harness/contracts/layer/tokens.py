@@ -1,10 +1,9 @@
-"""The operations that write, read and take back tokens, one class each: what is legal,
-how to draw one, what the reference expects, what the backend answers, how to say it."""
+"""The operations that write, read and take back tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lockstep.harness.contracts.layer.model import (
     REACH,
@@ -12,25 +11,33 @@ from lockstep.harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
 )
-from lockstep.harness.contracts.layer.operation import CACHE, USAGE, LayerOperation, count
+from lockstep.harness.contracts.layer.operation import (
+    CACHE,
+    CACHE_NAME,
+    Fields,
+    LayerOperation,
+    Side,
+    count,
+    why_no_cache,
+)
 from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import INTEGER, LENGTH, NAME, Schema
-from lockstep.reference.state import StateCache
+from lockstep.harness.core.fields import INTEGER, LENGTH, Schema
 
 CACHES = ("a", "b", "c")
 
 
 class Update(LayerOperation):
-    name = "update"
+    name, weight = "update", 20
+    writes = True
+    is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
 
     def tokens(self, op: Op) -> int:
         return int(op["length"])
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         if offset >= model.reach:
             return None if source.below(4) else {"length": 1}
@@ -44,28 +51,22 @@ class Update(LayerOperation):
         return {"length": length if 1 <= length <= longest else 1 + length % 5}
 
     def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:
-        """Lengths that end at a boundary, one before it, or one after."""
-        config, edges = model.config, []
+        """Lists lengths that end at a boundary, one before it, or one after."""
+        config, edges = model.config, list[int]()
         if window := config["window"]:
-            edges += [
-                window - offset,
-                window - offset + 1,
-                window,
-                window - 1,
-                window + 1,
-            ]
-        step = config["step"]
+            left = window - offset
+            edges += [left, left + 1, window, window - 1, window + 1]
+        step, chunk = config["step"], config["chunk"]
         edges += [step - offset % step, step - offset % step + 1]
-        if chunk := config["chunk"]:
+        if chunk:
             edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
         # Other tokens at an offset known from elsewhere may be mistaken for those.
-        known = [*model.get(cache).captures.scheduled]
-        known += [snapshot.end for snapshot in model.snapshots.values()]
+        known = [*model.get(cache).captures.scheduled, *model.list_ends()]
         known += [other.offset for other in model.caches.values()]
         return edges + [at - offset for at in known if at > offset]
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        name, length = op.get("cache", "a"), op["length"]
+        name, length = op["cache"], op["length"]
         cache = model.get(name)
         begin = cache.offset
         cache.update(range(model.tag, model.tag + length))
@@ -76,12 +77,12 @@ class Update(LayerOperation):
         return answer
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        name = op.get("cache", "a")
+        name = op["cache"]
         tags = range(model.tag, model.tag + op["length"])
         return subject.update(name, tags, model.get(name).tokens)
 
     def verify(self, op: Op, subject: LayerSubject, model: LayerModel) -> None:
-        cache = model.get(op.get("cache", "a"))
+        cache = model.get(op["cache"])
         tags = range(model.tag, model.tag + op["length"])
         subject.verify_attention(cache.visible, tags, cache.offset)
 
@@ -93,11 +94,10 @@ class State(LayerOperation):
     name = "state"
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        return answer_tags(model.get(op.get("cache", "a")))
+        return answer_tags(model.get(op["cache"]))
 
     def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        name = op.get("cache", "a")
-        return subject.read_all(self.name, name, model.get(name))
+        return subject.read_all(self.name, op["cache"], model.get(op["cache"]))
 
 
 class View(State):
@@ -106,49 +106,43 @@ class View(State):
 
 class Size(LayerOperation):
     name = "size"
+    kinds = ("kv", "rotating")
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return "a state has no size" if model.config["kind"] == "state" else None
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
-        cache = model.get(op.get("cache", "a"))
-        assert not isinstance(cache, StateCache), "skipped above"
-        return {"size": cache.size()}
-
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        return {"size": subject.get(op.get("cache", "a")).size()}
+    def run(self, op: Op, side: Side) -> Answer:
+        return {"size": side.get(op["cache"]).size()}
 
 
 class Trim(LayerOperation):
-    name = "trim"
+    name, weight = "trim", 3
+    writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
         far = [offset, offset + 1, offset + 3, max(0, offset - 1)]
         scheduled = model.get(cache).captures.scheduled
         far += [offset + 1 - at for at in scheduled if at <= offset]
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *far])}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
-        name = op.get("cache", "a")
-        try:
-            trimmed = model.get(name).trim(op["count"])
-        except ValueError:
-            return dict(USAGE)
-        if op["count"]:
-            model.past[name].add("rewind" if trimmed else "refusal")
-        return {"trimmed": trimmed, "offset": model.get(name).offset}
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op:
+        """A negative number of tokens."""
+        cache = source.pick(sorted(model.caches))
+        return {"op": self.name, "count": -1 - source.below(3), "cache": cache}
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        cache = subject.get(op.get("cache", "a"))
-        try:
-            trimmed = cache.trim(op["count"])
-        except ValueError:
-            return dict(USAGE)
-        return {"trimmed": trimmed, "offset": cache.offset}
+    def run(self, op: Op, side: Side) -> Answer:
+        cache = side.get(op["cache"])
+        answer: Answer = ask(lambda: {"trimmed": cache.trim(op["count"])})
+        return answer if "error" in answer else {**answer, "offset": cache.offset}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer = self.run(op, model)
+        if op["count"] and "error" not in answer:
+            happened = "rewind" if answer["trimmed"] else "refusal"
+            model.past[op["cache"]].add(happened)
+        return answer
 
     def describe_here(self, op: Op) -> str:
         return f"trim {count(op['count'], 'token')}"
@@ -156,30 +150,25 @@ class Trim(LayerOperation):
 
 class Clone(LayerOperation):
     name = "clone"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": NAME, **CACHE}
-
-    def get_new_cache(self, op: Op) -> str:
-        return str(op["into"])
+    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        same = op["into"] == op.get("cache", "a")
-        return "a cache cannot be cloned into itself" if same else None
+        if op["into"] == op["cache"]:
+            return "a cache cannot be cloned into itself"
+        return why_no_cache(op["into"], model)
 
-    def draw_fields(
-        self, source: Source, model: LayerModel, cache: str
-    ) -> dict[str, Any] | None:
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"into": source.pick([name for name in CACHES if name != cache])}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
-        name = op.get("cache", "a")
-        model.put_cache(op["into"], model.get(name).clone())
-        model.past[name].add("clone")
-        model.past[op["into"]] = set(model.past[name])
+    def run(self, op: Op, side: Side) -> Answer:
+        side.put_cache(op["into"], side.get(op["cache"]).clone())
         return {}
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        subject.put_cache(op["into"], subject.get(op.get("cache", "a")).clone())
-        return {}
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer, past = self.run(op, model), model.past[op["cache"]]
+        past.add("clone")
+        model.past[op["into"]] = set(past)
+        return answer
 
     def describe_here(self, op: Op) -> str:
         return f"clone into cache {op['into']}"
@@ -187,14 +176,14 @@ class Clone(LayerOperation):
 
 class Free(LayerOperation):
     name = "free"
+    writes = True
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
-        name = op.get("cache", "a")
-        model.get(name).free()
-        model.past[name] = {"free", "unwritten"}
-        return {"offset": model.get(name).offset}
-
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        cache = subject.get(op.get("cache", "a"))
+    def run(self, op: Op, side: Side) -> Answer:
+        cache = side.get(op["cache"])
         cache.free()
         return {"offset": cache.offset}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer = self.run(op, model)
+        model.past[op["cache"]] = {"free", "unwritten"}
+        return answer

@@ -1,43 +1,41 @@
 """The unified contract: many sequences in one pool, positions chosen by the caller.
 
-`model`: the config, and the reference as the cache of a program. `forward`, `operations`:
-one class for each operation. `misuse`: those that must be refused. `states`: what
-generation should reach. `domain`: small worlds. `subject`, `reader`, `turning`: a
-backend's side. `simpler`: what makes a program simpler. Here: how they make a contract,
-and how programs are drawn.
+`model`: the config, and the reference model of a program. `forward`, `operations`: one
+class for each operation. `states`: the abstract states that generation should reach.
+`domain`: small worlds. `system`, `reader`, `attention`, `turning`: a backend's side.
+`simpler`: rules for shrinking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import Contract, Operation
-from lockstep.harness.contracts.domain import Domain
-from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
-from lockstep.harness.contracts.unified import (
-    domain,
-    misuse,
-    model,
-    operations,
-    simpler,
-    states,
-)
+from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.types import Op, Source
+from lockstep.harness.contracts.unified.domain import get_domain
 from lockstep.harness.contracts.unified.forward import list_places
-from lockstep.harness.contracts.unified.model import CAUSAL, UnifiedModel
+from lockstep.harness.contracts.unified.model import (
+    CAUSAL,
+    CONFIG,
+    UnifiedModel,
+    why_not_config,
+)
+from lockstep.harness.contracts.unified.operations import OPERATIONS
+from lockstep.harness.contracts.unified.simpler import (
+    LETTERS,
+    merge_passes,
+    simplify,
+    simplify_config,
+)
+from lockstep.harness.contracts.unified.states import (
+    STATES,
+    get_unified_states,
+    list_unified_states,
+    list_unreachable,
+)
 from lockstep.harness.contracts.unified.system import UnifiedSubject
-from lockstep.harness.core.fields import Schema
-
-WEIGHTS = {
-    "forward": 16,
-    "remove": 7,
-    "copy_prefix": 3,
-    "can_resume": 2,
-    "save": 2,
-    "load": 3,
-}
-"""How often an operation is drawn against the others, which have 1."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16, 0),
@@ -71,7 +69,7 @@ FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 32, "capacity": 5, "batch": 8},
     {"sequences": 3, "capacity": 90, "batch": 32},
 )
-"""One program in so many is one of these: past the sizes at which arrays of metadata
+"""One program in 32 is one of these: past the sizes at which arrays of metadata
 grow, or with many sequences."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
@@ -92,47 +90,45 @@ PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
 class UnifiedContract(Contract):
     name = "unified"
     kinds = (*CAUSAL, "encoder", "wrapper", "recurrent")
-    config: ClassVar[Mapping[str, Schema]] = model.CONFIG
-    operations: ClassVar[Mapping[str, Operation]] = operations.OPERATIONS
-    weights = WEIGHTS
-    required = ("forward",)
-    states = states.STATES
+    config = CONFIG
+    choices = CHOICES
     opt_in = frozenset(
         {"layers", "cache_padding", "mask_padding", "mask_dtype", "permuted_values"}
     )
+    operations = OPERATIONS
+    required = ("forward",)
+    states = STATES
     errors = ("cache-full", "not-supported", "shared")
     facts = ("room", "rows")
-
-    def why_not(self, config: Mapping[str, Any]) -> str | None:
-        return model.why_not_config(config)
-
-    def list_operations(self, kind: str) -> Sequence[str]:
-        absent = set() if kind in CAUSAL else {"save", "load"}
-        absent |= set() if kind == "swa-memory" else {"open"}
-        return [name for name in self.operations if name not in absent]
+    letters = LETTERS
+    model = UnifiedModel
+    why_not = staticmethod(why_not_config)
+    get_states = staticmethod(get_unified_states)
+    list_states = staticmethod(list_unified_states)
+    list_unreachable = staticmethod(list_unreachable)
+    merge_operations = staticmethod(merge_passes)
+    simplify = staticmethod(simplify)
+    propose_configs = staticmethod(simplify_config)
+    get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         own = ["of"] if kind == "wrapper" else ["put", "get"]
         if kind == "recurrent":
             own += ["read_states", "write_states"]
-        return own + [name for name in operations if name not in ("put", "get", "open")]
+        return own + super().list_methods(kind, operations)
+
+    def list_options(
+        self, name: str, config: Mapping[str, Any], declared: Kind
+    ) -> Sequence[Any]:
+        if config["kind"] not in BELONGS.get(name, self.kinds):
+            return ()
+        options = super().list_options(name, config, declared)
+        if name == "memory" and name not in declared.config:
+            return [add_limits(config["window"], more) for more in options]
+        return options
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
-        """Fields that a backend does not name take any value of CHOICES, or their
-        default if they are not in it."""
-        config: dict[str, Any] = {
-            name: schema.get("default") for name, schema in self.config.items()
-        }
-        config["kind"] = kind
-        for name in self.config:
-            if not belongs(name, config):
-                continue
-            chosen = () if name in self.opt_in else CHOICES.get(name, ())
-            options = declared.config.get(name, chosen)
-            if options:
-                config[name] = source.pick(list(options))
-            if name == "memory" and name not in declared.config:
-                config[name] = add_limits(config["window"], config["memory"])
+        config = super().draw_config(source, kind, declared)
         if source.below(LONG) == LONG - 1:
             far = source.pick(FAR)
             config |= {name: far[name] for name in far if name not in declared.config}
@@ -144,7 +140,7 @@ class UnifiedContract(Contract):
     def draw_caches(
         self, source: Source, config: Mapping[str, Any], declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
-        """Those that keep the rules between the fields."""
+        """Draws caches that keep the rules between the fields."""
         options = declared.config.get("caches", PAIRS)
         fitting = [
             caches
@@ -153,65 +149,18 @@ class UnifiedContract(Contract):
         ]
         return list(source.pick(fitting or list(options)))
 
-    def draw_reach(self, source: Source, model: UnifiedModel) -> None:
-        """How far a program goes is in its config: the capacity bounds it."""
-
-    def propose_misuse(
-        self, source: Source, model: UnifiedModel, operations: Sequence[str]
-    ) -> Op | None:
-        return misuse.draw_misuse(source, model, operations)
-
-    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> UnifiedModel:
-        return UnifiedModel(config, rows)
-
     def open_subject(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> UnifiedSubject:
         tags, places = self.count_tokens(ops), list_places(ops)
-        return UnifiedSubject(backend, config, tags, every, places)
-
-    def get_states(self, op: Op, model: UnifiedModel) -> Sequence[str]:
-        return states.get_unified_states(op, model)
-
-    def get_facts(self, op: Op, model: UnifiedModel) -> Mapping[str, int]:
-        return {"room": model.get_room(), "rows": len(op.get("positions", ()))}
-
-    def list_live(self, model: UnifiedModel) -> Mapping[int, int]:
-        return model.list_live()
-
-    def list_held(self, op: Op, model: UnifiedModel) -> Sequence[Held]:
-        return model.list_held()
-
-    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
-        return states.list_unified_states(kind, declared)
-
-    def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
-        return states.list_unreachable(kind, declared)
+        return UnifiedSubject(backend, config, tags, every, places, self.writes)
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         """Tags are read from values: keys depend on positions."""
         return int(config["value_dim"])
 
-    def merge_operations(self, first: Op, second: Op) -> Op | None:
-        return simpler.merge_passes(first, second)
-
     def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
-        rows = len(op["positions"])
-        return {**config, "batch": max(config["batch"], rows)}
-
-    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        return simpler.simplify(ops)
-
-    def propose_configs(
-        self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-        return simpler.simplify_config(config, ops)
-
-    def rename(self, ops: Sequence[Op]) -> list[Op]:
-        return simpler.rename(ops)
-
-    def get_domain(self, kind: str, size: str) -> Domain:
-        return domain.get_domain(kind, size)
+        return {**config, "batch": max(config["batch"], len(op["positions"]))}
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
         """Rows of a pass stand at the next positions of their sequences."""
@@ -237,17 +186,13 @@ BELONGS = {
 """The kinds that have a field; all, if it does not stand here."""
 
 
-def belongs(name: str, config: Mapping[str, Any]) -> bool:
-    return name not in BELONGS or config["kind"] in BELONGS[name]
-
-
 def add_limits(window: int, more: int | None) -> int:
-    """A memory; 0 for no limit, as for the window."""
+    """Returns a memory that is larger than the window; 0 for no limit."""
     return 0 if more is None or window == 0 else window + more
 
 
 def drop_slots(config: dict[str, Any]) -> dict[str, Any]:
-    """What belongs to recurrent caches only stays if there is one."""
+    """Resets the fields of recurrent caches if there is none."""
     if any(cache["kind"] == "recurrent" for cache in config["caches"]):
         return config
     return {**config, "slots": None, "interval": None, "checkpoints": 1}

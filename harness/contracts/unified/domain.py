@@ -37,7 +37,7 @@ LARGER: Mapping[str, Sequence[Any]] = {
 
 
 def forward(*sequences: int, **fields: Any) -> Op:
-    """A row for each of these, at the next positions of its sequence."""
+    """Makes a pass with a row for each of these, at the next free positions."""
     return {"op": "forward", "sequences": list(sequences), **fields}
 
 
@@ -54,7 +54,7 @@ def resume(sequence: int, position: int) -> Op:
 
 
 def for_both(*moves: Op) -> tuple[Op, ...]:
-    """Each move of sequence 0, and the same of sequence 1."""
+    """Lists each move of sequence 0, and the same of sequence 1."""
     pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in moves)
     return join(*pairs)
 

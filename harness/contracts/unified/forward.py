@@ -1,39 +1,30 @@
-"""The forward pass: what it is given, what its rows see, and how one is drawn."""
+"""The forward pass: the operation, and how its rows are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, answer_part
+from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.operation import ANY, UnifiedOperation
 from lockstep.harness.contracts.unified.system import UnifiedSubject
-from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, Schema, integer
+from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
-ANY = integer(-MAX_POSITION, MAX_POSITION)
-"""Any position, sequence or length: what is out of range is a usage error, not a fault of
-the file."""
-
-
-def list_of(items: Schema, longest: int = MAX_LENGTH) -> Schema:
-    return {"type": "array", "maxItems": longest, "items": items}
-
-
-def make_batch(op: Op) -> Batch:
-    return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
+NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
 
 def count_tags(op: Op) -> int:
-    """Of a pass: one for each row, and those of the last image."""
+    """Counts the tags of a pass: one for each row, and those of the last image."""
     return len(op["positions"]) + IMAGE * bool(op["multimodal"])
 
 
 def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """(position, tag) of the rows of all passes that a program asks for."""
+    """Lists (position, tag) of the rows of all passes that a program asks for."""
     places: list[tuple[int, int]] = []
     tag = 0
     for op in ops:
@@ -43,33 +34,34 @@ def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
     return [place for place in places if place[0] >= 0]
 
 
-class Forward(Operation):
-    name = "forward"
+class Forward(UnifiedOperation):
+    name, weight = "forward", 16
+    writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
-        "positions": {**list_of(ANY), JOINT: True},
-        "sequences": {**list_of(ANY), JOINT: True},
-        "except": {**list_of(ANY), "default": []},
-        "multimodal": {**list_of(ANY), "default": []},
+        "positions": {**NUMBERS, JOINT: True},
+        "sequences": {**NUMBERS, JOINT: True, NAMES: "sequence"},
+        "except": {**NUMBERS, "default": []},
+        "multimodal": {**NUMBERS, "default": []},
         "reserve": {"type": "boolean", "default": False},
     }
 
     def tokens(self, op: Op) -> int:
         return count_tags(op)
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return None
-
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        batch = make_batch(op)
+        batch = Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
         tags = range(model.tag, model.tag + len(batch))
-        answer = model.ask(
-            lambda: model.cache.forward(batch, tags, op["reserve"]), self.name
-        )
+        answer = model.ask(lambda: model.cache.forward(batch, tags, op["reserve"]))
         if answer:
+            if answer["error"] != "usage":
+                model.batch = None
+                model.past.add("forward-failed")
             return answer
         model.batch, model.reserved, model.tags = batch, op["reserve"], tags
-        note_pass(op, model)
+        model.past, model.moved = set(), None
+        model.past |= {"after-exception"} if op["except"] else set()
         if op["reserve"]:
+            model.past.add("after-reserve")
             return {}
         if op["multimodal"]:
             image = range(tags.stop, tags.stop + IMAGE)
@@ -78,7 +70,7 @@ class Forward(Operation):
                     part.put(image)
                     model.fixed.add(number)
         model.written += len(tags)
-        return answer_pass(model, batch) if model.rows else {}
+        return model.answer_pass(batch) if model.rows else {}
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
         return subject.forward(op, model)
@@ -130,21 +122,28 @@ class Forward(Operation):
             op["reserve"] = True
         return op
 
-
-def answer_pass(model: UnifiedModel, batch: Batch) -> Answer:
-    """What the open pass shows."""
-    answers = [answer_part(part, batch) for part in model.parts]
-    if model.config["kind"] == "wrapper":
-        return {"caches": answers}
-    return answers[0]
-
-
-def note_pass(op: Op, model: UnifiedModel) -> None:
-    model.past, model.moved = set(), None
-    if op["except"]:
-        model.past.add("after-exception")
-    if op["reserve"]:
-        model.past.add("after-reserve")
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op | None:
+        op = self.draw(source, model)
+        if op is None:
+            return None
+        positions, sequences = list(op["positions"]), list(op["sequences"])
+        rows, count = len(positions), model.config["sequences"]
+        row = source.below(rows)
+        full = model.config["batch"] + 1
+        wrong: Sequence[Mapping[str, Any]] = (
+            {"positions": [*positions, 0]},
+            {"sequences": sequences[:-1]},
+            {"positions": replace_at(positions, row, -1 - source.below(3))},
+            {"positions": [], "sequences": [], "except": [], "multimodal": []},
+            {"positions": [*range(full + source.below(3))], "sequences": [0] * full},
+            {"positions": [*range(full)], "sequences": [0] * full},
+            {"sequences": replace_at(sequences, row, count + source.below(2))},
+            {"sequences": replace_at(sequences, row, -1)},
+            {"except": [rows + source.below(2)]},
+            {"except": [-1]},
+            {"multimodal": [rows]},
+        )
+        return {**op, **source.pick(wrong)}
 
 
 def say_positions(positions: Sequence[int]) -> str:
@@ -163,8 +162,8 @@ Row = tuple[int, int]
 
 
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
-    """The rows of a batch, mostly as an engine would send them: the next tokens of some
-    sequences, one or several of each."""
+    """Draws the rows of a batch, mostly as an engine would send them: the next tokens of
+    some sequences, one or several of each."""
     count = model.config["sequences"]
     most = min(model.config["batch"], draw_size(source, model))
     has_states = any(isinstance(part, RecurrentCache) for part in model.parts)
@@ -190,29 +189,18 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
 
 
 def draw_size(source: Source, model: UnifiedModel) -> int:
-    """How many rows: one, a few, all that are allowed, or just what fits, or one more."""
+    """Draws a number of rows: one, a few, a whole batch, all that fits, or one more."""
     batch: int = model.config["batch"]
     room = model.get_room()
-    sizes = [
-        1,
-        batch,
-        1,
-        2,
-        3,
-        1,
-        max(1, batch - 1),
-        room,
-        room + 1,
-        source.between(1, 8),
-    ]
-    return max(1, source.pick(sizes))
+    sizes = [1, batch, 1, 2, 3, 1, max(1, batch - 1), room, room + 1]
+    return max(1, source.pick([*sizes, source.between(1, 8)]))
 
 
 def draw_positions(
     source: Source, model: UnifiedModel, sequence: int, length: int
 ) -> list[int]:
-    """Positions that follow what is stored; now and then a step back, a gap, the same
-    again."""
+    """Draws positions that follow the stored ones; now and then a step back, a gap, the
+    same again."""
     begin = model.get_end(sequence)
     if source.below(8) == 7:
         steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]
@@ -224,7 +212,7 @@ def draw_positions(
 
 
 def draw_some_rows(source: Source, rows: int) -> list[int]:
-    """At least one row, mostly neighbours, in order."""
+    """Draws at least one row, mostly neighbours, in order."""
     begin = source.below(rows)
     chosen = list(range(begin, begin + 1 + source.below(min(4, rows - begin))))
     if len(chosen) > 2 and source.below(2):

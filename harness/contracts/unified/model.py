@@ -1,4 +1,4 @@
-"""The config of a unified program, and the reference as its cache."""
+"""The config of a unified program, and the reference model of its cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held, Place
+from lockstep.harness.contracts.types import Answer, Held, Op, Place
+from lockstep.harness.contracts.unified.turning import NEVER, Turns
 from lockstep.harness.core.fields import (
     DIMENSION,
     DTYPE,
@@ -90,7 +91,7 @@ layers; `permuted_values` asks for V with its columns last."""
 
 
 def why_not_config(config: Mapping[str, Any]) -> str | None:
-    """The rule between its fields that a config breaks, or None."""
+    """Names the rule between its fields that a config breaks, or None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
     if (config["kind"] == "wrapper") != bool(config["caches"]):
@@ -134,7 +135,7 @@ def why_not_part(config: Mapping[str, Any]) -> str | None:
 
 
 def count_numbers(config: Mapping[str, Any]) -> int:
-    """The numbers that the cache of a part has room for."""
+    """Counts the numbers that the cache of a part has room for."""
     cache, key_dim, value_dim = open_part(config), config["key_dim"], config["value_dim"]
     room = cache.room if isinstance(cache, CausalCache) else IMAGE
     numbers = room * (key_dim + value_dim)
@@ -145,7 +146,7 @@ def count_numbers(config: Mapping[str, Any]) -> int:
 
 
 def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A complete config for each part."""
+    """Makes a complete config for each part."""
     if config["kind"] != "wrapper":
         return [config]
     plain = {**config, **dict.fromkeys(SIZES), "caches": []}
@@ -153,8 +154,7 @@ def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def open_part(config: Mapping[str, Any]) -> Part:
-    """The reference for the config of a part. Raises ValueError for sizes that do not
-    go together."""
+    """Opens the reference of a part; raises ValueError for sizes that do not fit."""
     sizes = config["sequences"], config["capacity"], config["batch"]
     padding, shift = config["cache_padding"], config["shift"]
     if config["kind"] == "encoder":
@@ -171,17 +171,6 @@ def open_part(config: Mapping[str, Any]) -> Part:
 
 
 @dataclass(frozen=True)
-class Turns:
-    """How often a key was turned to another position, and by how much in all."""
-
-    count: int = 0
-    distance: int = 0
-
-
-NEVER = Turns()
-
-
-@dataclass(frozen=True)
 class Saved:
     """What `save` put aside: the tokens, and how often each key had been turned."""
 
@@ -192,11 +181,13 @@ class Saved:
 class UnifiedModel:
     """The reference cache of one program.
 
-    parts: the caches that have layers; causal: those that hold tokens. turns: for each
-    part and tag, what happened to the key. past: what happened since the last pass, for
-    the abstract states; ever: what did at all; moved: the sequence that was cut in its
-    middle since. tags: of the rows of the last pass. fixed: the encoder parts that had a
-    put, which fixes the form of an image.
+    Attributes:
+        parts, causal: the caches that have layers, and those of them that hold tokens.
+        turns: for each part and tag, what happened to the key.
+        past, ever: what happened since the last pass, and at all.
+        moved: the sequence that was cut in its middle since the last pass.
+        tags: of the rows of the last pass.
+        fixed: the encoder parts that had a put, which fixes the form of an image.
     """
 
     def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
@@ -222,7 +213,6 @@ class UnifiedModel:
     # --- what is held -------------------------------------------------------------------
 
     def list_live(self) -> Mapping[int, int]:
-        """tag → position of all that some part stores."""
         live: dict[int, int] = {}
         for part in self.parts:
             if isinstance(part, EncoderCache):
@@ -231,55 +221,73 @@ class UnifiedModel:
                 live |= {token.tag: token.position for token in part.tokens}
         return live
 
-    def list_held(self) -> list[Held]:
-        """What each part stores, and whose it is."""
+    def list_held(self, op: Op | None = None) -> list[Held]:
+        parts = enumerate(zip(self.kinds, self.parts, strict=True))
         return [
             (f"cache {number} ({kind})", list_places(part))
-            for number, (kind, part) in enumerate(
-                zip(self.kinds, self.parts, strict=True)
-            )
+            for number, (kind, part) in parts
         ]
 
+    def get_facts(self, op: Op) -> Mapping[str, int]:
+        return {"room": self.get_room(), "rows": len(op.get("positions", ()))}
+
     def get_end(self, sequence: int) -> int:
-        """The position after the last one that some part stores."""
+        """Returns the position after the last one that some part stores."""
         return max([part.get_end(sequence) for part in self.causal], default=0)
 
     def list_resumptions(self, sequence: int) -> list[int]:
-        """The positions behind the checkpoints of a sequence's states."""
+        """Lists the positions after the checkpoints of a sequence's states."""
         states = (part for part in self.parts if isinstance(part, RecurrentCache))
         slots = [part.slots[sequence] for part in states if sequence in part.slots]
         return [read[-1].position + 1 for slot in slots for read in slot.checkpoints]
 
     def get_room(self) -> int:
-        """How many tokens still fit, before anything is evicted."""
+        """Counts the tokens that still fit, before anything is evicted."""
         rooms = [part.room - len(part.tokens) for part in self.causal]
         return min(rooms, default=self.config["batch"])
 
     # --- what is asked ------------------------------------------------------------------
 
-    def ask(self, call: Callable[[], Any], operation: str) -> Answer:
-        """{"error": name} if the reference refuses; else what the call answers."""
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """Returns {"error": name} if the reference refuses, else the answer."""
         try:
             result = call()
         except ValueError:
             return {"error": "usage"}
         except (CacheFull, NotSupported, Shared) as error:
-            if operation == "forward":
-                self.batch = None
-            if operation in NOTED:
-                self.past.add(f"{operation}-failed")
             return {"error": ERRORS[type(error)]}
         return {} if result is None else {"result": result}
 
+    def open(self, config: Mapping[str, Any]) -> None:
+        """Opens one more cache, and drops it."""
+        for part in list_part_configs(config):
+            open_part(part)
+
+    def save(self) -> Saved:
+        (part,) = self.causal
+        return Saved(part.save(), dict(self.turns[0]))
+
+    def load(self, saved: Saved, fresh: bool) -> None:
+        (part,) = self.causal
+        part.load(saved.tokens)
+        self.turns[0] = dict(saved.turns)
+        self.past.add("loaded")
+        self.close()
+
+    def answer_pass(self, batch: Batch) -> Answer:
+        """Says what the open pass shows."""
+        answers = [answer_part(part, batch) for part in self.parts]
+        return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
+
     def list_keys(self) -> list[Mapping[int, int]]:
-        """tag → position of what each part stores, whose keys depend on it."""
+        """Lists, for each part, tag → position of the tokens whose keys depend on it."""
         return [
             {tag: position for tag, position, _ in get_tokens(part)}
             for part in self.parts
         ]
 
     def note_turns(self, sequence: int, before: Sequence[Mapping[int, int]]) -> None:
-        """Which keys a removal from the sequence turned. before: `list_keys` then."""
+        """Notes the keys that a removal has turned; before: `list_keys` then."""
         for part, turns, old in zip(self.parts, self.turns, before, strict=True):
             for tag, position, _ in get_tokens(part):
                 distance = abs(position - old[tag])
@@ -289,12 +297,13 @@ class UnifiedModel:
                     self.moved = sequence
                     self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
 
-    def close(self) -> None:
-        self.batch = None
+    def close(self, error: str | None = None) -> None:
+        """Ends the open pass, as a change does; a refusal only does so in a wrapper,
+        where some caches may have changed before one refused."""
+        is_wrapper = self.config["kind"] == "wrapper"
+        if error is None or (is_wrapper and error != "usage"):
+            self.batch = None
 
-
-NOTED = ("forward", "remove")
-"""The operations of which a refusal is an abstract state."""
 
 ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
 
@@ -314,12 +323,12 @@ def get_tokens(part: Part) -> Sequence[SharedToken]:
 
 
 def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
-    """(position, tag) of what a row of the open pass sees, sorted."""
+    """Lists (position, tag) of the tokens that a row of the open pass sees, sorted."""
     return sorted([(position, tag) for tag, position, _ in part.visible(row)])
 
 
 def answer_part(part: Part, batch: Batch) -> Answer:
-    """What a pass shows of one part."""
+    """Says what a pass shows of one part."""
     if isinstance(part, EncoderCache):
         return {"cached": part.cached, "stored": part.get()}
     answer: Answer = {"visible": [get_visible(part, row) for row in range(len(batch))]}

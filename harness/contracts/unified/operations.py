@@ -1,46 +1,33 @@
-"""The operations between passes, one class each, and those that repeat part of a pass."""
+"""The operations between passes, and those that repeat part of a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.base import index, say_fields
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.contracts.unified.forward import ANY, Forward, answer_pass
-from lockstep.harness.contracts.unified.model import (
-    CAUSAL,
-    IMAGE,
-    Saved,
-    UnifiedModel,
-    list_part_configs,
-    open_part,
+from lockstep.harness.contracts.unified.forward import Forward
+from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.operation import (
+    ANY,
+    SEQUENCE,
+    Side,
+    UnifiedOperation,
 )
 from lockstep.harness.contracts.unified.system import UnifiedSubject
-from lockstep.harness.core.fields import NAME, Schema, integer, optional
+from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
-
-SMALL: Schema = integer(-4, 2048)
-
-
-class UnifiedOperation(Operation):
-    """What is always legal, and what `ask` answers."""
-
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return None
-
-    def close(self, model: UnifiedModel, answer: Answer) -> Answer:
-        """The same answer. A change ends the pass; a refusal changes nothing, but in a
-        wrapper, where some caches may have changed before one refused."""
-        error = answer.get("error")
-        if error is None or (model.config["kind"] == "wrapper" and error != "usage"):
-            model.close()
-        return answer
 
 
 class CopyPrefix(UnifiedOperation):
-    name = "copy_prefix"
-    fields: ClassVar[Mapping[str, Schema]] = {"source": ANY, "target": ANY, "length": ANY}
+    name, weight = "copy_prefix", 3
+    changes = has_misuse = True
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "source": SEQUENCE,
+        "target": SEQUENCE,
+        "length": ANY,
+    }
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         count = model.config["sequences"]
@@ -53,14 +40,12 @@ class CopyPrefix(UnifiedOperation):
         length = source.pick(lengths)
         return {"op": self.name, "source": origin, "target": target, "length": length}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        fields = op["source"], op["target"], op["length"]
-        answer = model.ask(lambda: model.cache.copy_prefix(*fields), self.name)
-        return self.close(model, answer)
-
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        fields = op["source"], op["target"], op["length"]
-        return subject.ask(lambda: subject.cache.copy_prefix(*fields))
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        count = model.config["sequences"]
+        one, far = source.below(count), count + source.below(2)
+        wrong = [(one, one, 1), (far, one, 1), (one, far, 1), (-1, one, 1), (one, -1, 1)]
+        origin, target, length = source.pick([*wrong, (0, count - 1, -1)])
+        return {"op": self.name, "source": origin, "target": target, "length": length}
 
     def describe(self, op: Op) -> str:
         return (
@@ -70,9 +55,10 @@ class CopyPrefix(UnifiedOperation):
 
 
 class Remove(UnifiedOperation):
-    name = "remove"
+    name, weight = "remove", 7
+    changes = writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
-        "sequence": ANY,
+        "sequence": SEQUENCE,
         "begin": ANY,
         "end": {**ANY, "type": ["integer", "null"]},
     }
@@ -100,32 +86,34 @@ class Remove(UnifiedOperation):
         begin = source.below(max(1, model.get_end(sequence) - 1))
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": begin + 1}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        fields = op["sequence"], op["begin"], op["end"]
-        before = model.list_keys()
-        answer = model.ask(lambda: model.cache.remove(*fields), self.name)
-        model.note_turns(op["sequence"], before)
-        return self.close(model, answer)
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        count = model.config["sequences"]
+        one, end = source.below(count), model.get_end(0)
+        wrong = [(one, end + 1, end), (one, 2, 1), (count, 0, None), (-1, 0, None)]
+        sequence, begin, stop = source.pick([*wrong, (one, -1, None), (one, -1, 1)])
+        return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        fields = op["sequence"], op["begin"], op["end"]
-        return subject.ask(lambda: subject.cache.remove(*fields))
+    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+        before = model.list_keys()
+        answer = super().expect(op, model)
+        model.note_turns(op["sequence"], before)
+        if answer.get("error", "usage") != "usage":
+            model.past.add("remove-failed")
+        return answer
 
     def describe(self, op: Op) -> str:
-        begin, end = op["begin"], op["end"]
-        owner = f"of sequence {op['sequence']}"
+        begin, end, owner = op["begin"], op["end"], f"of sequence {op['sequence']}"
         if end is None:
-            return f"remove position {begin} and all behind it {owner}"
+            return f"remove position {begin} and all after it {owner}"
         if end == begin + 1:
             return f"remove position {begin} {owner}"
-        if 0 <= begin < end:
-            return f"remove positions {begin}-{end - 1} {owner}"
-        return f"remove what is from position {begin} on and before {end} {owner}"
+        return f"remove positions [{begin}, {end}) {owner}"
 
 
 class CanResume(UnifiedOperation):
-    name = "can_resume"
-    fields: ClassVar[Mapping[str, Schema]] = {"sequence": ANY, "position": ANY}
+    name, weight = "can_resume", 2
+    has_misuse = True
+    fields: ClassVar[Mapping[str, Schema]] = {"sequence": SEQUENCE, "position": ANY}
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         sequence = source.below(model.config["sequences"])
@@ -136,42 +124,37 @@ class CanResume(UnifiedOperation):
         position = source.pick([end, *near, *far, source.between(0, end), *behind])
         return {"op": self.name, "sequence": sequence, "position": position}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        fields = op["sequence"], op["position"]
-        return model.ask(lambda: model.cache.can_resume(*fields), self.name)
-
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        fields = op["sequence"], op["position"]
-        return subject.ask(lambda: subject.cache.can_resume(*fields))
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        count = model.config["sequences"]
+        sequence, position = source.pick(((count, 0), (-1, 0), (0, -1)))
+        return {"op": self.name, "sequence": sequence, "position": position}
 
     def describe(self, op: Op) -> str:
         return f"can sequence {op['sequence']} resume at position {op['position']}?"
 
 
-NAMES = ("x", "y")
+CONTENTS = ("x", "y")
+SAVED: Schema = {**NAME, NAMES: "saved"}
+MOST_SAVED = 16
 
 
 class Save(UnifiedOperation):
-    name = "save"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": NAME}
+    name, weight = "save", 2
+    kinds = CAUSAL
+    fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         if model.config["kind"] not in CAUSAL:
             return f"a {model.config['kind']} cache is not saved"
-        if op["into"] not in model.saved and len(model.saved) >= 16:
-            return "there are 16 saved contents already"
+        if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
+            return f"there are {MOST_SAVED} saved contents already"
         return None
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        return {"op": self.name, "into": source.pick(NAMES)}
+        return {"op": self.name, "into": source.pick(CONTENTS)}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        (part,) = model.causal
-        model.saved[op["into"]] = Saved(part.save(), dict(model.turns[0]))
-        return {}
-
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        subject.saved[op["into"]] = subject.cache.save()
+    def run(self, op: Op, side: Side) -> Answer:
+        side.saved[op["into"]] = side.save()
         return {}
 
     def describe(self, op: Op) -> str:
@@ -179,9 +162,11 @@ class Save(UnifiedOperation):
 
 
 class Load(UnifiedOperation):
-    name = "load"
+    name, weight = "load", 3
+    kinds = CAUSAL
+    writes = True
     fields: ClassVar[Mapping[str, Schema]] = {
-        "from": NAME,
+        "from": SAVED,
         "fresh": {"type": "boolean", "default": False},
     }
 
@@ -193,33 +178,19 @@ class Load(UnifiedOperation):
         if not model.saved:
             return None
         fresh = source.below(3) == 2
-        return {
-            "op": self.name,
-            "from": source.pick(list(model.saved)),
-            "fresh": fresh,
-        }
+        name = source.pick(list(model.saved))
+        return {"op": self.name, "from": name, "fresh": fresh}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        (part,) = model.causal
-        saved = model.saved[op["from"]]
-        part.load(saved.tokens)
-        model.turns[0] = dict(saved.turns)
-        model.past.add("loaded")
-        model.close()
-        return {}
-
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        if op["fresh"]:
-            subject.reopen()
-        return subject.ask(lambda: subject.cache.load(subject.saved[op["from"]]))
+    def run(self, op: Op, side: Side) -> Answer:
+        return side.ask(lambda: side.load(side.saved[op["from"]], op["fresh"]))
 
     def describe(self, op: Op) -> str:
         where = " into a fresh cache" if op["fresh"] else ""
-        return f"load what was saved as {op['from']}{where}"
+        return f"load {op['from']}{where}"
 
 
 def why_not_layer(op: Op, model: UnifiedModel) -> str | None:
-    """Why there is nothing to ask of this layer, whatever the state."""
+    """Says why there is nothing to ask of this layer, whatever the state."""
     count = len(model.parts)
     if op["type"] >= count:
         return f"there are {count} layer types"
@@ -229,15 +200,24 @@ def why_not_layer(op: Op, model: UnifiedModel) -> str | None:
     return None
 
 
+LAYER: Mapping[str, Schema] = {
+    "layer": {**integer(-4, 2048), "default": 0},
+    "type": {**integer(0, 3), "default": 0},
+}
+FORM: Mapping[str, Schema] = {
+    "rows": optional(integer(0, 64)),
+    **dict.fromkeys(("heads", "key_dim", "value_dim"), optional(integer(1, 64))),
+}
+
+
 class Get(UnifiedOperation):
-    """Once more what the open pass shows; a usage error where none is open, or where the
-    layer was never written."""
+    """Reads the open pass again; a usage error where none is open, or where the layer was
+    never written."""
 
     name = "get"
-    fields: ClassVar[Mapping[str, Schema]] = {
-        "layer": {**SMALL, "default": 0},
-        "type": {**integer(0, 3), "default": 0},
-    }
+    is_method = False
+    has_misuse = True
+    fields: ClassVar[Mapping[str, Schema]] = LAYER
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         return why_not_layer(op, model)
@@ -248,12 +228,18 @@ class Get(UnifiedOperation):
         layer = source.below(model.config["layers"])
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        """Of a layer that is never written, or of any while no pass is open."""
+        layers = model.config["layers"]
+        layer = source.pick((0, layers, layers - 1, layers + 3, -1))
+        return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
+
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         if model.batch is None or op["layer"] not in range(model.config["layers"]):
             return {"error": "usage"}
         if model.reserved:
             return {}
-        answer = answer_pass(model, model.batch) if model.rows else {}
+        answer = model.answer_pass(model.batch) if model.rows else {}
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
@@ -268,14 +254,9 @@ class Put(UnifiedOperation):
     """K and V once more, as they were, or of a form that the pass must refuse."""
 
     name = "put"
-    fields: ClassVar[Mapping[str, Schema]] = {
-        "layer": {**SMALL, "default": 0},
-        "type": {**integer(0, 3), "default": 0},
-        "rows": optional(integer(0, 64)),
-        "heads": optional(integer(1, 64)),
-        "key_dim": optional(integer(1, 64)),
-        "value_dim": optional(integer(1, 64)),
-    }
+    is_method = False
+    writes = has_misuse = True
+    fields: ClassVar[Mapping[str, Schema]] = {**LAYER, **FORM}
 
     def illegal(self, op: Op, model: UnifiedModel) -> str | None:
         return why_not_layer(op, model)
@@ -289,6 +270,22 @@ class Put(UnifiedOperation):
             return None
         layer = source.below(model.config["layers"])
         return {"op": self.name, "layer": layer, "type": which}
+
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        config, rows = model.config, len(model.batch) if model.batch else 1
+        wrong: Sequence[Mapping[str, int]] = (
+            {"rows": rows + 1},
+            {"rows": rows - 1},
+            {"heads": config["heads"] + 1},
+            {"heads": max(1, config["heads"] - 1)},
+            {"key_dim": config["key_dim"] + 2},
+            {"value_dim": config["value_dim"] + 1},
+            {"layer": config["layers"]},
+            {"layer": -1},
+            {},
+        )
+        layer, which = source.below(config["layers"]), source.below(len(model.parts))
+        return {"op": self.name, "layer": layer, "type": which, **source.pick(wrong)}
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         config, part = model.config, model.parts[op["type"]]
@@ -310,15 +307,14 @@ class Put(UnifiedOperation):
         """What the encoder made of the image of this pass, as it is stored already."""
         assert model.batch is not None
         first = model.tags.stop
-        return model.ask(lambda: part.put(range(first, first + IMAGE)), self.name)
+        return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
     def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
         return subject.put_again(op, model)
 
     def describe(self, op: Op) -> str:
-        names = ("rows", "heads", "key_dim", "value_dim")
-        other = [f"{name} {op[name]}" for name in names if op[name] is not None]
-        form = f" with {', '.join(other)}" if other else " again"
+        other = say_fields(op, [name for name in FORM if op[name] is not None])
+        form = f" with {other}" if other else " again"
         return f"put layer {op['layer']} of type {op['type']}{form}"
 
 
@@ -330,6 +326,9 @@ class Open(UnifiedOperation):
     """One more cache, perhaps of other sizes, which is dropped at once."""
 
     name = "open"
+    kinds = ("swa-memory",)
+    is_method = False
+    has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "window": integer(0, LARGEST),
         "memory": integer(0, LARGEST),
@@ -342,46 +341,21 @@ class Open(UnifiedOperation):
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         """Of the same sizes: whatever caches have in common, the live one is not to
         notice."""
-        window, memory = model.config["window"], model.config["memory"]
-        if max(window, memory) > LARGEST:
-            return None
-        return {"op": self.name, "window": window, "memory": memory}
+        sizes = {name: model.config[name] for name in self.fields}
+        return None if max(sizes.values()) > LARGEST else {"op": self.name, **sizes}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        (config,) = list_part_configs(self.get_config(op, model.config))
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
+        window = source.between(2, 8)
+        return {"op": self.name, "window": window, "memory": source.between(1, window)}
 
-        def check() -> None:
-            open_part(config)
-
-        return model.ask(check, self.name)
-
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        config = self.get_config(op, subject.config)
-
-        def check() -> None:
-            subject.backend.open(config)
-
-        return subject.ask(check)
-
-    def get_config(self, op: Op, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        sizes = {"window": op["window"], "memory": op["memory"]}
-        return {**config, **sizes}
+    def run(self, op: Op, side: Side) -> Answer:
+        sizes = {name: op[name] for name in self.fields}
+        return side.ask(lambda: side.open({**side.config, **sizes}))
 
     def describe(self, op: Op) -> str:
-        return f"open a cache with window {op['window']}, memory {op['memory']}"
+        return f"open a cache with {say_fields(op, self.fields)}"
 
 
-OPERATIONS: Mapping[str, Operation] = {
-    operation.name: operation
-    for operation in (
-        Forward(),
-        CopyPrefix(),
-        Remove(),
-        CanResume(),
-        Save(),
-        Load(),
-        Get(),
-        Put(),
-        Open(),
-    )
-}
+OPERATIONS = index(
+    Forward(), CopyPrefix(), Remove(), CanResume(), Save(), Load(), Get(), Put(), Open()
+)

@@ -9,24 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.arrays.expected import Tables
 from lockstep.harness.contracts.arrays.reading import (
     Column,
-    is_of_form,
+    PairReader,
     name_vectors,
     split_pair,
-    to_numpy,
 )
-from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
     F64,
+    NEVER,
+    Turns,
     get_halves,
     get_turns,
     round_to,
 )
-from lockstep.harness.core.payload import F32, Table, split_tokens
+from lockstep.harness.core.payload import F32, split_tokens
 from lockstep.harness.core.tolerance import get_key_tolerance
 
 Place = tuple[int, int]
@@ -38,7 +36,7 @@ AT_ONCE = 256
 """Keys that are computed at a time, so that few numbers are in double precision."""
 
 
-class PositionReader(Tables):
+class PositionReader(PairReader):
     """Makes the K and V of one layer of one part, and reads those that come out.
 
     layer: tells the payloads of all layers of all parts apart. base: of the rotation;
@@ -53,9 +51,8 @@ class PositionReader(Tables):
         layer: int,
         base: int | None,
     ) -> None:
-        self.arrays, self.dtype, self.base = backend.arrays, config["dtype"], base
-        self.permuted = config["permuted_values"]
-        super().__init__(config, limit, layer, self.dtype)
+        super().__init__(backend, config, limit, layer, config["permuted_values"])
+        self.base = base
         self.stored: dict[Place, bytes] = {}
         self.accepted: dict[tuple[Place, Turns], bytes] = {}
         self.margin = 0.0
@@ -189,17 +186,6 @@ class PositionReader(Tables):
             )
         return columns
 
-    def check_forms(self, keys: Array, values: Array, name: str) -> tuple[F32, F32]:
-        """K and V [1, heads, columns, dim], of the right form and as many columns."""
-        keys = self.get_floats(keys, self.keys, f"K of {name}")
-        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
-        width, other = keys.shape[2], values.shape[2]
-        if width != other:
-            raise Broken(
-                "malformed", f"{name} returned {width} columns of K, {other} of V"
-            )
-        return keys, values
-
     def match_keys(
         self,
         keys: F32,
@@ -221,35 +207,16 @@ class PositionReader(Tables):
                     self.margin = max(self.margin, float(off) / allowed)
         return right
 
-    def get_floats(
-        self, array: Array, table: Table, name: str, permuted: bool = False
-    ) -> F32:
-        """[1, heads, columns, dim] as float32, after its form has been checked."""
-        given = floats = to_numpy(self.arrays, array, name)
-        if permuted and floats.ndim == 4:
-            floats = floats.swapaxes(2, 3)
-        if not is_of_form(floats.shape, table):
-            dim, heads = table.dim, table.heads
-            form = f"{dim}, columns" if floats is not given else f"columns, {dim}"
-            raise Broken(
-                "malformed",
-                f"{name} has shape {list(given.shape)}, not [1, {heads}, {form}]",
-            )
-        dtype = self.arrays.dtype(array)
-        if dtype != self.dtype:
-            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
-        return floats
-
     def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
         """What stands in a column that is not the token it should be. key, value:
         [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
-            return "NaN" if blank else f"a value that is {owner}"
+            return "NaN" if blank else f"(value: {owner})"
         place = self.find_position(key, owner, turns)
         if place is None:
-            return f"the value of {owner} with the key of no token at no position"
+            return f"(key: no token at any position, value: token {owner})"
         return place, owner
 
     def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:

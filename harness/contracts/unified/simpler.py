@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from lockstep.harness.contracts.naming import list_names, rename
+from lockstep.harness.contracts.shrinking import list_steps, replace_at
 from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.unified.operations import OPERATIONS
 
-OWNERS = ("sequence", "source", "target")
+LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}
 PLACES = ("begin", "end", "position", "length")
 """The fields that hold a position of the sequence."""
 
@@ -41,8 +44,7 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
     for place, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
-            shorter = leave_out_rows(op, begin, end)
-            yield [*ops[:place], shorter, *ops[place + 1 :]]
+            yield replace_at(ops, place, leave_out_rows(op, begin, end))
         for row in range(rows):
             owner, position = op["sequences"][row], op["positions"][row]
             shorter = leave_out_rows(op, row, row + 1)
@@ -98,14 +100,8 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
     for place, op in list_passes(ops):
         for row, position in enumerate(op["positions"]):
             for less in list_steps(position):
-                moved = list(op["positions"])
-                moved[row] = position - less
-                yield [*ops[:place], {**op, "positions": moved}, *ops[place + 1 :]]
-
-
-def list_steps(most: int) -> list[int]:
-    """How much lower a number may be that can be `most` lower, largest step first."""
-    return sorted({most, most // 2, 1} - {0}, reverse=True) if most > 0 else []
+                moved = replace_at(op["positions"], row, position - less)
+                yield replace_at(ops, place, {**op, "positions": moved})
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
@@ -147,8 +143,7 @@ def list_less_room(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Cha
         rows = len(op["positions"])
         for fewer in {rows - config["sequences"], rows // 2}:
             if 0 < fewer < rows:
-                shorter = leave_out_rows(op, fewer, rows)
-                changed = [*ops[:place], shorter, *ops[place + 1 :]]
+                changed = replace_at(ops, place, leave_out_rows(op, fewer, rows))
                 yield smaller, changed
                 yield config, changed
 
@@ -158,15 +153,14 @@ def list_simpler_caches(
 ) -> Iterator[list[Mapping[str, Any]]]:
     """A cache fewer in a wrapper, a plain one in its place, or one of lower sizes."""
     for place, cache in enumerate(caches):
-        before, after = caches[:place], caches[place + 1 :]
         if len(caches) > 1:
-            yield [*before, *after]
+            yield replace_at(caches, place)
         if cache != {"kind": "causal"}:
-            yield [*before, {"kind": "causal"}, *after]
+            yield replace_at(caches, place, {"kind": "causal"})
         for name, size in cache.items():
             if isinstance(size, int):
                 for less in list_steps(size - 1):
-                    yield [*before, {**cache, name: size - less}, *after]
+                    yield replace_at(caches, place, {**cache, name: size - less})
 
 
 def leave_out_rows(op: Op, begin: int, end: int) -> Op:
@@ -199,30 +193,8 @@ def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
 
 
 def list_owners(ops: Sequence[Op]) -> set[int]:
-    owners = {op[name] for op in ops for name in OWNERS if name in op}
-    for op in ops:
-        owners |= set(op.get("sequences", ()))
-    return owners
+    return {name for op in ops for name in list_names(op, OPERATIONS, "sequence")}
 
 
 def rename_owner(op: Op, names: Mapping[int, int]) -> Op:
-    renamed = {**op}
-    for name in OWNERS:
-        if name in op:
-            renamed[name] = names.get(op[name], op[name])
-    if "sequences" in op:
-        renamed["sequences"] = [names.get(each, each) for each in op["sequences"]]
-    return renamed
-
-
-def rename(ops: Sequence[Op]) -> list[Op]:
-    """Saved contents called s0, s1, … in the order of their appearance."""
-    names: dict[str, str] = {}
-    renamed: list[Op] = []
-    for op in ops:
-        field = {"save": "into", "load": "from"}.get(op["op"])
-        if field is not None:
-            names.setdefault(op[field], f"s{len(names)}")
-            op = {**op, field: names[op[field]]}
-        renamed.append(op)
-    return renamed
+    return rename(op, OPERATIONS, "sequence", names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +10,9 @@ import numpy as np
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.arrays.reading import (
-    SAMPLE,
-    Column,
-    Promises,
-    Sight,
-    get_phase,
-    get_sight,
-    to_numpy,
-)
+from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import Subject
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.attention import Attention, Positions, View
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -32,15 +25,14 @@ from lockstep.reference.recurrent import RecurrentCache
 if TYPE_CHECKING:
     from lockstep.reference.batch import Batch
 
-WRITES = frozenset({"forward", "remove", "load", "put"})
-"""The operations after which a view of the cache need not hold any more."""
+WRITES = ("forward", "remove", "load", "put")
 
 
-class UnifiedSubject:
+class UnifiedSubject(Subject):
     """The cache of one program in a backend.
 
-    every: watch the arrays of every pass and put each through attention. places: where
-    tokens will stand, as far as it is known, by (position, tag).
+    Args:
+        places: (position, tag) of the tokens, as far as it is known before.
     """
 
     def __init__(
@@ -50,17 +42,12 @@ class UnifiedSubject:
         tags: int,
         every: bool,
         places: Sequence[Place] = (),
+        writes: Collection[str] = WRITES,
     ) -> None:
-        self.backend, self.arrays = backend, backend.arrays
-        self.config = {**config, "poison": backend.poison}
-        self.every = every
-        self.tells_layout = False
-        self.limit = max(1, tags)
-        self.phase = get_phase(self.limit)
+        super().__init__(backend, config, tags, every, writes)
         self.places = places
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
-        self.promises = Promises(backend.arrays)
         self.inputs: list[Array] = []
         self.fed: dict[int, int] = {}
         self.saved: dict[str, Any] = {}
@@ -70,15 +57,10 @@ class UnifiedSubject:
         self.cache = backend.open(self.config)
 
     @property
-    def margin(self) -> float:
-        """The largest error of a turned key or of attention, as a share of what is
-        allowed."""
+    def margin(self) -> float:  # type: ignore[override]  # read only
+        """The largest error of a turned key or of attention, as a share."""
         margins = [reader.margin for reader in self.readers.values()]
         return max([self.attention.margin, *margins])
-
-    def tell_layout(self) -> None:
-        """From now on answers also say which columns each row sees: for pictures."""
-        self.tells_layout = True
 
     def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
         if (which, layer) not in self.readers:
@@ -94,14 +76,23 @@ class UnifiedSubject:
             self.readers[which, layer] = reader
         return self.readers[which, layer]
 
-    def reopen(self) -> None:
-        """A fresh cache in the place of the one there was."""
-        self.cache = self.backend.open(self.config)
-
     def get_part(self, which: int) -> Any:
-        """The cache of one layer type."""
+        """Returns the cache of one layer type."""
         is_wrapper = self.config["kind"] == "wrapper"
         return self.cache.of(which) if is_wrapper else self.cache
+
+    def open(self, config: Mapping[str, Any]) -> None:
+        """Opens one more cache, and drops it."""
+        self.backend.open(config)
+
+    def save(self) -> Any:
+        return self.cache.save()
+
+    def load(self, saved: Any, fresh: bool) -> None:
+        """Loads into the cache, or into a fresh one in its place."""
+        if fresh:
+            self.cache = self.backend.open(self.config)
+        self.cache.load(saved)
 
     # --- what is asked ------------------------------------------------------------------
 
@@ -360,28 +351,19 @@ class UnifiedSubject:
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def is_sampled(self, tag: int) -> bool:
-        return self.every or (tag + self.phase) % SAMPLE == 0
-
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
         that the cache was given are free to be used again."""
         if self.every:
             self.promises.check()
-        if op["op"] not in WRITES:
+        if op["op"] not in self.writes:
             return
         if self.promises.kept and self.backend.lifetime == "until-write":
             self.promises.check()
             self.promises.drop("a")
         if self.inputs:
-            overwrite, inputs = self.backend.overwrite, self.inputs
-            self.inputs = []
-            if overwrite:
-                for array in inputs:
-                    overwrite(array)
-
-    def finish(self) -> None:
-        self.promises.check()
+            inputs, self.inputs = self.inputs, []
+            self.overwrite(inputs)
 
     def verify_attention(self, model: UnifiedModel) -> None:
         """Puts the pass through the framework's attention, layer by layer."""

@@ -1,8 +1,9 @@
-"""What turning does to keys: angles by the table, and numbers as a dtype holds them."""
+"""Turned keys: angles from a table, numbers rounded as a dtype holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,6 +16,17 @@ F64 = npt.NDArray[np.float64]
 
 NEAR = 256
 """Positions for which the turns of keys are kept: programs seldom go farther."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often a key was turned to another position, and by how much in all."""
+
+    count: int = 0
+    distance: int = 0
+
+
+NEVER = Turns()
 
 
 @cache

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from lockstep.harness.contracts.layer.operation import MAX_CACHES
-from lockstep.harness.contracts.layer.simpler import FIELDS, list_names, rename_in
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.naming import list_names, rename
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.fields import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.derived import (
@@ -130,16 +132,15 @@ class LayerShadow(ShadowState):
     def names(self) -> Mapping[str, Mapping[str, str]]:
         """Of caches and of snapshots: each name in the program → the next one."""
         turned = {}
-        for what in FIELDS:
-            names = sorted(
-                {one for op in self.program.ops for one in list_names(op, what)}
-            )
-            turned[what] = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+        for sort in ("snapshot", "cache"):
+            each = (list_names(op, OPERATIONS, sort) for op in self.program.ops)
+            names = sorted(set(chain.from_iterable(each)))
+            turned[sort] = dict(zip(names, [*names[1:], *names[:1]], strict=True))
         return turned
 
     def rename(self, op: Op) -> Op:
-        for what, names in self.names.items():
-            op = rename_in(op, names, what)
+        for sort, names in self.names.items():
+            op = rename(op, OPERATIONS, sort, names)
         return op
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:

@@ -8,14 +8,14 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.core.fields import DERIVED, JOINT, Schema
+from lockstep.harness.core.fields import DERIVED, JOINT, NAMES, Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
 from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers
 from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-OURS = (DERIVED, JOINT)
+OURS = (DERIVED, JOINT, NAMES)
 """Keys that only our shrinking reads."""
 
 
