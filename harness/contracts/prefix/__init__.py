@@ -1,6 +1,6 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
-`config`: the config, and those of the caches below. `conversations`, `users`: the
+`config`: the config, and those of the caches below. `conversations`, `slots`: the
 reference of sessions and tries, and of slots. `requests`, `store`, `wrong`: one class for
 each operation. `drawing`, `misuse`: how requests are drawn. `states`: what generation
 should reach. `domain`: small worlds. `subject`, `slots_subject`, `watch`: a backend's
@@ -27,9 +27,9 @@ from lockstep.harness.contracts.prefix import (
 )
 from lockstep.harness.contracts.prefix.conversations import ConversationModel, open_layer
 from lockstep.harness.contracts.prefix.operation import ABSENT
-from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
-from lockstep.harness.contracts.prefix.system import ConversationSubject
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
 from lockstep.harness.contracts.types import Held, Op, Source, Unreachable
 from lockstep.harness.core.fields import Schema
 from lockstep.reference.layers import Layer

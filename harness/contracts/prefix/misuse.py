@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.harness.contracts.prefix.drawing import draw_request
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.types import Op, Source
 
 

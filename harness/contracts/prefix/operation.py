@@ -7,9 +7,9 @@ from typing import Any
 
 from lockstep.harness.contracts.base import Operation
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
-from lockstep.harness.contracts.prefix.system import ConversationSubject
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
 from lockstep.harness.contracts.types import Op, Source
 from lockstep.harness.core.fields import INTEGER, JOINT, MAX_LENGTH, NAME, Schema
 

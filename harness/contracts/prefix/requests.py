@@ -22,8 +22,8 @@ from lockstep.harness.contracts.prefix.operation import (
     get_user,
     say_tokens,
 )
-from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import MAX_LENGTH, Schema, integer
 

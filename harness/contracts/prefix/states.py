@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.types import Op, Unreachable
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache

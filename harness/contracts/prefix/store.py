@@ -12,8 +12,8 @@ from lockstep.harness.contracts.prefix.operation import (
     PrefixOperation,
     Subject,
 )
-from lockstep.harness.contracts.prefix.system import ConversationSubject
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.subject import ConversationSubject
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import DERIVED, Schema, integer, optional
 

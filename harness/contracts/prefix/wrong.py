@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.prefix.operation import Model, PrefixOperation, Subject
-from lockstep.harness.contracts.prefix.slots_system import SlotsSubject
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import MAX_LENGTH, Schema, integer, optional
 from lockstep.reference.slots import Slots

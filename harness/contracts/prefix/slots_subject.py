@@ -8,8 +8,8 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.contracts.prefix.system import NO_TOKEN
-from lockstep.harness.contracts.prefix.users import FORWARD, SlotsModel, make_forward
+from lockstep.harness.contracts.prefix.slots import FORWARD, SlotsModel, make_forward
+from lockstep.harness.contracts.prefix.subject import NO_TOKEN
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.system import UnifiedSubject
 
