@@ -25,8 +25,8 @@ def parse(ops: list[dict[str, Any]], **config: Any) -> Program:
     [
         ({"limit": 3}, "limit belongs to trie, not to session"),
         ({"kind": "trie", "slots": 2}, "slots belongs to slots, not to trie"),
-        ({"layers": ["rotating"]}, '"rotating" is no layer; it is written rotating:wind'),
-        ({"layers": ["kv:3"]}, '"kv:3" is no layer; it is written kv'),
+        ({"layers": ["rotating"]}, '"rotating" is not a layer; write rotating:window'),
+        ({"layers": ["kv:3"]}, '"kv:3" is not a layer; write kv'),
         ({"layers": ["swa:2"]}, "session has no layer of kind swa"),
         ({"layers": ["rotating:0"]}, "a window of 0"),
         ({"layers": ["ring:4"]}, "layers[0]"),
@@ -36,7 +36,7 @@ def parse(ops: list[dict[str, Any]], **config: Any) -> Program:
         ({"kind": "slots", "layers": [None]}, "slots need a cache in every layer"),
         (
             {"kind": "slots", "layers": ["causal"], "keep": 4, "context": 4},
-            "keep 4 leaves nothing of 4 to move",
+            "keep 4 must be less than context 4",
         ),
         ({"kind": "slots", "layers": ["causal"], "slots": 99}, "99 is greater than"),
         (
@@ -220,10 +220,10 @@ def test_every_operation_says_what_it_does() -> None:
         ),
         "checkpoint": (
             {"offsets": [3]},
-            "the next request is to be captured after 3 tokens",
+            "capture the next request after 3 tokens",
         ),
         "count": ({}, "count what is stored"),
-        "limit": ({"bytes": None}, "store at most anything from now on"),
+        "limit": ({"bytes": None}, "store any number of bytes from now on"),
         "free": ({}, "free everything"),
         "open": (
             {"interval": None, "context": 2, "keep": 3},

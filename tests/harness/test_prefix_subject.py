@@ -96,7 +96,7 @@ def test_a_snapshot_that_is_never_closed_is_missed_after_free() -> None:
     where, words = find(forget_to_close, [*TALK, {"op": "free"}])
     assert where == "free snapshots"
     assert (
-        words == "of layer 0 snapshots of 96 bytes are open, but what is stored takes 0"
+        words == "the open snapshots of layer 0 take 96 bytes, but what is stored takes 0"
     )
 
 
@@ -115,7 +115,7 @@ def test_so_is_one_that_is_closed_too_early() -> None:
     where, words = find(close_early, TALK)
     assert where == "close snapshots"
     assert (
-        words == "of layer 0 snapshots of 0 bytes are open, but what is stored takes 96"
+        words == "the open snapshots of layer 0 take 0 bytes, but what is stored takes 96"
     )
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
-from lockstep.harness.contracts.types import Answer, Held, Op
+from lockstep.harness.contracts.prefix.config import Config, get_unified_config
+from lockstep.harness.contracts.prefix.model import PrefixModel, ask
+from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.harness.contracts.unified.forward import Forward
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.errors import NotSupported
-from lockstep.reference.slots import REFUSALS, NoSlot, Slot, Slots
+from lockstep.reference.slots import REFUSALS, Slot, Slots
 
 FORWARD = Forward()
+USERS = ("a", "b", "c", "d")
 
 
 class WatchedReference:
-    """The reference cache of a unified model, which learns of all that is asked of it.
+    """The reference cache under the slots, which notes what it is asked.
 
-    refusing: the next time that something is to be cut off, it refuses. refused: it has
-    done so in the last operation.
+    Attributes:
+        refusing: it refuses the next time that something is to be cut off.
+        refused: it has done so in the last operation.
     """
 
     def __init__(self, model: UnifiedModel) -> None:
@@ -51,147 +51,145 @@ class WatchedReference:
         return self.model.cache.can_resume(sequence, position)
 
 
-class SlotsModel:
+class SlotsModel(PrefixModel):
     """The reference of one program.
 
-    unified: the cache under the slots. users: the slot of each open request, by the name
-    of its user. broken: the users whose pass broke off. fed: tokens of the last pass.
-    told, alphabet, reach, past: as in `conversations`.
+    Attributes:
+        unified: the cache under the slots; pool: the same, watched.
+        users: the slot of each open request, by the name of its user.
     """
 
-    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
-        self.config, self.rows = config, rows
-        self.tag = 0
+    has_users = True
+
+    def __init__(self, config: Config, rows: bool = True) -> None:
+        super().__init__(config, rows)
         self.unified = UnifiedModel(get_unified_config(config), rows)
         self.pool = WatchedReference(self.unified)
-        self.slots = Slots(
-            self.pool,
-            config["slots"],
-            config["context"],
-            config["keep"],
-            config["several_users"],
-        )
+        sizes = config["slots"], config["context"], config["keep"]
+        self.slots = Slots(self.pool, *sizes, config["several_users"])
         self.users: dict[str, int] = {}
-        self.broken: set[str] = set()
-        self.fed = 0
-        self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
-        self.alphabet, self.reach = (1, 2, 3), 12
-        self.past: set[str] = set()
 
-    def get_slot(self, user: str) -> Slot:
-        return self.slots.slots[self.users[user]]
-
-    def get_remaining(self, user: str) -> list[int]:
-        return list(self.get_slot(user).remaining) if user in self.users else []
-
-    def list_stored(self) -> list[list[int]]:
-        return [slot.tokens for slot in self.slots.slots if slot.tokens]
-
-    def list_partings(self) -> Mapping[Sequence[int], Sequence[Sequence[int]]]:
-        """None: nothing is captured in a slot."""
-        return {}
-
-    def get_oldest(self) -> list[int]:
-        """What the slot holds that was not used for the longest time."""
-        held = [slot for slot in self.slots.slots if slot.tokens]
-        oldest = min(held, key=lambda slot: slot.used, default=None)
-        return oldest.tokens if oldest else self.told[0]
-
-    def describe_slot(self, slot: Slot) -> Answer:
-        return {
-            "offsets": [len(slot.tokens)],
-            "tokens": list(slot.tokens),
-            "remaining": list(slot.remaining),
-        }
+    # --- operations ---------------------------------------------------------------------
 
     def begin(self, op: Op) -> Answer:
         self.past, self.pool.refused = set(), False
         tokens = op["tokens"]
-        before = {number: list(slot.tokens) for number, slot in enumerate(self.list())}
-        try:
-            number = self.slots.begin(tokens)
-        except NoSlot:
-            return {"error": "no-slot"}
-        except ValueError:
-            return {"error": "usage"}
-        self.users[op["user"]] = number
-        slot = self.get_slot(op["user"])
+        before = [list(slot.tokens) for slot in self.slots.slots]
+        answer = ask(lambda: self.slots.begin(tokens))
+        if "error" in answer:
+            return answer
+        number = self.users[op["user"]] = answer["result"]
         self.note_begin(tokens, before, number)
         self.told.append(list(tokens))
-        return {"slot": number, **self.describe_slot(slot)}
-
-    def list(self) -> Sequence[Slot]:
-        return self.slots.slots
+        return {"slot": number, **self.describe_slot(number)}
 
     def note_begin(
-        self, tokens: Sequence[int], before: Mapping[int, Sequence[int]], number: int
+        self, tokens: Sequence[int], before: Sequence[Sequence[int]], number: int
     ) -> None:
-        kept = len(self.list()[number].tokens)
-        own = before[number]
-        if kept and list(tokens[:kept]) != list(own[:kept]):
+        """Notes what became of what the slots held before."""
+        kept, own = len(self.slots.slots[number].tokens), before[number]
+        if kept and tokens[:kept] != own[:kept]:
             self.past.add("forked")
             in_use = {slot for slot in self.users.values() if slot != number}
-            if any(before[slot][:kept] == list(tokens[:kept]) for slot in in_use):
+            if any(before[slot][:kept] == tokens[:kept] for slot in in_use):
                 self.past.add("forked-from-in-use")
         if own and not kept:
             self.past.add("began-anew")
 
     def feed(self, op: Op) -> Answer:
-        """A pass with the next tokens of one user; {"error": name} if it is refused."""
         user, self.pool.refused = op["user"], False
-        answer = self.reserve(user, op["count"])
-        if "error" not in answer:
-            if self.fed:
-                self.slots.commit(self.users[user], self.fed)
+        number = self.users[user]
+        count = min(op["count"], self.count_next(number))
+        self.fed = range(self.tag, self.tag + count)
+        answer = self.announce(number) if count else {}
+        if "layers" in op:
+            self.broken.add(user)
+            self.past.add("broken-off")
+            answer = {key: answer[key] for key in answer if key in ("positions", "error")}
+        elif "error" not in answer:
+            if count:
+                self.slots.commit(number, count)
             if op["generate"]:
-                answer |= self.extend(self.users[user], op["generate"])
-        return {**answer, **self.describe_slot(self.get_slot(user))}
+                answer |= ask(lambda: self.slots.extend(number, op["generate"]))
+        return {**answer, **self.describe_slot(number)}
 
-    def extend(self, number: int, tokens: Sequence[int]) -> Answer:
-        try:
-            self.slots.extend(number, tokens)
-        except ValueError:
-            return {"error": "usage"}
-        return {}
+    def count_next(self, number: int) -> int:
+        """The most tokens that a slot can compute in one pass."""
+        remaining = len(self.slots.slots[number].remaining)
+        return min(remaining, self.slots.context - self.slots.keep)
 
-    def reserve(self, user: str, count: int) -> Answer:
-        """The positions of a pass of up to `count` tokens, and what its rows see; nothing
-        if none remains."""
-        number, slot = self.users[user], self.get_slot(user)
-        room = self.slots.context - self.slots.keep
-        self.fed = min(count, len(slot.remaining), room)
-        if not self.fed:
-            return {}
-        held = len(slot.tokens)
-        positions = list(self.slots.reserve(number, self.fed))
+    def announce(self, number: int) -> Answer:
+        """The positions of the pass, and what its rows see."""
+        held = len(self.slots.slots[number].tokens)
+        positions = list(self.slots.reserve(number, len(self.fed)))
         if positions[0] < held:
             self.past.add("moved-up" if positions[0] else "computed-again")
         self.unified.tag = self.tag
         answer = FORWARD.expect(make_forward(positions, number), self.unified)
         return {"positions": positions, **answer}
 
-    def break_off(self, op: Op) -> Answer:
-        """A pass that is announced, and never computed to its end."""
-        user, self.pool.refused = op["user"], False
-        answer = self.reserve(user, op["count"])
-        self.broken.add(user)
-        self.past.add("broken-off")
-        told = {name: answer[name] for name in answer if name in ("positions", "error")}
-        return {**told, **self.describe_slot(self.get_slot(user))}
-
-    def close(self, user: str) -> Answer:
-        number, self.pool.refused = self.users.pop(user), False
-        self.broken.discard(user)
-        slot = self.list()[number]
+    def close(self, op: Op) -> Answer:
+        number, self.pool.refused = self.users.pop(op["user"]), False
+        self.broken.discard(op["user"])
+        slot = self.slots.slots[number]
         self.told.append([*slot.tokens, *slot.remaining])
-        stored = self.slots.close(number)
-        return {"stored": stored, **self.describe_slot(slot)}
+        return {"stored": self.slots.close(number), **self.describe_slot(number)}
+
+    def refuse(self, op: Op) -> Answer:
+        self.pool.refusing = True
+        return {}
+
+    def describe_slot(self, number: int) -> Answer:
+        slot = self.slots.slots[number]
+        held = {"tokens": list(slot.tokens), "remaining": list(slot.remaining)}
+        return {"offsets": [len(slot.tokens)], **held}
+
+    # --- the open requests --------------------------------------------------------------
+
+    def get_slot(self, user: str) -> Slot:
+        return self.slots.slots[self.users[user]]
+
+    def is_open(self, user: str) -> bool:
+        return user in self.users
+
+    def get_request(self, user: str) -> list[int]:
+        slot = self.get_slot(user)
+        return [*slot.tokens, *slot.remaining]
+
+    def get_remaining(self, user: str) -> list[int]:
+        return list(self.get_slot(user).remaining) if user in self.users else []
+
+    def draw_user(self, source: Source) -> dict[str, str]:
+        return name_user(source.pick(sorted(self.users))) if self.users else {}
+
+    def draw_new_user(self, source: Source) -> dict[str, str] | None:
+        """Seldom one for whom no slot is left."""
+        users = [user for user in USERS if user not in self.users]
+        free = self.config["slots"] - len(self.users)
+        if not users or free < 0 or (free == 0 and source.below(4)):
+            return None
+        return name_user(users[0])
+
+    # --- what is held -------------------------------------------------------------------
+
+    def list_stored(self) -> list[list[int]]:
+        return [slot.tokens for slot in self.slots.slots if slot.tokens]
+
+    def get_oldest(self) -> list[int]:
+        held = [slot for slot in self.slots.slots if slot.tokens]
+        oldest = min(held, key=lambda slot: slot.used, default=None)
+        return oldest.tokens if oldest else self.told[0]
 
     def list_held(self) -> Sequence[Held]:
         return self.unified.list_held()
 
     def list_live(self) -> Mapping[int, int]:
         return self.unified.list_live()
+
+
+def name_user(user: str) -> dict[str, str]:
+    """The field of an operation, which may be left out for the first user."""
+    return {} if user == "a" else {"user": user}
 
 
 def make_forward(positions: Sequence[int], sequence: int) -> Op:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
-from lockstep.harness.contracts.prefix.config import get_unified_config
+from lockstep.harness.contracts.prefix.config import Config, get_unified_config
 from lockstep.harness.contracts.prefix.slots import FORWARD, SlotsModel, make_forward
-from lockstep.harness.contracts.prefix.subject import NO_TOKEN
+from lockstep.harness.contracts.prefix.subject import PrefixSubject
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.system import UnifiedSubject
 
 
 class WatchedPool:
-    """A unified cache of the backend. refusing: it refuses to be cut once, as a cache may
-    that cannot do what it should."""
+    """A unified cache of the backend.
+
+    Attributes:
+        refusing: it refuses to be cut once, as a cache may that cannot do it.
+    """
 
     def __init__(self, cache: Any, errors: Mapping[str, type[Exception]]) -> None:
         self.cache, self.errors = cache, errors
@@ -32,24 +36,21 @@ class WatchedPool:
         self.cache.remove(sequence, begin, end)
 
 
-class SlotsSubject:
-    """The slots of one program in a backend. unified: the cache under them."""
+class SlotsSubject(PrefixSubject):
+    """The slots of one program in a backend.
 
-    unified_type = UnifiedSubject
+    Attributes:
+        unified: the cache under the slots; pool: the same, watched.
+        users: the slot of each open request, by the name of its user.
+    """
 
-    def __init__(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
-    ) -> None:
+    def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
+        super().__init__(backend, config)
         unified = get_unified_config(config)
-        self.unified = self.unified_type(backend, unified, tags, every)
-        builds_on = backend.contracts["prefix"][config["kind"]].builds_on
+        self.unified = UnifiedSubject(backend, unified, tags, every)
         self.pool = WatchedPool(self.unified.cache, backend.errors)
-        caches = [self.pool] if builds_on else None
-        self.backend = backend
-        own = {"poison": backend.poison, "caches": caches, "below": [unified]}
-        self.given = {**config, **own}
-        self.cache = backend.open(self.given)
-        if not builds_on:
+        self.open([self.pool], [unified])
+        if not self.builds_on:
             self.unified.cache = self.cache.cache
         self.users: dict[str, int] = {}
 
@@ -61,27 +62,13 @@ class SlotsSubject:
         return self.unified.margin
 
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"error": name, "why": in its words} if it is refused; else what the call
-        answers."""
         return self.unified.ask(call)
 
-    def describe_slot(self, slot: int) -> Answer:
-        tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
-        answer = {
-            "offsets": [len(tokens)],
-            "tokens": list(tokens),
-            "remaining": list(remaining),
-        }
-        for handed_out in (tokens, remaining):
-            if isinstance(handed_out, list):
-                handed_out.clear()  # it is the caller's
-        return answer
+    # --- operations ---------------------------------------------------------------------
 
     def begin(self, op: Op, model: SlotsModel) -> Answer:
         self.pool.refusing = model.pool.refused
-        tokens = list(op["tokens"])
-        answer = self.ask(lambda: self.cache.begin(tokens))
-        tokens[:] = [NO_TOKEN] * len(tokens)  # they are the caller's
+        answer = self.lend(self.cache.begin, op["tokens"])
         if "error" in answer:
             return answer
         slot = answer.get("result")
@@ -94,55 +81,59 @@ class SlotsSubject:
 
     def feed(self, op: Op, model: SlotsModel) -> Answer:
         self.pool.refusing = model.pool.refused
-        slot, count = self.users[op["user"]], model.fed
+        slot, count = self.users[op["user"]], len(model.fed)
         answer: Answer = {}
         if count:
-            positions = self.reserve(slot, count)
+            positions = list(self.cache.reserve(slot, count))
             answer = {"positions": positions}
-            if positions != self.get_expected_positions(model, slot, count):
-                return answer
             forward = make_forward(positions, slot)
-            answer |= self.unified.forward(forward, model.unified)
-            if "error" in answer:
-                return {**answer, **self.describe_slot(slot)}
-            self.cache.commit(slot, count)
-        if op["generate"] and "error" not in answer:
-            tokens = list(op["generate"])
-            answer |= self.ask(lambda: self.cache.extend(slot, tokens))
-            tokens[:] = [NO_TOKEN] * len(tokens)
+            if "layers" in op:
+                answer |= self.break_off(forward, op["layers"], model)
+            elif positions != self.get_expected_positions(model, slot, count):
+                return answer
+            else:
+                answer |= self.unified.forward(forward, model.unified)
+                if "error" not in answer:
+                    self.cache.commit(slot, count)
+        if op.get("generate") and "error" not in answer:
+            answer |= self.lend(partial(self.cache.extend, slot), op["generate"])
         return {**answer, **self.describe_slot(slot)}
-
-    def reserve(self, slot: int, count: int) -> list[int]:
-        return list(self.cache.reserve(slot, count))
 
     def get_expected_positions(
         self, model: SlotsModel, slot: int, count: int
     ) -> Sequence[int]:
-        """Of the pass that the reference has just had, or refused."""
+        """Those of the pass that the reference has just had, or refused."""
         batch = model.unified.batch
-        if batch is None:
-            held = len(model.slots.slots[slot].tokens)
-            return list(range(held, held + count))
-        return list(batch.positions)
+        if batch is not None:
+            return list(batch.positions)
+        held = len(model.slots.slots[slot].tokens)
+        return list(range(held, held + count))
 
-    def break_off(self, op: Op, model: SlotsModel) -> Answer:
-        """Announces the pass, and puts it in the first layers only."""
-        self.pool.refusing = model.pool.refused
-        slot = self.users[op["user"]]
-        positions = self.reserve(slot, model.fed)
-        forward = make_forward(positions, slot)
-        announced = {name: forward[name] for name in FORWARD.fields}
-        answer = self.unified.ask(lambda: self.unified.cache.forward(*announced.values()))
+    def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
+        """Announces a pass, and puts it in the first layers only."""
+        announced = [forward[name] for name in FORWARD.fields]
+        answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:
-            self.unified.put_some(op["layers"], model.unified)
-        return {"positions": positions, **answer, **self.describe_slot(slot)}
+            self.unified.put_some(layers, model.unified)
+        return answer
 
-    def close(self, user: str, name: str, model: SlotsModel) -> Answer:
+    def close(self, op: Op, model: SlotsModel) -> Answer:
         self.pool.refusing = model.pool.refused
-        slot = self.users.pop(user)
-        call = self.cache.close if name == "close" else self.cache.cancel
-        stored = call(slot)
+        slot = self.users.pop(op["user"])
+        stored = getattr(self.cache, op["op"])(slot)
         return {"stored": stored, **self.describe_slot(slot)}
+
+    def refuse(self, op: Op, model: SlotsModel) -> Answer:
+        return {}  # the pool refuses where the reference did; see `begin`
+
+    def describe_slot(self, slot: int) -> Answer:
+        tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
+        held = {"tokens": list(tokens), "remaining": list(remaining)}
+        answer = {"offsets": [len(tokens)], **held}
+        for handed_out in (tokens, remaining):
+            if isinstance(handed_out, list):
+                handed_out.clear()  # it is the caller's
+        return answer
 
     # --- checks beside the answer -------------------------------------------------------
 
