@@ -278,10 +278,10 @@ class Refuse(PrefixOperation):
         return {"layers": chosen, **({"raising": True} if source.below(2) else {})}
 
     def describe_here(self, op: Op) -> str:
-        how = "raise an error" if op["raising"] else "refuse"
+        how = "raise an error instead of going" if op["raising"] else "refuse to go"
         if op["layers"]:
-            return f"the next time layers {join(op['layers'])} should go back, they {how}"
-        return f"the next time it is cut, it {how}s"
+            return f"layers {join(op['layers'])} {how} back the next time"
+        return "the cache refuses to be cut the next time"
 
 
 class Checkpoint(PrefixOperation):
