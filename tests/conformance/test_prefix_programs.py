@@ -3,6 +3,7 @@ was found by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,20 +78,19 @@ it again. A token takes 32 bytes of kv, and a capture of a window of 1 as many."
 BYTES = [256, 224, 320, 288, 224, 256]
 
 
-@pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
-@pytest.mark.parametrize("less", [1, 40, 100, 200, 300])
-def test_what_was_captured_in_some_layers_only_goes(backend: str, less: int) -> None:
+def list_long() -> Iterator[Program]:
+    """What was captured in some layers only goes; what is captured again goes again."""
     layers = ["state", "rotating:1"]
     stored = trace(make(layers, IN_PART))[-1]["bytes"]
-    ops = [*IN_PART, limit(stored - less), {"op": "count"}, *talk([1, 2, 5])]
-    run = Run(make(layers, ops), load(backend), every=True)
-    assert run.run().divergence is None
-    assert run.result.skipped == 0
+    for less in (1, 40, 100, 200, 300):
+        yield make(layers, [*IN_PART, limit(stored - less), COUNT, *talk([1, 2, 5])])
+    yield make(["kv", "rotating:1"], AGAIN)
 
 
 @pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
-def test_what_is_captured_again_goes_again(backend: str) -> None:
-    run = Run(make(["kv", "rotating:1"], AGAIN), load(backend), every=True)
+@pytest.mark.parametrize("program", [*list_long()])
+def test_long_programs_agree(backend: str, program: Program) -> None:
+    run = Run(program, load(backend), every=True)
     assert run.run().divergence is None
     assert run.result.skipped == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,9 @@ from lockstep.harness.execution.shrink import Shrinker
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.walk import trace, walk
 
 Fails = Callable[[Program], bool]
-Ops = list[dict[str, Any]]
 
 
 def shrink(kind: str, fails: Fails, seed: int) -> Program:
@@ -59,14 +57,11 @@ def test_a_reuse_needs_one_request_before(kind: str, seed: int) -> None:
 
 def loses_something_to_a_limit(program: Program) -> bool:
     """Less is stored after a limit was set than before it."""
-    model = PREFIX.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = PREFIX.operations[op["op"]]
-        before = model.describe_store()["bytes"]
-        if operation.illegal(op, model) is None:
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
-        if op["op"] == "limit" and model.describe_store()["bytes"] < before:
+    for step in walk(program, rows=False):
+        before = step.model.describe_store()["bytes"]
+        step.finish()
+        less = step.model.describe_store()["bytes"] < before
+        if step.op["op"] == "limit" and less:
             return True
     return False
 

@@ -3,6 +3,7 @@ once, all that is stored is counted, layers hold what they should. Each is plant
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,44 +16,29 @@ from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.registry import load
 
 Change = Callable[[Any], None]
+Ops = list[dict[str, Any]]
 
-TALK = [
-    {"op": "begin", "tokens": [1, 2, 3]},
-    {"op": "feed", "count": 3},
-    {"op": "close"},
-]
-OTHER = [
-    {"op": "begin", "tokens": [1, 2, 4]},
-    {"op": "feed", "count": 3},
-    {"op": "close"},
-]
+FED = [{"op": "feed", "count": 3}, {"op": "close"}]
+TALK = [{"op": "begin", "tokens": [1, 2, 3]}, *FED]
+OTHER = [{"op": "begin", "tokens": [1, 2, 4]}, *FED]
 
 
-def make(ops: list[dict[str, Any]], **config: Any) -> Program:
+def make(ops: Ops, **config: Any) -> Program:
     document = {"format": "lockstep/1", "contract": "prefix", "ops": ops}
     return parse_program({**document, "config": {"kind": "trie", **config}}, "here")
 
 
-def plant(change: Change, name: str = "torch-cpu") -> Backend:
+def plant(change: Change) -> Backend:
     """A backend whose prefix caches were changed."""
-    backend = load(name)
+    backend = load("torch-cpu")
 
     def open_cache(config: Any) -> Any:
         cache = backend.open(config)
-        if config["kind"] in ("session", "trie"):
+        if config["kind"] in ("session", "trie", "slots"):
             change(cache)
         return cache
 
     return replace(backend, open=open_cache)
-
-
-def find(change: Change, ops: list[dict[str, Any]], **config: Any) -> tuple[str, str]:
-    """The operation and what differs, and in which words."""
-    program = make(ops, **config)
-    assert run(program, load("torch-cpu"), every=True).divergence is None
-    divergence = run(program, plant(change), every=True).divergence
-    assert divergence is not None
-    return f"{divergence.operation} {divergence.what}", divergence.message
 
 
 def forget_to_close(trie: Any) -> None:
@@ -92,107 +78,91 @@ def close_early(trie: Any) -> None:
     trie.tree.insert = insert_and_close
 
 
-def test_a_snapshot_that_is_never_closed_is_missed_after_free() -> None:
-    where, words = find(forget_to_close, [*TALK, {"op": "free"}])
-    assert where == "free snapshots"
-    assert (
-        words == "of layer 0 snapshots of 96 bytes are open, but what is stored takes 0"
-    )
+def swap(trie: Any) -> None:
+    """Snapshots of one layer are taken for those of the other."""
+    weigh = trie.tree.weigh
+
+    def weigh_and_swap(node: Any) -> None:
+        weigh(node)
+        node.snapshots.reverse()
+
+    trie.tree.weigh = weigh_and_swap
 
 
-def test_or_at_the_end_where_nothing_was_freed() -> None:
-    where, words = find(forget_to_close, TALK)
-    assert (where, words) == ("free snapshots", "1 snapshots are open after free")
+def count_one_more(trie: Any) -> None:
+    trie.count_bytes = lambda: trie.tree.size + 1
 
 
-def test_a_snapshot_that_is_closed_twice_is_noticed() -> None:
-    where, words = find(close_twice, [*TALK, {"op": "free"}])
-    assert where == "free snapshots"
-    assert "close was given a snapshot of [0, 3) that was closed or used up" in words
+def stay(trie: Any) -> None:
+    """Layers with the right offset are left as they are."""
+    move = trie.move
+    trie.move = lambda target, common, restore: move(target, target, restore)
 
 
-def test_so_is_one_that_is_closed_too_early() -> None:
-    where, words = find(close_early, TALK)
-    assert where == "close snapshots"
-    assert (
-        words == "of layer 0 snapshots of 0 bytes are open, but what is stored takes 96"
-    )
+def accept(trie: Any) -> None:
+    """A rejected request is open all the same."""
+    check = trie.check_begin
+    trie.check_begin = lambda tokens: check(tokens or [0])
 
 
-def test_so_is_one_of_another_layer() -> None:
-    def swap(trie: Any) -> None:
-        weigh = trie.tree.weigh
+def believe(session: Any) -> None:
+    """A layer that refuses did not move; who ignores that reads another history."""
+    move = session.move
 
-        def weigh_and_swap(node: Any) -> None:
-            weigh(node)
-            node.snapshots.reverse()
+    def ignore(target: int, common: int, restore: Any) -> Any:
+        move(target, common, restore)
 
-        trie.tree.weigh = weigh_and_swap
-
-    where, words = find(swap, [*TALK, *OTHER], layers=["kv", "kv"])
-    assert where.endswith("snapshots")
-    assert "or is of another layer" in words
+    session.move = ignore
 
 
-def test_a_wrong_byte_counter_is_noticed() -> None:
-    def count_one_more(trie: Any) -> None:
-        trie.count_bytes = lambda: trie.tree.size + 1
-
-    where, words = find(count_one_more, [*TALK, {"op": "count"}])
-    assert (where, words) == ("count size", "bytes is 97, not 96")
-
-
-def test_a_layer_that_holds_another_history_is_noticed() -> None:
-    def stay(trie: Any) -> None:
-        """Layers with the right offset are left as they are."""
-        move = trie.move
-        trie.move = lambda target, common, restore: move(target, target, restore)
-
-    again = [{"op": "begin", "tokens": [2, 2, 3, 1]}, {"op": "feed", "count": 2}]
-    ops = [*TALK, *again, {"op": "close"}, {"op": "begin", "tokens": [1, 2, 4]}]
-    where, words = find(stay, ops)
-    assert where == "begin contents"
-    assert words.startswith("cache 0: holds tokens 3, 4, but should hold tokens 0, 1")
+FREE, COUNT = {"op": "free"}, {"op": "count"}
+AGAIN = [
+    {"op": "begin", "tokens": [2, 2, 3, 1]},
+    {"op": "feed", "count": 2},
+    {"op": "close"},
+    {"op": "begin", "tokens": [1, 2, 4]},
+]
+REFUSED = [{"op": "refuse", "layers": [0]}, OTHER[0]]
+CONFIGS: dict[Change, dict[str, Any]] = {
+    swap: {"layers": ["kv", "kv"]},
+    believe: {"kind": "session"},
+}
+SHORT = "snapshots: the open snapshots of layer 0 take {} bytes, but what is stored takes"
+TWICE = r"close was given a snapshot of \[0, 3\) that was closed or used up.*"
+OTHERS = "cache 0: holds tokens 3, 4, but should hold tokens 0, 1.*"
 
 
-def test_a_rejected_request_that_opens_one_all_the_same_is_noticed() -> None:
-    def accept(trie: Any) -> None:
-        check = trie.check_begin
-        trie.check_begin = lambda tokens: check(tokens or [0])
-
-    where, _ = find(accept, [{"op": "begin", "tokens": []}])
-    assert where == "begin result" or where == "begin error"
-
-
-def test_a_refusing_layer_that_is_believed_is_noticed() -> None:
-    """The layer did not move; who ignores that reads another history."""
-
-    def believe(session: Any) -> None:
-        move = session.move
-
-        def ignore(target: int, common: int, restore: Any) -> Any:
-            move(target, common, restore)
-
-        session.move = ignore
-
-    ops = [*TALK, {"op": "refuse", "layers": [0]}, OTHER[0]]
-    where, _ = find(believe, ops, kind="session")
-    assert where == "begin result"
+@pytest.mark.parametrize(
+    ("change", "ops", "said"),
+    [
+        (forget_to_close, [*TALK, FREE], f"free {SHORT.format(96)} 0"),
+        (forget_to_close, TALK, "free snapshots: 1 snapshots are open after free"),
+        (close_twice, [*TALK, FREE], f"free snapshots: {TWICE}"),
+        (close_early, TALK, f"close {SHORT.format(0)} 96"),
+        (swap, [*TALK, *OTHER], ".* snapshots: .*or is of another layer"),
+        (count_one_more, [*TALK, COUNT], "count size: bytes is 97, not 96"),
+        (stay, [*TALK, *AGAIN], f"begin contents: {OTHERS}"),
+        (accept, [{"op": "begin", "tokens": []}], "begin (result|error): .*"),
+        (believe, [*TALK, *REFUSED], "begin result: .*"),
+    ],
+)
+def test_a_planted_mistake_is_noticed(change: Change, ops: Ops, said: str) -> None:
+    """By an operation, in a certain way, which is said."""
+    program = make(ops, **CONFIGS.get(change, {}))
+    assert run(program, load("torch-cpu"), every=True).divergence is None
+    found = run(program, plant(change), every=True).divergence
+    assert found is not None
+    assert re.fullmatch(said, f"{found.operation} {found.what}: {found.message}")
 
 
 @pytest.mark.parametrize("kind", ["session", "trie", "slots"])
 def test_a_backend_that_answers_nonsense_is_told_so(kind: str) -> None:
-    backend = load("torch-cpu")
-
-    def open_cache(config: Any) -> Any:
-        cache = backend.open(config)
-        if config["kind"] == kind:
-            cache.begin = lambda *arguments: None
-        return cache
+    def answer_none(cache: Any) -> None:
+        cache.begin = lambda *arguments: None
 
     layers = ["causal"] if kind == "slots" else ["kv"]
     program = make(TALK, kind=kind, layers=layers)
-    divergence = run(program, replace(backend, open=open_cache)).divergence
+    divergence = run(program, plant(answer_none)).divergence
     assert divergence is not None
     assert divergence.what == "malformed"
     assert divergence.message.startswith("begin returned None, not")

@@ -1,13 +1,15 @@
-"""The layers under a prefix cache: ours under watch, and those of the reference."""
+"""A prefix cache of ours beside the reference: its layers, under watch, and requests."""
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+import pytest
 from frameworks import Framework
 
 from lockstep.reference.kv import KVCache
@@ -19,6 +21,10 @@ HEADS, KEY_DIM, VALUE_DIM = 2, 4, 3
 CONV, DELTA = (1, 2, 5), (1, 2, 4, 3)
 TOKEN_BYTES = HEADS * (KEY_DIM + VALUE_DIM) * 4
 STATE_BYTES = (2 * 5 + 2 * 4 * 3) * 4
+
+PROGRAMS = int(os.environ.get("PREFIX_PROGRAMS", "50"))
+FIRST = int(os.environ.get("PREFIX_FIRST", "0"))
+SEEDS = range(FIRST, FIRST + PROGRAMS)
 
 Spec = str | int | None
 """A layer: "kv", "state", the window of a rotating one; None for one without a cache."""
@@ -205,3 +211,119 @@ class Drawing:
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
+
+
+class Beside:
+    """A session or trie of ours and one of the reference, which see the same requests."""
+
+    ours: Any
+    right: Any
+
+    def __init__(self, on: Framework, specs: Sequence[Spec]) -> None:
+        self.world = World(on, specs)
+
+    def begin(
+        self,
+        tokens: list[int],
+        *checkpoints: Sequence[int],
+        refusing: Sequence[int] = (),
+        failing: bool = False,
+    ) -> list[int]:
+        for number in refusing:
+            layer = self.world.layers[number]
+            if layer is not None:
+                layer.refuses, layer.fails = not failing, failing
+        left: list[int] = self.ours.begin(tokens, *checkpoints)
+        for one in self.world.cached:
+            one.refuses = one.fails = False
+        assert left == self.right.begin(tokens, *checkpoints, refusing=refusing)
+        self.world.check_layers(tokens[: len(tokens) - len(left)])
+        self.check()
+        return left
+
+    def feed(self, count: int, layers: int | None = None) -> None:
+        request, begin = self.right.get_request(), self.right.computed
+        self.world.feed(request, begin, begin + count, layers)
+        self.right.feed(count, layers)
+        self.check()
+
+    def extend(self, tokens: list[int]) -> None:
+        self.ours.extend(tokens)
+        self.right.extend(tokens)
+
+    def close(self, cancel: bool = False) -> None:
+        stored = self.ours.cancel() if cancel else self.ours.close()
+        assert stored == self.right.close()
+        self.check_stored()
+
+    def free(self) -> None:
+        self.ours.free()
+        self.right.free()
+        assert not any(layer.open for layer in self.world.cached)
+        self.check_stored()
+
+    def run(self, tokens: list[int], *checkpoints: Sequence[int]) -> int:
+        """A whole request; how much was reused."""
+        left = self.begin(tokens, *checkpoints)
+        self.feed(len(left))
+        self.close()
+        return len(tokens) - len(left)
+
+    def draw_request(self, draw: Drawing, *checkpoints: Sequence[int]) -> None:
+        """One request, in updates of any length, which may break off anywhere."""
+        pick, numbers = draw.random, range(len(self.world.layers))
+        refusing = [n for n in numbers if draw.chance(0.3)] if draw.chance(0.15) else []
+        failing = draw.chance(0.5)
+        self.begin(draw.request(), *checkpoints, refusing=refusing, failing=failing)
+        for _ in range(pick.randint(0, 5)):
+            self.disturb(draw)
+            request = self.right.get_request()
+            left = len(request) - self.right.computed
+            if left:
+                self.feed(left if draw.chance(0.5) else pick.randint(1, left))
+            if draw.chance(0.4):
+                self.extend(draw.generated(request) if draw.chance(0.9) else [])
+        left = len(self.right.get_request()) - self.right.computed
+        if left and draw.chance(0.25):
+            self.feed(pick.randint(1, left), pick.choice(numbers))
+            if draw.chance(0.1):
+                self.extend(draw.generated(self.right.get_request()))
+            self.disturb(draw)
+        draw.seen.append(list(self.right.get_request()))
+        self.close(cancel=draw.chance(0.3))
+
+    def disturb(self, draw: Drawing) -> None:
+        """What may come at any time."""
+
+    # --- checks -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        offsets = [layer and layer.offset for layer in self.world.layers]
+        assert offsets == [layer and layer.offset for layer in self.right.layers]
+
+    def check_stored(self) -> None:
+        """Between two requests."""
+        self.check()
+
+    def check_mistakes(self) -> None:
+        """Neither a wrong token nor a call at the wrong time changes anything."""
+        self.run([1, 2, 3])
+        ours = self.ours
+        for tokens in ([], [1, True], [1, 2.0], [None], ["a"]):
+            refuses(r"token|empty", ours.begin, tokens)
+        for call, *given in ((ours.close,), (ours.cancel,), (ours.extend, [1])):
+            refuses("no request is open", call, *given)
+        self.check_stored()
+        self.begin([1, 2, 3, 4])
+        refuses("a request is open", ours.free)
+        refuses("a request is open", ours.begin, [1])
+        refuses("'x' at place 1", ours.extend, [5, "x"])
+        self.feed(1)
+        self.close()
+        assert self.run([1, 2, 3, 4, 5]) == 4
+
+
+def refuses(words: str, call: Callable[..., Any], *arguments: Any, **more: Any) -> None:
+    """The call is a mistake of usage, and is told so in these words."""
+    with pytest.raises(ValueError, match=words):
+        call(*arguments, **more)

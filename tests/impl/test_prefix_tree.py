@@ -105,31 +105,26 @@ def stored() -> Stored:
     return Stored()
 
 
-def test_a_path_that_parts_splits_an_edge(stored: Stored) -> None:
+LONG = [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("second", "ends", "paths", "size"),
+    [
+        ([1, 2, 9], [], [([1, 2], False), ([1, 2, 3, 4], True), ([1, 2, 9], True)], 205),
+        ([1, 2], [], [([1, 2], True), ([1, 2, 3, 4], True)], 204),
+        (LONG, [1, 3, 5], [(LONG[:end], True) for end in (1, 3, 4, 5, 6)], 506),
+    ],
+)
+def test_a_second_path_splits_edges(
+    stored: Stored, second: list[int], ends: list[int], paths: Any, size: int
+) -> None:
+    """Where it parts from the first, where it ends, and where it is told to."""
     stored.insert([1, 2, 3, 4])
     assert stored.tree.size == 104
-    stored.insert([1, 2, 9])
-    assert stored.list_paths() == [
-        ([1, 2], False),
-        ([1, 2, 3, 4], True),
-        ([1, 2, 9], True),
-    ]
-    assert (stored.tree.tokens, stored.tree.size) == (5, 205)
-    stored.check()
-
-
-def test_a_path_that_ends_inside_an_edge_splits_it(stored: Stored) -> None:
-    stored.insert([1, 2, 3, 4])
-    stored.insert([1, 2])
-    assert stored.list_paths() == [([1, 2], True), ([1, 2, 3, 4], True)]
-    stored.check()
-
-
-def test_ends_may_lie_on_old_edges_and_new_ones(stored: Stored) -> None:
-    stored.insert([1, 2, 3, 4])
-    stored.insert([1, 2, 3, 4, 5, 6], ends=[1, 3, 5])
-    paths = [([1, 2, 3, 4, 5, 6][:end], True) for end in (1, 3, 4, 5, 6)]
+    stored.insert(second, ends)
     assert stored.list_paths() == paths
+    assert stored.tree.size == size
     stored.check()
 
 
@@ -151,19 +146,20 @@ def test_a_match_says_where_it_ends(stored: Stored) -> None:
         assert found == (length, whole, inside), tokens
 
 
-def test_what_was_not_used_goes_first(stored: Stored) -> None:
-    stored.insert([1, 2])
-    stored.insert([3, 4])
-    stored.insert([1, 2])
-    stored.eviction.shrink(102, set())
-    assert stored.list_paths() == [([1, 2], True)]
-
-
-def test_on_the_way_only_marks_go(stored: Stored) -> None:
-    stored.insert([1, 2])
-    stored.insert([1, 2, 3])
-    stored.eviction.shrink(150, set())
-    assert stored.list_paths() == [([1, 2, 3], True)]
+@pytest.mark.parametrize(
+    ("paths", "limit", "left"),
+    [
+        ([[1, 2], [3, 4], [1, 2]], 102, [1, 2]),  # what was not used goes first
+        ([[1, 2], [1, 2, 3]], 150, [1, 2, 3]),  # on the way only marks go
+    ],
+)
+def test_there_is_an_order(
+    stored: Stored, paths: list[list[int]], limit: int, left: list[int]
+) -> None:
+    for path in paths:
+        stored.insert(path)
+    stored.eviction.shrink(limit, set())
+    assert stored.list_paths() == [(left, True)]
     stored.check()
 
 

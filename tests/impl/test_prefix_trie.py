@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from frameworks import INSTALLED, Framework
-from prefix_layers import STATE_BYTES, TOKEN_BYTES, Drawing, Spec, World
+from prefix_layers import (
+    SEEDS,
+    STATE_BYTES,
+    TOKEN_BYTES,
+    Beside,
+    Drawing,
+    Spec,
+    refuses,
+)
 
 from lockstep.impl.prefix.node import Node
 from lockstep.impl.prefix.trie import Trie
 from lockstep.reference import trie as reference
-
-PROGRAMS = int(os.environ.get("PREFIX_PROGRAMS", "60"))
-FIRST = int(os.environ.get("PREFIX_FIRST", "0"))
 
 
 @pytest.fixture(scope="module", params=INSTALLED)
@@ -28,9 +32,7 @@ def get_path(node: Node) -> tuple[int, ...]:
     return (*before, *node.tokens)
 
 
-class Pair:
-    """One trie of ours and one of the reference, which see the same requests."""
-
+class Pair(Beside):
     def __init__(
         self,
         on: Framework,
@@ -38,72 +40,21 @@ class Pair:
         limit: int | None = None,
         interval: int | None = None,
     ) -> None:
-        self.world = World(on, specs)
-        self.ours: Any = Trie(self.world.layers, limit, interval)
+        super().__init__(on, specs)
+        self.ours = Trie(self.world.layers, limit, interval)
         own, tags = self.world.make_reference(), self.world.tags
         self.right = reference.Trie(own, tags, limit, interval)
-
-    @property
-    def computed(self) -> int:
-        return self.right.computed
-
-    def begin(
-        self,
-        tokens: list[int],
-        checkpoints: Sequence[int] = (),
-        refusing: Sequence[int] = (),
-        failing: bool = False,
-    ) -> list[int]:
-        for number in refusing:
-            layer = self.world.layers[number]
-            if layer is not None:
-                layer.refuses, layer.fails = not failing, failing
-        left: list[int] = self.ours.begin(tokens, checkpoints)
-        for one in self.world.cached:
-            one.refuses = one.fails = False
-        assert left == self.right.begin(tokens, checkpoints, refusing)
-        self.world.check_layers(tokens[: len(tokens) - len(left)])
-        self.check()
-        return left
-
-    def feed(self, count: int, layers: int | None = None) -> None:
-        request, begin = self.right.get_request(), self.computed
-        self.world.feed(request, begin, begin + count, layers)
-        self.right.feed(count, layers)
-        self.check()
-
-    def extend(self, tokens: list[int]) -> None:
-        self.ours.extend(tokens)
-        self.right.extend(tokens)
-
-    def close(self, cancel: bool = False) -> None:
-        stored = self.ours.cancel() if cancel else self.ours.close()
-        assert stored == self.right.close()
-        self.check_stored()
 
     def set_limit(self, limit: int | None) -> None:
         self.ours.set_limit(limit)
         self.right.set_limit(limit)
         self.check_tree()
 
-    def free(self) -> None:
-        self.ours.free()
-        self.right.free()
-        assert not any(layer.open for layer in self.world.cached)
-        self.check_stored()
-
-    def run(self, tokens: list[int], checkpoints: Sequence[int] = ()) -> int:
-        """A whole request; how much was reused."""
-        left = self.begin(tokens, checkpoints)
-        self.feed(len(left))
-        self.close()
-        return len(tokens) - len(left)
+    def disturb(self, draw: Drawing) -> None:
+        if draw.chance(0.1):
+            self.set_limit(draw_limit(draw))
 
     # --- checks -------------------------------------------------------------------------
-
-    def check(self) -> None:
-        offsets = [layer and layer.offset for layer in self.world.layers]
-        assert offsets == [layer and layer.offset for layer in self.right.layers]
 
     def check_stored(self) -> None:
         """Between requests: what is stored is open, and nothing is scheduled."""
@@ -154,54 +105,18 @@ class Pair:
 
 
 def draw_limit(draw: Drawing) -> int | None:
-    limits = (
-        None,
-        0,
-        1,
-        STATE_BYTES,
-        5 * TOKEN_BYTES,
-        20 * TOKEN_BYTES,
-        60 * TOKEN_BYTES,
-    )
-    return draw.random.choice(limits)
+    tokens = draw.random.choice((5, 20, 60))
+    return draw.random.choice((None, 0, 1, STATE_BYTES, *[tokens * TOKEN_BYTES] * 3))
 
 
-def draw_request(draw: Drawing, pair: Pair) -> None:
-    """One request, in updates of any length, which may break off anywhere."""
-    pick, tokens = draw.random, draw.request()
-    checkpoints = [pick.randint(1, 16) for _ in range(pick.choice((0, 0, 1, 3)))]
-    numbers = range(len(pair.world.layers))
-    refusing = [n for n in numbers if draw.chance(0.3)] if draw.chance(0.15) else []
-    pair.begin(tokens, checkpoints, refusing, draw.chance(0.5))
-    if draw.chance(0.05):
-        pair.set_limit(draw_limit(draw))
-    for _ in range(pick.randint(0, 5)):
-        request = pair.right.get_request()
-        left = len(request) - pair.computed
-        if left:
-            pair.feed(left if draw.chance(0.5) else pick.randint(1, left))
-        if draw.chance(0.1):
-            pair.set_limit(draw_limit(draw))
-        if draw.chance(0.4):
-            pair.extend(draw.generated(request) if draw.chance(0.9) else [])
-    left = len(pair.right.get_request()) - pair.computed
-    if left and draw.chance(0.25):
-        pair.feed(pick.randint(1, left), pick.choice(numbers))
-        if draw.chance(0.1):
-            pair.extend(draw.generated(pair.right.get_request()))
-        if draw.chance(0.2):
-            pair.set_limit(draw_limit(draw))
-    draw.seen.append(list(pair.right.get_request()))
-    pair.close(cancel=draw.chance(0.3))
-
-
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + PROGRAMS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_it_answers_what_the_reference_answers(on: Framework, seed: int) -> None:
     draw = Drawing(seed)
     limit = draw_limit(draw) if draw.chance(0.5) else None
     pair = Pair(on, draw.specs(), limit, draw.random.choice((None, None, 1, 2, 3, 5)))
     for _ in range(20):
-        draw_request(draw, pair)
+        count = draw.random.choice((0, 0, 1, 3))
+        pair.draw_request(draw, [draw.random.randint(1, 16) for _ in range(count)])
         if draw.chance(0.1):
             pair.set_limit(draw_limit(draw))
         if draw.chance(0.02):
@@ -223,7 +138,7 @@ def test_an_engine_may_leave_and_come_back(on: Framework) -> None:
 
 def test_checkpoints_and_multiples_are_captured_on_the_way(on: Framework) -> None:
     pair = Pair(on, ["kv", "state"], interval=4)
-    pair.run(list(range(11)), checkpoints=[6])
+    pair.run(list(range(11)), [6])
     assert pair.run([*range(7), 99]) == 6
     assert pair.run([*range(6), 98]) == 6
     assert pair.run([*range(5), 97]) == 4
@@ -288,7 +203,7 @@ def test_a_layer_that_refuses_costs_everything_once(on: Framework, failing: bool
     assert left == [5, 6]  # nothing had to move
     pair.close()
     pair.run([7, 8])
-    assert len(pair.begin([1, 2, 3, 4, 9], (), [2], failing)) == 5
+    assert len(pair.begin([1, 2, 3, 4, 9], refusing=[2], failing=failing)) == 5
     verb = "failed" if failing else "refused"
     assert f"layer 2 {verb} to go to offset 4" in str(pair.ours.get_statistics().reason)
     pair.close(cancel=True)
@@ -374,31 +289,13 @@ def test_statistics_say_why_no_more_was_reused(on: Framework) -> None:
 
 def test_mistakes_change_nothing(on: Framework) -> None:
     pair = Pair(on, ["kv", "state"])
-    pair.run([1, 2, 3])
-    ours = pair.ours
-    for call in (ours.close, ours.cancel, lambda: ours.extend([1])):
-        with pytest.raises(ValueError, match="no request is open"):
-            call()
-    for tokens in ([], [True], [1, None]):
-        with pytest.raises(ValueError, match="token"):
-            ours.begin(tokens)
+    pair.check_mistakes()
     for checkpoint in (0, -1, "x"):
-        with pytest.raises(ValueError, match="checkpoint"):
-            ours.begin([1], [checkpoint])
-    with pytest.raises(ValueError, match="limit of -1"):
-        ours.set_limit(-1)
-    pair.check_stored()
-    pair.begin([1, 2, 3, 4])
-    for call in (ours.free, lambda: ours.begin([1])):
-        with pytest.raises(ValueError, match="a request is open"):
-            call()
-    with pytest.raises(ValueError, match="'x' at place 1"):
-        ours.extend([5, "x"])
-    pair.feed(1)
-    pair.close()
+        refuses("checkpoint", pair.ours.begin, [1], [checkpoint])
+    refuses("limit of -1", pair.ours.set_limit, -1)
     for settings in ({"limit": -1}, {"interval": 0}):
-        with pytest.raises(ValueError, match=r"limit|interval"):
-            Trie(pair.world.layers, **settings)
+        refuses(r"limit|interval", Trie, pair.world.layers, **settings)
+    pair.check_stored()
 
 
 def test_a_model_without_caches_stores_nothing(on: Framework) -> None:

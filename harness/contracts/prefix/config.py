@@ -1,30 +1,33 @@
-"""The config of a prefix program, and the configs of the caches that it builds on."""
+"""The config of a prefix program: its fields and rules, how one is drawn, and the configs
+of the caches below."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.model import open_cache
 from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
+from lockstep.harness.contracts.types import Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
-from lockstep.harness.core.fields import (
-    DIMENSION,
-    DTYPE,
-    MAX_POSITION,
-    Schema,
-    integer,
-    optional,
-)
+from lockstep.harness.core.fields import MAX_POSITION, Schema, integer, optional
+from lockstep.reference.layers import Layer
+
+Config = Mapping[str, Any]
 
 CONVERSATIONS = ("session", "trie")
-"""The kinds that stand above one cache for each layer; slots stand above one for all."""
+"""The kinds above one cache for each layer; slots are above one cache for all layers."""
 
-SIZES: Mapping[str, tuple[str, ...]] = {
-    "kv": (),
-    "rotating": ("window",),
-    "state": (),
+KINDS = (*CONVERSATIONS, "slots")
+
+LAYERS: Mapping[str, Sequence[str]] = {"kv": (), "rotating": ("window",), "state": ()}
+"""The caches under a session or a trie, and the sizes that follow their name in a config:
+"rotating:4"."""
+
+POOLED: Mapping[str, Sequence[str]] = {
     "causal": (),
     "swa": ("window",),
     "swa-memory": ("window", "memory"),
@@ -32,18 +35,22 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "recurrent": (),
     "encoder": (),
 }
-"""The sizes that stand behind the kind of a layer: "rotating:4", "swa-memory:2:5"."""
+"""The caches under slots: "swa-memory:2:5"."""
 
-LAYER_KINDS = ("kv", "rotating", "state")
-LAYER = "^(" + "|".join(SIZES) + r")(:[0-9]{1,5}){0,2}(?![\s\S])"
+SIZES = {**LAYERS, **POOLED}
+
+DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
 
 CONFIG: Mapping[str, Schema] = {
-    "kind": {"enum": [*CONVERSATIONS, "slots"]},
+    "kind": {"enum": [*KINDS]},
     "layers": {
         "type": "array",
         "minItems": 1,
         "maxItems": 8,
-        "items": {"type": ["string", "null"], "pattern": LAYER},
+        "items": {
+            "type": ["string", "null"],
+            "pattern": "^(" + "|".join(SIZES) + r")(:[0-9]{1,5}){0,2}(?![\s\S])",
+        },
         "default": ["kv"],
     },
     "limit": optional(integer(0, 1 << 40)),
@@ -53,82 +60,81 @@ CONFIG: Mapping[str, Schema] = {
     "keep": {**integer(0, 1023), "default": 0},
     "several_users": {"type": "boolean", "default": False},
     "step": {**integer(1, 4096), "default": 256},
-    "heads": {**integer(1, 64), "default": 1},
-    "key_dim": {**DIMENSION, "default": 4},
-    "value_dim": {**DIMENSION, "default": 4},
-    "conv_width": {**integer(2, 16), "default": 4},
-    "dtype": DTYPE,
-    "shift": {"type": "boolean", "default": True},
+    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift")},
 }
 """`layers`: the cache of each layer, null for none; of slots, the caches of a wrapper, or
-the only one. `limit`, in bytes, belongs to tries; `interval` to tries, and to recurrent
-caches under slots. `slots`, `context`, `keep` and `several_users` belong to slots, and so
-does `shift`."""
+the only one. `limit` is in bytes."""
 
-SLOTS_ONLY = ("slots", "context", "keep", "several_users", "shift")
-TRIE_ONLY = ("limit",)
+OWNERS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("slots", "context", "keep", "several_users", "shift"), ("slots",)),
+    "limit": ("trie",),
+    "interval": ("trie", "slots"),
+}
+"""The fields that some kinds do not have → those that have them."""
+
+# --- rules ------------------------------------------------------------------------------
 
 
-def why_not_config(config: Mapping[str, Any]) -> str | None:
+def why_not_config(config: Config) -> str | None:
     """The rule between its fields that a config breaks, or None."""
     kind = config["kind"]
-    for names, owner in ((SLOTS_ONLY, "slots"), (TRIE_ONLY, "trie")):
-        for name in names:
-            if kind != owner and config[name] != CONFIG[name]["default"]:
-                return f"{name} belongs to {owner}, not to {kind}"
-    has_interval = kind == "trie" or "recurrent" in config["layers"]
-    if config["interval"] is not None and not has_interval:
-        return f"interval belongs to trie and recurrent caches, not to this {kind}"
+    for name, owners in OWNERS.items():
+        if kind not in owners and config[name] != CONFIG[name].get("default"):
+            return f"{name} belongs to {' and '.join(owners)}, not to {kind}"
     for spec in config["layers"]:
-        why = why_not_spec(spec, kind)
-        if why:
+        if why := why_not_spec(spec, kind):
             return why
-    if kind == "slots":
-        if config["keep"] >= config["context"]:
-            return f"keep {config['keep']} leaves nothing of {config['context']} to move"
-        return why_not_unified(get_unified_config(config))
-    layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
-    return next((why for layer in layers if (why := why_not_layer(layer))), None)
+    if kind != "slots":
+        layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
+        return next((why for layer in layers if (why := why_not_layer(layer))), None)
+    if config["interval"] is not None and "recurrent" not in config["layers"]:
+        return "interval belongs to recurrent caches, and these slots have none"
+    if config["keep"] >= config["context"]:
+        return f"keep {config['keep']} must be less than context {config['context']}"
+    return why_not_unified(get_unified_config(config))
 
 
 def why_not_spec(spec: str | None, kind: str) -> str | None:
+    """The same for one entry of `layers`."""
     if spec is None:
         return "slots need a cache in every layer" if kind == "slots" else None
     name, *sizes = spec.split(":")
-    if (name in LAYER_KINDS) == (kind == "slots"):
+    if name not in (POOLED if kind == "slots" else LAYERS):
         return f"{kind} has no layer of kind {name}"
     if len(sizes) != len(SIZES[name]):
-        form = ":".join((name, *SIZES[name]))
-        return f'"{spec}" is no layer; it is written {form}'
+        return f'"{spec}" is not a layer; write {":".join((name, *SIZES[name]))}'
     return None
 
 
-def parse_layer(spec: str) -> dict[str, Any]:
-    """{"kind": "rotating", "window": 4} of "rotating:4"."""
-    name, *sizes = spec.split(":")
-    numbers = map(int, sizes)
-    return {"kind": name, **dict(zip(SIZES[name], numbers, strict=True))}
-
+# --- the caches below -------------------------------------------------------------------
 
 CHECKPOINTS = 4
-"""That a recurrent cache keeps of each state."""
-
-DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
+"""The checkpoints of each state that a recurrent cache keeps."""
 
 LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
     {name: schema.get("default") for name, schema in schemas.items()}
     for schemas in (LAYER_CONFIG, UNIFIED_CONFIG)
 )
-"""What stands in a config of another contract where this one has no field for it."""
+"""The values of the fields of another contract that this one does not have."""
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+STATE_ITEM_BYTES = 4
+"""The delta state is always float32."""
 
 
-def get_layer_config(config: Mapping[str, Any], spec: str) -> dict[str, Any]:
+def parse_layer(spec: str) -> dict[str, Any]:
+    """{"kind": "rotating", "window": 4} of "rotating:4"."""
+    name, *sizes = spec.split(":")
+    return {"kind": name, **dict(zip(SIZES[name], map(int, sizes), strict=True))}
+
+
+def get_layer_config(config: Config, spec: str) -> dict[str, Any]:
     """A complete config of the layer contract, for one layer."""
     own = {name: config[name] for name in (*DIMENSIONS, "step")}
     return {**LAYER_DEFAULTS, **own, **parse_layer(spec)}
 
 
-def get_unified_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def get_unified_config(config: Config) -> dict[str, Any]:
     """A complete config of the unified contract, for the cache under the slots."""
     own = {name: config[name] for name in (*DIMENSIONS, "shift")}
     unified = {**UNIFIED_DEFAULTS, **own}
@@ -140,3 +146,110 @@ def get_unified_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if len(layers) == 1:
         return {**unified, **layers[0]}
     return {**unified, "kind": "wrapper", "caches": layers}
+
+
+def open_layers(config: Config) -> list[Layer | None]:
+    """The reference of each layer under a session or a trie."""
+    return [open_layer(config, spec) if spec else None for spec in config["layers"]]
+
+
+def open_layer(config: Config, spec: str) -> Layer:
+    item, heads, key_dim = ITEM_BYTES[config["dtype"]], config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1) * heads * key_dim * item
+    delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
+    token = heads * (key_dim + config["value_dim"]) * item
+    cache = open_cache(get_layer_config(config, spec))
+    return Layer(cache, token_bytes=token, state_bytes=conv + delta)
+
+
+# --- drawing ----------------------------------------------------------------------------
+
+MODELS: Sequence[Sequence[str | None]] = (
+    ["kv"],
+    ["kv", "rotating:4"],
+    ["kv", "state"],
+    ["rotating:2"],
+    ["kv", None, "rotating:3", "state"],
+    ["state"],
+    ["kv", "kv"],
+    ["rotating:8", "kv"],
+    ["state", "rotating:1"],
+    ["rotating:5", "rotating:2"],
+    ["rotating:2", "state"],
+    [None],
+)
+"""The layers of a model under a session or a trie, as models combine them."""
+
+POOLS: Sequence[Sequence[str]] = (
+    ["causal"],
+    ["swa:2"],
+    ["causal", "swa:3"],
+    ["swa-memory:2:5"],
+    ["recurrent"],
+    ["chunked:3"],
+    ["causal", "recurrent"],
+    ["causal", "encoder"],
+    ["swa:6"],
+)
+"""The layers of a model under slots."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "slots": (1, 2, 3, 2, 4),
+    "context": (8, 4, 5, 6, 12, 16, 3),
+    "keep": (0, 1, 2, 3, 0),
+    "several_users": (False, True),
+    "step": (4, 1, 2, 256),
+    "heads": (1, 2, 1),
+    "key_dim": (4, 6),
+    "value_dim": (4, 6),
+    "conv_width": (4, 2),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "shift": (True, True, True, False),
+}
+"""The values that are drawn for a field, the simplest first."""
+
+LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
+"""A trie may store the bytes of one path of so many tokens; mostly tiny, so that much is
+evicted."""
+
+TOKENS_PER_CAPTURE = 6
+"""The average distance of the captures on such a path."""
+
+
+def draw_config(source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+    """A config that the declared kind supports.
+
+    A field that the backend does not name takes any value of CHOICES, or its default if
+    it is not in there.
+    """
+    config: dict[str, Any] = {
+        name: schema.get("default") for name, schema in CONFIG.items()
+    }
+    config["kind"] = kind
+    choices = {**CHOICES, "layers": POOLS if kind == "slots" else MODELS}
+    for name in CONFIG:
+        options = declared.config.get(name, choices.get(name, ()))
+        if name == "keep":
+            options = [keep for keep in options if keep < config["context"]]
+        if options and kind in OWNERS.get(name, KINDS):
+            config[name] = source.pick(list(options))
+    if kind == "slots" and "recurrent" not in config["layers"]:
+        config["interval"] = None
+    if kind == "trie" and "limit" in declared.operations:
+        tokens = source.pick(LIMITS)
+        config["limit"] = None if tokens is None else count_path_bytes(config, tokens)
+    return config
+
+
+def count_path_bytes(config: Config, tokens: int) -> int:
+    """The bytes of a stored path of so many tokens."""
+    total = 0
+    for layer in filter(None, open_layers(config)):
+        captures = 1 if layer.can_be_cut else 1 + tokens // TOKENS_PER_CAPTURE
+        total += layer.count_bytes(0, tokens) * captures
+    return total
+
+
+def get_token_bytes(config: Config) -> int:
+    """The bytes of one token in all layers."""
+    return sum(layer.count_bytes(0, 1) for layer in filter(None, open_layers(config)))

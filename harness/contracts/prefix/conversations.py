@@ -2,81 +2,146 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from lockstep.harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
     list_places,
-    open_cache,
 )
-from lockstep.harness.contracts.prefix.config import get_layer_config
-from lockstep.harness.contracts.prefix.drawing import MOST_TOLD
-from lockstep.harness.contracts.types import Answer, Held, Op
+from lockstep.harness.contracts.prefix.config import Config, open_layers
+from lockstep.harness.contracts.prefix.model import Path, PrefixModel, ask
+from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session
-from lockstep.reference.trie import Path, Trie
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-STATE_ITEM_BYTES = 4
-"""The delta state is always float32."""
+from lockstep.reference.trie import Path as Tokens
+from lockstep.reference.trie import Trie
 
 
-def open_layer(config: Mapping[str, Any], spec: str | None) -> Layer | None:
-    """The reference of one layer."""
-    if spec is None:
-        return None
-    layer, item = get_layer_config(config, spec), ITEM_BYTES[config["dtype"]]
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = (config["conv_width"] - 1) * heads * key_dim * item
-    delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
-    token = heads * (key_dim + config["value_dim"]) * item
-    return Layer(open_cache(layer), token_bytes=token, state_bytes=conv + delta)
-
-
-def get_offsets(layers: Sequence[Layer | None]) -> list[int | None]:
-    return [None if layer is None else layer.offset for layer in layers]
-
-
-class ConversationModel:
+class ConversationModel(PrefixModel):
     """The reference of one program.
 
-    tags: of every token that was computed, by the tag of the token before it, which
-    stands for all that come before, and the token itself. told: the conversations that
-    there were, to draw others from. refusing, checkpoints: what the next request is to
-    meet. reused: how much of the request was there when it began. fed: the tags of the
-    last pass, with `rows` only. broken: it broke off. past: what happened since the last
-    request began, for the abstract states.
+    Attributes:
+        cache: the session or the trie; trie: the same if it is a trie, else None.
+        tags: the tag of each token that was computed, by the tag of the token before it,
+            which stands for all that come before, and the token itself.
+        checkpoints: where the next request is to be captured.
+        reused: how much of the request was there when it began.
     """
 
-    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
-        self.config, self.rows = config, rows
-        self.tag = 0
+    def __init__(self, config: Config, rows: bool = True) -> None:
+        super().__init__(config, rows)
         self.tags: dict[tuple[int | None, int], int] = {}
-        layers = [open_layer(config, spec) for spec in config["layers"]]
-        self.is_trie = config["kind"] == "trie"
-        limits = config["limit"], config["interval"]
-        self.cache: Session | Trie = (
-            Trie(layers, self.get_tags, *limits)
-            if self.is_trie
-            else Session(layers, self.get_tags)
-        )
-        self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
-        self.alphabet, self.reach = (1, 2, 3), 12
+        layers = open_layers(config)
+        self.trie: Trie | None = None
+        if config["kind"] == "trie":
+            limits = config["limit"], config["interval"]
+            self.trie = Trie(layers, self.get_tags, *limits)
+        self.cache: Session | Trie = self.trie or Session(layers, self.get_tags)
         self.refusing: list[int] = []
         self.checkpoints: list[int] = []
-        self.fed: list[int] = []
-        self.broken = False
         self.reused = 0
-        self.past: set[str] = set()
 
-    # --- tokens -------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------
 
-    def get_tags(self, tokens: Sequence[int]) -> list[int]:
-        """The tags of a conversation; a token that was never computed behind these tokens
-        gets the next free one."""
+    def begin(self, op: Op) -> Answer:
+        tokens, ahead = op["tokens"], [self.refusing]
+        if self.trie:
+            ahead.insert(0, self.checkpoints)
+        self.checkpoints, self.refusing = [], []
+        answer = ask(lambda: self.cache.begin(tokens, *ahead))
+        if "error" in answer:
+            return answer
+        self.past, self.broken = set(), set()
+        self.reused = self.cache.computed
+        self.tell(list(tokens))
+        return {"remaining": answer["result"], **self.describe_layers()}
+
+    def feed(self, op: Op) -> Answer:
+        cache, layers = self.cache, op.get("layers")
+        before, start = self.get_offsets(), cache.computed
+        cache.feed(min(op["count"], len(self.get_remaining())), layers)
+        answer: Answer = {"offsets": self.get_offsets()}
+        if self.rows:
+            computed = cache.get_request()[: cache.computed]
+            self.fed = self.get_tags(computed)[start:]
+        if self.fed:
+            pairs = zip(cache.layers, before, strict=True)
+            answer["caches"] = [answer_rows(*pair) for pair in pairs]
+        if layers is not None:
+            self.broken.add("a")
+            self.past.add("broken-off")
+        if generated := op.get("generate"):
+            answer |= ask(lambda: cache.extend(generated))
+        return answer
+
+    def close(self, op: Op) -> Answer:
+        is_untouched = self.cache.computed <= self.reused
+        request, before = self.cache.request, self.list_points()
+        answer = ask(self.cache.close)
+        if "error" in answer:
+            return answer
+        if request:
+            self.tell(request[: max(1, answer["result"])])
+        self.note_evictions(before)
+        if is_untouched:
+            self.past.add("closed-untouched")
+        return {"stored": answer["result"]}
+
+    def refuse(self, op: Op) -> Answer:
+        self.refusing = op["layers"]
+        return {}
+
+    def checkpoint(self, op: Op) -> Answer:
+        self.checkpoints = op["offsets"]
+        return {}
+
+    def count(self, op: Op) -> Answer:
+        return self.describe_store()
+
+    def free(self, op: Op) -> Answer:
+        answer = ask(self.cache.free)
+        if "error" in answer:
+            return answer
+        self.past = {"freed"}
+        return self.describe_layers()
+
+    def limit(self, op: Op) -> Answer:
+        assert self.trie, "a session has no limit"
+        trie, before = self.trie, self.list_points()
+        answer = ask(lambda: trie.set_limit(op["bytes"]))
+        self.note_evictions(before)
+        return answer
+
+    # --- the open request ---------------------------------------------------------------
+
+    def is_open(self, user: str = "a") -> bool:
+        return self.cache.request is not None
+
+    def get_request(self, user: str = "a") -> list[int]:
+        return self.cache.get_request()
+
+    def get_remaining(self, user: str = "a") -> list[int]:
+        request = self.cache.request
+        return [] if request is None else request[self.cache.computed :]
+
+    def is_broken(self, user: str) -> bool:
+        return bool(self.broken)
+
+    def draw_user(self, source: Source) -> dict[str, str]:
+        return {}
+
+    def draw_new_user(self, source: Source) -> dict[str, str] | None:
+        return None if self.is_open() else {}
+
+    # --- what is held -------------------------------------------------------------------
+
+    def get_tags(self, tokens: Path) -> list[int]:
+        """The tags of a conversation.
+
+        A token that was never computed behind the same tokens gets the next free tag.
+        """
         tags: list[int] = []
         known, tag, fresh = self.tags, None, self.tag
         for token in tokens:
@@ -88,112 +153,63 @@ class ConversationModel:
             tags.append(tag)
         return tags
 
-    def list_stored(self) -> list[list[int]]:
-        """The conversations that are stored, as far as they go."""
-        if isinstance(self.cache, Trie):
-            return [list(path) for path in self.cache.points]
-        return [self.cache.stored] if self.cache.stored else []
+    def get_offsets(self) -> list[int | None]:
+        return [None if layer is None else layer.offset for layer in self.cache.layers]
 
-    def get_oldest(self) -> list[int]:
-        """The stored conversation whose end was not used for the longest time."""
-        if not isinstance(self.cache, Trie):
-            return self.cache.stored or self.told[0]
-        points = self.cache.points
-        ends = points.keys() - set(self.cache.get_parents().values())
-        return list(min(ends, key=lambda path: points[path].used, default=self.told[0]))
+    def describe_layers(self) -> Answer:
+        """The offset of each layer, and what it holds."""
+        answer: Answer = {"offsets": self.get_offsets()}
+        if self.rows:
+            layers = self.cache.layers
+            answer["caches"] = [answer_tags(one.cache) if one else {} for one in layers]
+        return answer
 
-    def get_remaining(self) -> list[int]:
-        request = self.cache.request
-        return [] if request is None else request[self.cache.computed :]
+    def describe_store(self) -> Answer:
+        """The size of what is stored."""
+        if self.trie:
+            return {"tokens": self.trie.count_tokens(), "bytes": self.trie.count_bytes()}
+        return {"tokens": len(self.stored)}
 
-    # --- operations ---------------------------------------------------------------------
+    def list_held(self) -> Sequence[Held]:
+        layers = zip(self.config["layers"], self.cache.layers, strict=True)
+        return [
+            (f"layer {at} ({spec or 'none'})", list_places(layer.cache) if layer else [])
+            for at, (spec, layer) in enumerate(layers)
+        ]
 
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"error": "usage"}, or what the reference answers and what it holds then."""
-        try:
-            result = call()
-        except ValueError:
-            return {"error": "usage"}
-        return {} if result is None else {"result": result}
+    def list_live(self) -> Mapping[int, int]:
+        caches = [layer.cache for layer in self.cache.cached]
+        return {token.tag: token.position for cache in caches for token in cache.tokens}
 
-    def begin(self, op: Op) -> Answer:
-        checkpoints, refusing = self.checkpoints, self.refusing
-        self.checkpoints, self.refusing = [], []
-        cache, tokens = self.cache, op["tokens"]
-        if isinstance(cache, Trie):
-            answer = self.ask(lambda: cache.begin(tokens, checkpoints, refusing))
-        else:
-            answer = self.ask(lambda: cache.begin(tokens, refusing))
-        if "error" in answer:
-            return answer
-        self.past, self.broken = set(), False
-        self.reused = cache.computed
-        self.tell(list(tokens))
-        return {"remaining": answer["result"], **self.describe_layers()}
+    # --- the conversations --------------------------------------------------------------
 
     def tell(self, tokens: list[int]) -> None:
         if tokens in self.told:
             self.told.remove(tokens)
         self.told.append(tokens)
 
-    def describe_layers(self) -> Answer:
-        """Where each layer stands, and what it holds."""
-        layers = self.cache.layers
-        answer: Answer = {"offsets": get_offsets(layers)}
-        if self.rows:
-            answer["caches"] = [answer_tags(one.cache) if one else {} for one in layers]
-        return answer
+    @property
+    def stored(self) -> list[int]:
+        """The conversation that a session stores."""
+        return [] if isinstance(self.cache, Trie) else self.cache.stored
 
-    def feed(self, count: int, generated: Sequence[int], layers: int | None) -> Answer:
-        """The rows of the next `count` tokens in each layer; then tokens that were
-        generated."""
-        cache = self.cache
-        before, start = get_offsets(cache.layers), cache.computed
-        cache.feed(min(count, len(self.get_remaining())), layers)
-        answer: Answer = {"offsets": get_offsets(cache.layers)}
-        if self.rows:
-            computed = cache.get_request()[: cache.computed]
-            self.fed = self.get_tags(computed)[start:]
-        if self.fed:
-            answer["caches"] = [
-                {"visible": get_rows_visible(layer.cache, begin)}
-                if layer is not None and begin is not None and layer.offset > begin
-                else {}
-                for layer, begin in zip(cache.layers, before, strict=True)
-            ]
-        if layers is not None:
-            self.broken = True
-            self.past.add("broken-off")
-        if generated:
-            answer |= self.ask(lambda: cache.extend(generated))
-        return answer
+    def list_stored(self) -> list[list[int]]:
+        if self.trie:
+            return [list(path) for path in self.trie.points]
+        return [self.stored] if self.stored else []
 
-    def close(self) -> Answer:
-        fed = self.cache.computed > self.reused
-        request = self.cache.request
-        before = self.list_points()
-        answer = self.ask(self.cache.close)
-        if "error" in answer:
-            return answer
-        if request:
-            self.tell(request[: max(1, answer["result"])])
-        self.note_evictions(before)
-        if not fed:
-            self.past.add("closed-untouched")
-        return {"stored": answer["result"]}
+    def get_oldest(self) -> list[int]:
+        if not self.trie:
+            return self.stored or self.told[0]
+        points = self.trie.points
+        ends = points.keys() - set(self.trie.get_parents().values())
+        return list(min(ends, key=lambda path: points[path].used, default=self.told[0]))
 
-    def list_points(self) -> dict[tuple[int, ...], bool]:
-        """path → whether anything was captured there."""
-        points = self.cache.points if isinstance(self.cache, Trie) else {}
-        return {path: bool(point.captured) for path, point in points.items()}
-
-    def list_partings(self) -> dict[Path, list[Path]]:
-        """Where conversations part and something was captured → the stored paths right
-        behind it that were used less lately."""
-        if not isinstance(self.cache, Trie):
+    def list_partings(self) -> Mapping[Path, Sequence[Path]]:
+        if not self.trie:
             return {}
-        points, behind = self.cache.points, defaultdict[Path, list[Path]](list)
-        for path, parent in self.cache.get_parents().items():
+        points, behind = self.trie.points, defaultdict[Tokens, list[Tokens]](list)
+        for path, parent in self.trie.get_parents().items():
             behind[parent].append(path)
         return {
             path: [one for one in paths if points[one].used < points[path].used]
@@ -201,50 +217,24 @@ class ConversationModel:
             if path and len(paths) > 1 and points[path].captured
         }
 
-    def note_evictions(self, before: Mapping[tuple[int, ...], bool]) -> None:
+    def list_points(self) -> dict[Path, bool]:
+        """path → whether anything was captured there."""
+        points = self.trie.points if self.trie else {}
+        return {path: bool(point.captured) for path, point in points.items()}
+
+    def note_evictions(self, before: Mapping[Path, bool]) -> None:
         after = self.list_points()
         if any(path not in after for path in before):
             self.past.add("evicted")
         if any(captured and not after.get(path) for path, captured in before.items()):
             self.past.add("capture-evicted")
-        if isinstance(self.cache, Trie) and self.cache.limit is not None:
-            over = self.cache.count_bytes() > self.cache.limit
-            self.past |= {"over-the-limit"} if over else set()
+        trie = self.trie
+        if trie and trie.limit is not None and trie.count_bytes() > trie.limit:
+            self.past.add("over-the-limit")
 
-    def describe_store(self) -> Answer:
-        """What is stored, in numbers."""
-        if isinstance(self.cache, Trie):
-            tokens, size = self.cache.count_tokens(), self.cache.count_bytes()
-            return {"tokens": tokens, "bytes": size}
-        return {"tokens": len(self.cache.stored)}
 
-    def free(self) -> Answer:
-        answer = self.ask(self.cache.free)
-        if "error" in answer:
-            return answer
-        self.past = {"freed"}
-        return self.describe_layers()
-
-    def set_limit(self, limit: int | None) -> Answer:
-        assert isinstance(self.cache, Trie)
-        cache, before = self.cache, self.list_points()
-        answer = self.ask(lambda: cache.set_limit(limit))
-        self.note_evictions(before)
-        return answer
-
-    def list_held(self) -> Sequence[Held]:
-        """What each layer holds now."""
-        return [
-            (
-                f"layer {number} ({spec or 'none'})",
-                list_places(layer.cache) if layer else [],
-            )
-            for number, (spec, layer) in enumerate(
-                zip(self.config["layers"], self.cache.layers, strict=True)
-            )
-        ]
-
-    def list_live(self) -> Mapping[int, int]:
-        """tag → position of what some layer holds now."""
-        caches = [layer.cache for layer in self.cache.cached]
-        return {token.tag: token.position for cache in caches for token in cache.tokens}
+def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
+    """What the rows of a layer see from position `begin` on, if there are any."""
+    if layer is None or begin is None or layer.offset <= begin:
+        return {}
+    return {"visible": get_rows_visible(layer.cache, begin)}

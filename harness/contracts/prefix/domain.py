@@ -12,86 +12,45 @@ from lockstep.harness.contracts.types import Op
 ALL = 8
 """More tokens than a request has: a pass computes those that remain."""
 
-CONFIGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "session": {"layers": [["kv", "rotating:2"]], "step": [2]},
-    "trie": {"layers": [["kv", "rotating:2"]], "step": [2]},
+Config = Mapping[str, Sequence[Any]]
+
+CONVERSATION: Config = {"layers": [["kv", "rotating:2"]], "step": [2]}
+DEEP: Config = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
+
+CONFIGS: Mapping[str, Config] = {
+    "session": CONVERSATION,
+    "trie": CONVERSATION,
     "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
 }
-DEEP = ["rotating:3", None, "kv", "state"]
-LARGER: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "session": {"layers": [DEEP], "step": [2], "heads": [2]},
-    "trie": {"layers": [DEEP], "step": [2], "interval": [2]},
-    "slots": {
-        "layers": [["causal", "swa:3"]],
-        "slots": [2],
-        "context": [5],
-        "keep": [1],
-    },
+LARGER: Mapping[str, Config] = {
+    "session": {**DEEP, "heads": [2]},
+    "trie": {**DEEP, "interval": [2]},
+    "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
 }
 
 
-def begin(*tokens: int, user: str = "a") -> Op:
-    return {"op": "begin", "tokens": list(tokens), "user": user}
+def begin(*tokens: int) -> Op:
+    return {"op": "begin", "tokens": [*tokens], "user": "a"}
 
 
-def feed(count: int, *generated: int, user: str = "a") -> Op:
-    return {"op": "feed", "count": count, "generate": list(generated), "user": user}
+def feed(count: int, *generated: int) -> Op:
+    return {"op": "feed", "count": count, "generate": [*generated], "user": "a"}
 
 
-def break_off(count: int, layers: int, user: str = "a") -> Op:
-    return {"op": "break", "count": count, "layers": layers, "user": user}
-
-
-def end(name: str, user: str = "a") -> Op:
-    return {"op": name, "user": user}
+def break_off(count: int, layers: int) -> Op:
+    return {"op": "break", "count": count, "layers": layers, "user": "a"}
 
 
 def refuse(*layers: int, raising: bool = False) -> Op:
-    return {"op": "refuse", "layers": list(layers), "raising": raising}
+    return {"op": "refuse", "layers": [*layers], "raising": raising}
+
+
+def checkpoint(*offsets: int) -> Op:
+    return {"op": "checkpoint", "offsets": [*offsets]}
 
 
 def limit(size: int | None) -> Op:
     return {"op": "limit", "bytes": size}
-
-
-REQUESTS: Sequence[Op] = (begin(1, 2), begin(2, 1), begin(1, 2, 1), begin(2, 1, 2))
-TINY: Sequence[Op] = join(
-    REQUESTS, (feed(1), feed(ALL), feed(ALL, 1), feed(ALL, 2), end("close"))
-)
-SMALL: Sequence[Op] = join(
-    TINY,
-    (
-        end("cancel"),
-        break_off(1, 0),
-        break_off(2, 1),
-        refuse(0),
-        refuse(0, 1, raising=True),
-        {"op": "count"},
-        {"op": "free"},
-        {"op": "checkpoint", "offsets": [1]},
-        {"op": "checkpoint", "offsets": [2]},
-        limit(128),
-        limit(None),
-    ),
-)
-STANDARD: Sequence[Op] = join(
-    SMALL,
-    (
-        begin(1),
-        begin(2),
-        begin(1, 1, 2, 2),
-        begin(2, 2, 1, 1),
-        feed(0, 1),
-        feed(0, 2),
-        feed(2),
-        break_off(1, 2),
-        refuse(2),
-        {"op": "checkpoint", "offsets": [1, 3]},
-        limit(0),
-        limit(256),
-    ),
-)
-"""A session keeps one path and has no limit: `fit` leaves out what it does not have."""
 
 
 def for_both(*moves: Op) -> tuple[Op, ...]:
@@ -99,26 +58,39 @@ def for_both(*moves: Op) -> tuple[Op, ...]:
     return join(moves, [{**move, "user": "b"} for move in moves])
 
 
-TINY_SLOTS: Sequence[Op] = for_both(begin(1, 2), begin(2, 1), feed(ALL), end("close"))
+CLOSE: Op = {"op": "close", "user": "a"}
+CANCEL: Op = {"op": "cancel", "user": "a"}
+SHORT = begin(1, 2), begin(2, 1)
+LONG = begin(1, 2, 1), begin(2, 1, 2)
+OTHERS = begin(1), begin(2), begin(1, 1, 2, 2), begin(2, 2, 1, 1)
+
+TINY: Sequence[Op] = join(
+    SHORT, LONG, (feed(1), feed(ALL), feed(ALL, 1), feed(ALL, 2), CLOSE)
+)
+SMALL: Sequence[Op] = join(
+    TINY,
+    (CANCEL, break_off(1, 0), break_off(2, 1), refuse(0), refuse(0, 1, raising=True)),
+    ({"op": "count"}, {"op": "free"}, checkpoint(1), checkpoint(2)),
+    (limit(128), limit(None)),
+)
+STANDARD: Sequence[Op] = join(
+    SMALL,
+    OTHERS,
+    (feed(0, 1), feed(0, 2), feed(2), break_off(1, 2), refuse(2), checkpoint(1, 3)),
+    (limit(0), limit(256)),
+)
+"""A session keeps one path and has no limit: `fit` leaves out what it does not have."""
+
+TINY_SLOTS: Sequence[Op] = for_both(*SHORT, feed(ALL), CLOSE)
 SMALL_SLOTS: Sequence[Op] = join(
     TINY_SLOTS,
-    for_both(begin(1, 2, 1), begin(2, 1, 2), feed(1), feed(ALL, 1), feed(ALL, 2)),
-    for_both(end("cancel"), break_off(1, 0)),
+    for_both(*LONG, feed(1), feed(ALL, 1), feed(ALL, 2)),
+    for_both(CANCEL, break_off(1, 0)),
     (refuse(),),
 )
+MORE_FEEDS = feed(2, 1, 2), feed(2, 2, 1), feed(0, 1), feed(0, 2)
 STANDARD_SLOTS: Sequence[Op] = join(
-    SMALL_SLOTS,
-    for_both(
-        begin(1),
-        begin(2),
-        begin(1, 1, 2, 2),
-        begin(2, 2, 1, 1),
-        feed(2, 1, 2),
-        feed(2, 2, 1),
-        feed(0, 1),
-        feed(0, 2),
-        break_off(2, 1),
-    ),
+    SMALL_SLOTS, for_both(*OTHERS, *MORE_FEEDS, break_off(2, 1))
 )
 MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
 SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}

@@ -1,37 +1,39 @@
-"""How requests are drawn: from few tokens, so that conversations collide, and from what
-was there before, so that they repeat, grow, are cut and part."""
+"""How requests, and mistakes of usage, are drawn.
+
+Requests have few different tokens, so that conversations collide, and are made of earlier
+ones, so that they repeat, grow, are cut and part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.types import Source
-
-MOST_TOLD = 24
-"""Conversations that are kept to draw others from."""
+from lockstep.harness.contracts.prefix.model import Path, PrefixModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.types import Op, Source
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
 """Few different tokens; two that are the same in 16 bits, and one that might be taken for
 padding."""
 
 LONG, LONG_REACH = 32, 72
-"""One program in so many has long conversations."""
+"""One program in LONG has conversations of up to LONG_REACH tokens."""
 
 
-def draw_reach(source: Source, model: Any) -> None:
-    """Which tokens there are, and how long conversations get."""
+def draw_reach(source: Source, model: PrefixModel) -> None:
+    """Draws the tokens of a program, and how long its conversations get."""
     model.alphabet = source.pick(ALPHABETS)
     if source.below(LONG) == LONG - 1:
         model.reach = LONG_REACH
 
 
-def draw_tokens(source: Source, model: Any, most: int) -> list[int]:
-    """`most` tokens at most, at least one."""
+def draw_tokens(source: Source, model: PrefixModel, most: int) -> list[int]:
+    """From one to `most` tokens."""
     return [source.pick(model.alphabet) for _ in range(source.between(1, most))]
 
 
-def draw_request(source: Source, model: Any) -> list[int]:
+def draw_request(source: Source, model: PrefixModel) -> list[int]:
     """The tokens of a request: new, or made of an earlier conversation."""
     if source.below(3) == 2 and (partings := model.list_partings()):
         return draw_past_parting(source, model, partings)[: model.reach]
@@ -55,7 +57,9 @@ def draw_request(source: Source, model: Any) -> list[int]:
 
 
 def draw_past_parting(
-    source: Source, model: Any, partings: Mapping[Sequence[int], Sequence[Sequence[int]]]
+    source: Source,
+    model: PrefixModel,
+    partings: Mapping[Path, Sequence[Path]],
 ) -> list[int]:
     """A step towards letting go of what was captured where conversations part: all that
     lies behind it must have been used later, and the layers must stand elsewhere."""
@@ -65,7 +69,7 @@ def draw_past_parting(
     return [source.pick([token for token in model.alphabet if token != path[0]])]
 
 
-def draw_generated(source: Source, model: Any, request: Sequence[int]) -> list[int]:
+def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[int]:
     """One token or a few that come after the request; half of the time those that came
     after it before."""
     most = model.reach - len(request)
@@ -83,7 +87,71 @@ def draw_generated(source: Source, model: Any, request: Sequence[int]) -> list[i
 
 
 def draw_count(source: Source, remaining: int) -> int:
-    """How many tokens a pass computes: mostly all."""
+    """The tokens that a pass computes: mostly all."""
     if not remaining or source.below(3):
         return remaining
     return source.between(1, remaining)
+
+
+# --- mistakes of usage ------------------------------------------------------------------
+
+
+def draw_misuse(
+    source: Source, model: PrefixModel, operations: Sequence[str]
+) -> Op | None:
+    """One of `operations` that must be refused now.
+
+    All are drawn before one is chosen, so that the same choices lead to the same program.
+    """
+    wrong: list[Op] = [
+        {"op": "begin", "tokens": []},
+        {"op": "begin", "tokens": [*draw_request(source, model), "0"]},
+        {"op": "begin", "tokens": [1.5]},
+        {"op": "begin", "tokens": [None, 1]},
+        {"op": "begin", "tokens": [True]},
+        {"op": "limit", "bytes": -1},
+    ]
+    if isinstance(model, SlotsModel):
+        wrong += draw_for_slots(source, model)
+    else:
+        wrong += draw_for_conversations(source, model)
+    known = sorted({op["op"] for op in wrong} & set(operations))
+    if not known:
+        return None
+    name = source.pick(known)
+    return source.pick([op for op in wrong if op["op"] == name])
+
+
+def draw_feed(source: Source, user: Mapping[str, Any]) -> Op:
+    tokens = source.pick(([1, None], ["a"], [2, 3, 1.5]))
+    return {"op": "feed", "count": 0, "generate": tokens, **user}
+
+
+def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
+    """An operation of a request where none is open, and the other way round."""
+    if model.is_open("a"):
+        wrong = [] if model.is_broken("a") else [draw_feed(source, {})]
+        wrong += [{"op": "begin", "tokens": draw_request(source, model)}, {"op": "free"}]
+    else:
+        wrong = [{"op": "close"}, {"op": "cancel"}]
+        wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
+    return [*wrong, {"op": "open", "interval": -source.below(3)}]
+
+
+def draw_for_slots(source: Source, model: SlotsModel) -> list[Op]:
+    """Sizes that no slots have, and calls to a slot at the wrong time."""
+    users = sorted(set(model.users) - model.broken)
+    wrong = [draw_feed(source, {"user": source.pick(users)})] if users else []
+    count, used, fed = len(model.slots.slots), [*model.users.values()], len(model.fed)
+    number = source.pick((*range(-1, count + 1), *used, *used))
+    most = 1 + (model.count_next(number) if number in range(count) else 0)
+    counts = (most, 0, -1, 1, most + 1, fed, fed)
+    place = {"slot": number, "count": source.pick(counts)}
+    context = source.below(4)
+    keep = source.pick((context, context + 1, -1))
+    return [
+        *wrong,
+        {"op": "open", "context": context, "keep": keep},
+        {"op": "reserve", **place},
+        {"op": "commit", **place},
+    ]

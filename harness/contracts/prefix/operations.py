@@ -1,15 +1,439 @@
-"""The operations of the prefix contract, by name."""
+"""The operations of the prefix contract, one class each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts.base import Operation
-from lockstep.harness.contracts.prefix.requests import Begin, Break, Cancel, Close, Feed
-from lockstep.harness.contracts.prefix.store import Checkpoint, Count, Free, Limit, Refuse
-from lockstep.harness.contracts.prefix.wrong import Commit, Open, Reserve
+from lockstep.harness.contracts.layer.operation import count
+from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS, Config
+from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.drawing import (
+    draw_count,
+    draw_generated,
+    draw_request,
+)
+from lockstep.harness.contracts.prefix.model import PrefixModel, ask
+from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.prefix.subject import PrefixSubject
+from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.core.fields import (
+    DERIVED,
+    INTEGER,
+    JOINT,
+    MAX_LENGTH,
+    NAME,
+    Schema,
+    integer,
+    optional,
+)
+from lockstep.reference.slots import Slots
+from lockstep.reference.trie import Trie
 
-OPERATIONS: Mapping[str, Operation] = {
+Fields = dict[str, Any]
+"""The drawn fields of an operation."""
+
+USER: Mapping[str, Schema] = {"user": {**NAME, "default": "a"}}
+ITEM: Schema = {"type": ["integer", "number", "string", "boolean", "null"]}
+"""A token is an integer; anything else is a mistake of usage, not of the file."""
+TOKENS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ITEM, JOINT: True}
+NUMBERS: Schema = {"type": "array", "maxItems": 64, "items": INTEGER}
+
+
+class PrefixOperation(Operation):
+    """An operation, carried out by a method of the model and of the subject.
+
+    Attributes:
+        kinds: those that have it.
+        weight: how often it is drawn against the others.
+        act: the method of `PrefixModel` and `PrefixSubject`; `name` if empty.
+        method: the method that a backend's cache needs; None for none, `name` if empty.
+        words: its description, with the names of fields in braces.
+    """
+
+    fields: ClassVar[Mapping[str, Schema]] = {}
+    kinds: ClassVar[Sequence[str]] = KINDS
+    weight: ClassVar[int] = 1
+    act: ClassVar[str] = ""
+    method: ClassVar[str | None] = ""
+    words: ClassVar[str] = ""
+
+    def illegal(self, op: Op, model: PrefixModel) -> str | None:
+        kind = model.config["kind"]
+        if kind not in self.kinds:
+            return f"a {kind} cache has no {self.name}"
+        return self.illegal_here(op, model)
+
+    def illegal_here(self, op: Op, model: Any) -> str | None:
+        return None
+
+    def draw(self, source: Source, model: PrefixModel) -> Op | None:
+        fields = self.draw_fields(source, model)
+        return None if fields is None else {"op": self.name, **fields}
+
+    def draw_fields(self, source: Source, model: Any) -> Fields | None:
+        """Fields with which the operation is legal now, or None."""
+        return {}
+
+    def get_method(self) -> str | None:
+        return self.name if self.method == "" else self.method
+
+    def expect(self, op: Op, model: Any) -> Answer:
+        answer: Answer = getattr(model, self.act or self.name)(op)
+        return answer
+
+    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
+        answer: Answer = getattr(subject, self.act or self.name)(op, model)
+        return answer
+
+    def describe(self, op: Op) -> str:
+        user, text = get_user(op), self.describe_here(op)
+        return text if user == "a" else f"user {user}: {text}"
+
+    def describe_here(self, op: Op) -> str:
+        """The same, without the user."""
+        return self.words.format_map(op)
+
+
+def get_user(op: Op) -> str:
+    return str(op.get("user", "a"))
+
+
+def join(items: Iterable[Any]) -> str:
+    return ", ".join(map(str, items))
+
+
+# --- a request --------------------------------------------------------------------------
+
+
+class Begin(PrefixOperation):
+    name = "begin"
+    weight = 9
+    fields: ClassVar[Mapping[str, Schema]] = {"tokens": TOKENS, **USER}
+
+    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        if model.has_users and model.is_open(get_user(op)):
+            return f"user {op['user']} has an open request"
+        return None
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        user = model.draw_new_user(source)
+        if user is None:
+            return None
+        return {"tokens": draw_request(source, model), **user}
+
+    def describe_here(self, op: Op) -> str:
+        return f"begin {format_tokens(op['tokens'])}"
+
+
+class RequestOperation(PrefixOperation):
+    """An operation that belongs to an open request."""
+
+    fields: ClassVar[Mapping[str, Schema]] = USER
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        user = model.draw_user(source)
+        if not model.is_open(get_user(user)):
+            return None
+        fields = self.draw_for(get_user(user), source, model)
+        return None if fields is None else {**fields, **user}
+
+    def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
+        """The other fields for the request of this user, or None."""
+        raise NotImplementedError
+
+
+class Pass(RequestOperation):
+    """A pass with the next tokens of a request, or all that remain if there are fewer."""
+
+    def tokens(self, op: Op) -> int:
+        return int(op["count"])
+
+    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        if not model.is_open(get_user(op)):
+            return "no request is open"
+        if model.is_broken(get_user(op)):
+            return "the last pass of this request broke off"
+        return None
+
+
+class Feed(Pass):
+    """A whole pass; then some tokens were generated."""
+
+    name, method = "feed", "extend"
+    weight = 12
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "count": integer(0, MAX_LENGTH),
+        "generate": {**TOKENS, "default": []},
+        **USER,
+    }
+
+    def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
+        computed = draw_count(source, len(model.get_remaining(user)))
+        generated = draw_generated(source, model, model.get_request(user))
+        if not computed and not generated:
+            return None
+        return {"count": computed, **({"generate": generated} if generated else {})}
+
+    def verify(self, op: Op, subject: PrefixSubject, model: PrefixModel) -> None:
+        if model.fed:
+            subject.verify_attention(model)
+
+    def describe_here(self, op: Op) -> str:
+        parts = [f"feed {count(op['count'], 'token')}"] if op["count"] else []
+        if op["generate"]:
+            parts.append(f"generate {format_tokens(op['generate'])}")
+        return ", ".join(parts) or "feed nothing"
+
+    def describe_row(self, op: Op, row: int) -> str:
+        return f"row {row} of the pass"
+
+
+class Break(Pass):
+    """A pass that breaks off between two layers: the backend fails, or the user goes."""
+
+    name, act, method = "break", "feed", None
+    weight = 2
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "count": integer(1, MAX_LENGTH),
+        "layers": integer(0, 8),
+        **USER,
+    }
+
+    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        if op["layers"] >= len(model.config["layers"]):
+            return "all layers would have seen the tokens"
+        why = super().illegal_here(op, model)
+        if why is None and not model.get_remaining(get_user(op)):
+            return "no token remains"
+        return why
+
+    def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
+        remaining = len(model.get_remaining(user))
+        if not remaining:
+            return None
+        count = source.between(1, min(3, remaining))
+        return {"count": count, "layers": source.below(len(model.config["layers"]))}
+
+    def describe_here(self, op: Op) -> str:
+        tokens, layers = count(op["count"], "token"), count(op["layers"], "layer")
+        return f"a pass of {tokens} breaks off after {layers}"
+
+
+class Close(RequestOperation):
+    """Stores what was computed.
+
+    Attributes:
+        early: one request in so many ends before all of it is computed.
+    """
+
+    name = words = "close"
+    weight = 9
+    early = 8
+
+    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        is_open = not model.has_users or model.is_open(get_user(op))
+        return None if is_open else "no request is open"
+
+    def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
+        if model.get_remaining(user) and source.below(self.early):
+            return None
+        return {}
+
+
+class Cancel(Close):
+    """The same before the request is done."""
+
+    name = words = "cancel"
+    act = "close"
+    weight = 2
+    early = 2
+
+
+def format_tokens(tokens: Any) -> str:
+    return "[" + " ".join(map(str, tokens)) + "]"
+
+
+# --- what is stored ---------------------------------------------------------------------
+
+
+class Refuse(PrefixOperation):
+    """The caches below refuse what they could do: layers to go back, the cache under
+    slots to be cut."""
+
+    name, method = "refuse", None
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "layers": {**NUMBERS, "default": []},
+        "raising": {"type": "boolean", "default": False},
+    }
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        if model.has_users:
+            return {}
+        if model.is_open("a"):
+            return None
+        layers = len(model.config["layers"])
+        chosen = sorted({source.below(layers), source.below(layers)})
+        return {"layers": chosen, **({"raising": True} if source.below(2) else {})}
+
+    def describe_here(self, op: Op) -> str:
+        how = "raise an error instead of going" if op["raising"] else "refuse to go"
+        if op["layers"]:
+            return f"layers {join(op['layers'])} {how} back the next time"
+        return "the cache refuses to be cut the next time"
+
+
+class Checkpoint(PrefixOperation):
+    name, method = "checkpoint", None
+    kinds = ("trie",)
+    weight = 2
+    fields: ClassVar[Mapping[str, Schema]] = {"offsets": NUMBERS}
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        if model.is_open("a"):
+            return None
+        near = [len(path) - less for path in model.list_stored() for less in (0, 1)]
+        near = [offset for offset in near if offset > 0] or [1]
+        offsets = [  # in any order, and one perhaps twice
+            source.pick(near) if source.below(2) else source.between(1, model.reach)
+            for _ in range(1 + source.below(2))
+        ]
+        return {"offsets": offsets}
+
+    def describe_here(self, op: Op) -> str:
+        return f"capture the next request after {join(op['offsets'])} tokens"
+
+
+class Count(PrefixOperation):
+    name, method = "count", "count_tokens"
+    kinds = CONVERSATIONS
+    words = "count what is stored"
+
+
+class Free(PrefixOperation):
+    name, words = "free", "free everything"
+    kinds = CONVERSATIONS
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        return None if model.is_open("a") or source.below(3) else {}
+
+
+class Limit(PrefixOperation):
+    name, method = "limit", "set_limit"
+    kinds = ("trie",)
+    weight = 3
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "bytes": {**optional(integer(-1, 1 << 40)), DERIVED: True}
+    }
+
+    def draw_fields(self, source: Source, model: ConversationModel) -> Fields | None:
+        parting_first = any(not older for older in model.list_partings().values())
+        few = len(model.list_stored()) < 4
+        if few and not parting_first and source.below(8):
+            return None
+        held = model.describe_store()["bytes"]
+        limits = [held - 1, held // 2, None, held - 1, held * 5 // 6, held, 0, None]
+        if parting_first and source.below(2):
+            limits = [held - 1, held * 2 // 3]
+        limit = source.pick(limits)
+        return {"bytes": limit if limit is None else max(0, limit)}
+
+    def describe_here(self, op: Op) -> str:
+        if op["bytes"] is None:
+            return "store any number of bytes from now on"
+        return f"store at most {op['bytes']} bytes from now on"
+
+
+# --- mistakes of usage alone ------------------------------------------------------------
+
+
+class WrongOperation(PrefixOperation):
+    """One that is illegal where a cache could do it."""
+
+    def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
+        return None
+
+
+SIZES = ("interval", "context", "keep")
+
+
+class Open(WrongOperation):
+    """One more cache, with sizes that no cache has."""
+
+    name, method = "open", None
+    kinds = ("trie", "slots")
+    fields: ClassVar[Mapping[str, Schema]] = {
+        name: optional(integer(-8, 64)) for name in SIZES
+    }
+
+    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        return None if self.expect(op, model) else "such a cache can be opened"
+
+    def expect(self, op: Op, model: PrefixModel) -> Answer:
+        sizes = {**model.config, **self.get_sizes(op)}
+        if isinstance(model, SlotsModel):
+            context, keep = sizes["context"], sizes["keep"]
+            return ask(lambda: Slots(model.pool, 1, context, keep) and None)
+        return ask(lambda: Trie((), list, interval=sizes["interval"]) and None)
+
+    def observe(self, op: Op, subject: PrefixSubject, model: PrefixModel) -> Answer:
+        config = {**subject.given, **self.get_sizes(op)}
+        return subject.ask(lambda: subject.backend.open(config) and None)
+
+    def get_sizes(self, op: Op) -> Config:
+        return {name: op[name] for name in SIZES if op[name] is not None}
+
+    def describe_here(self, op: Op) -> str:
+        sizes = [f"{name} {size}" for name, size in self.get_sizes(op).items()]
+        return f"open a cache with {', '.join(sizes) or 'the same sizes'}"
+
+
+class SlotOperation(WrongOperation):
+    """A call that an engine makes in the course of a pass, at the wrong time."""
+
+    kinds = ("slots",)
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "slot": integer(-8, 16),
+        "count": integer(-8, MAX_LENGTH),
+    }
+
+    def illegal_here(self, op: Op, model: SlotsModel) -> str | None:
+        slots, number = model.slots.slots, op["slot"]
+        if number not in range(len(slots)) or not slots[number].in_use:
+            return None
+        if op["count"] not in self.list_allowed(model, number):
+            return None
+        return "it is allowed now, and part of a pass"
+
+    def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
+        """The values of `count` that are right for a slot in use."""
+        raise NotImplementedError
+
+    def expect(self, op: Op, model: SlotsModel) -> Answer:
+        call = getattr(model.slots, self.name)
+        return ask(lambda: call(op["slot"], op["count"]) and None)
+
+    def observe(self, op: Op, subject: PrefixSubject, model: SlotsModel) -> Answer:
+        call = getattr(subject.cache, self.name)
+        return subject.ask(lambda: call(op["slot"], op["count"]) and None)
+
+
+class Reserve(SlotOperation):
+    name, words = "reserve", "reserve {count} tokens in slot {slot}"
+
+    def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
+        return range(1, model.count_next(number) + 1)
+
+
+class Commit(SlotOperation):
+    name, words = "commit", "commit {count} tokens in slot {slot}"
+
+    def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
+        return [model.slots.slots[number].reserved]
+
+
+OPERATIONS: Mapping[str, PrefixOperation] = {
     operation.name: operation
     for operation in (
         Begin(),
@@ -27,3 +451,4 @@ OPERATIONS: Mapping[str, Operation] = {
         Commit(),
     )
 }
+"""All operations by name, in the order in which they are drawn."""

@@ -1,20 +1,20 @@
-"""What makes a prefix program simpler: fewer tokens, fewer different ones."""
+"""Simpler prefix programs: fewer tokens, fewer different ones, plainer configs.
+
+A limit in bytes goes along: where there are fewer tokens, or smaller ones, a limit that
+was just too low would no longer be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from lockstep.harness.contracts.prefix.limits import (
-    list_first_limits,
-    list_lower_limits,
-    list_tight_limits,
-    scale_limits,
-)
+from lockstep.harness.contracts.prefix.config import Config, get_token_bytes
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.fields import MAX_LENGTH
 
 LISTS = ("tokens", "generate")
+PASSES = ("feed", "break")
 MOST_OTHERS = 5
 """Tokens in whose place another one is tried."""
 
@@ -28,18 +28,26 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
     return {**second, "count": count}
 
 
+def put(ops: Sequence[Op], place: int, *others: Op) -> list[Op]:
+    """The operations with others, or none, in one place."""
+    return [*ops[:place], *others, *ops[place + 1 :]]
+
+
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """One request fewer, what it computed left to the next; what was generated asked for
+    """Programs that are simpler by one step.
+
+    One request fewer, what it computed left to the next; what was generated asked for
     from the start; one token fewer in the same place of all requests, or in one; one
-    token called like another."""
+    token called like another.
+    """
     for begin, end in list_requests(ops):
-        yield [*ops[:begin], *grow_pass(ops[end + 1 :], count_fed(ops[begin:end]))]
+        yield drop_request(ops, begin, end)
         request = ask_at_once(ops[begin:end])
         if request is not None:
             yield [*ops[:begin], *request, *ops[end:]]
     for place, op in enumerate(ops):
         if op["op"] == "cancel":
-            yield [*ops[:place], {**op, "op": "close"}, *ops[place + 1 :]]
+            yield put(ops, place, {**op, "op": "close"})
     longest = max((len(op["tokens"]) for op in ops if op["op"] == "begin"), default=0)
     for place in range(longest):
         shorter = [leave_out_token(op, place) for op in ops]
@@ -51,7 +59,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
             for at in range(len(op.get(name, ()))):
                 less = leave_out_token(op, at, name)
                 yield [*ops[:place], less, *map(shorten_pass, ops[place + 1 :])]
-                yield [*ops[:place], less, *ops[place + 1 :]]
+                yield put(ops, place, less)
     used = sorted({token for op in ops for token in list_tokens(op)})
     for token in used:
         for other in dict.fromkeys((1, *used[:MOST_OTHERS])):
@@ -62,9 +70,19 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """One request fewer, what it computed left to the next; one operation fewer."""
     for begin, end in list_requests(ops):
-        yield [*ops[:begin], *grow_pass(ops[end + 1 :], count_fed(ops[begin:end]))]
+        yield drop_request(ops, begin, end)
     for place in range(len(ops)):
-        yield [*ops[:place], *ops[place + 1 :]]
+        yield put(ops, place)
+
+
+def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
+    """Without a request; the next pass computes as many tokens more."""
+    rest, more = ops[end + 1 :], count_fed(ops[begin:end])
+    place = next((n for n, op in enumerate(rest) if op["op"] in PASSES), None)
+    if place is None:
+        return [*ops[:begin], *rest]
+    longer = {**rest[place], "count": min(MAX_LENGTH, rest[place]["count"] + more)}
+    return [*ops[:begin], *put(rest, place, longer)]
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
@@ -97,15 +115,6 @@ def count_fed(ops: Sequence[Op]) -> int:
     return min(MAX_LENGTH, fed)
 
 
-def grow_pass(ops: Sequence[Op], more: int) -> list[Op]:
-    """The first pass computes more tokens."""
-    place = next((n for n, op in enumerate(ops) if op["op"] in ("feed", "break")), None)
-    if place is None:
-        return list(ops)
-    longer = {**ops[place], "count": min(MAX_LENGTH, ops[place]["count"] + more)}
-    return [*ops[:place], longer, *ops[place + 1 :]]
-
-
 def leave_out_token(op: Op, place: int, name: str = "tokens") -> Op:
     tokens = op.get(name, ())
     if place >= len(tokens):
@@ -114,7 +123,7 @@ def leave_out_token(op: Op, place: int, name: str = "tokens") -> Op:
 
 
 def shorten_pass(op: Op) -> Op:
-    if op["op"] in ("feed", "break") and op["count"] > 1:
+    if op["op"] in PASSES and op["count"] > 1:
         return {**op, "count": op["count"] - 1}
     return op
 
@@ -134,12 +143,22 @@ def rename_token(op: Op, names: Mapping[int, int]) -> Op:
     return {**op, **lists}
 
 
-def simplify_config(
-    config: Mapping[str, Any], ops: Sequence[Op]
-) -> Iterator[tuple[Mapping[str, Any], Sequence[Op]]]:
-    """A layer fewer, the operations that name layers along with it; a plain one in its
+# --- the config, and the limits along with it -------------------------------------------
+
+Simpler = tuple[Config, Sequence[Op]]
+Propose = Callable[[Sequence[Op]], Iterable[list[Op]]]
+"""Lists simpler operations."""
+Weigh = Callable[[Config, Sequence[Op]], int]
+"""Counts the bytes that are stored after some operations."""
+
+
+def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Simpler]:
+    """Simpler configs, and the operations that go with them.
+
+    A layer fewer, without it in the operations that name layers; a plain one in its
     place; smaller windows. Plain dimensions, the limits in proportion; captures at every
-    token in the place of a request; lower limits, one token fewer along with them."""
+    token instead of a request; lower limits, also with one token fewer.
+    """
     for layers, place in list_simpler_layers(config):
         kept = ops if place is None else [lose_layer(op, place) for op in ops]
         simpler = {**config, "layers": layers}
@@ -154,18 +173,69 @@ def simplify_config(
             for fewer in list_fewer(ops):
                 yield captured, fewer
                 yield from list_lower_limits(captured, fewer, lambda ops: ())
-        yield from list_first_limits(config, ops)
-        yield from list_tight_limits(config, ops, list_fewer)
+        yield from list_other_limits(config, ops, weigh)
         yield from list_lower_limits(config, ops, simplify)
+
+
+def change_limits(
+    config: Config, ops: Sequence[Op], change: Callable[[int], int]
+) -> Simpler:
+    """The same with other limits, where there are any."""
+    limit = config["limit"]
+    changed = [
+        {**op, "bytes": change(op["bytes"])} if op.get("bytes") is not None else op
+        for op in ops
+    ]
+    return {**config, "limit": limit if limit is None else change(limit)}, changed
+
+
+def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Simpler:
+    """Limits for as many tokens in the new config as in the old one."""
+    if old["kind"] != "trie":
+        return new, ops
+    before, after = max(1, get_token_bytes(old)), get_token_bytes(new)
+    return change_limits(new, ops, lambda limit: limit * after // before)
+
+
+def list_other_limits(
+    config: Config, ops: Sequence[Op], weigh: Weigh
+) -> Iterator[Simpler]:
+    """A limit that holds from the beginning on; then shorter operations before one, and a
+    limit that is just too low for what is stored then."""
+    places = [place for place, op in enumerate(ops) if op["op"] == "limit"]
+    for place in places:
+        yield {**config, "limit": ops[place]["bytes"]}, put(ops, place)
+    for place in places:
+        for before in list_fewer(ops[:place]):
+            tight = {**ops[place], "bytes": max(0, weigh(config, before) - 1)}
+            yield config, [*before, tight, *ops[place + 1 :]]
+
+
+def list_lower_limits(
+    config: Config, ops: Sequence[Op], propose: Propose
+) -> Iterator[Simpler]:
+    """Lower limits, alone and for shorter operations."""
+    if config["limit"] is None and not any(op.get("bytes") for op in ops):
+        return
+    unit = max(1, get_token_bytes(config))
+    for less in (unit, unit // 2, 2 * unit):
+        lower = partial(lower_by, less)
+        yield change_limits(config, ops, lower)
+        for shorter in propose(ops):
+            yield change_limits(config, shorter, lower)
+
+
+def lower_by(less: int, limit: int) -> int:
+    return max(0, limit - less)
 
 
 PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
 
 
 def list_simpler_layers(
-    config: Mapping[str, Any],
+    config: Config,
 ) -> Iterator[tuple[list[str | None], int | None]]:
-    """Layers, and the place of the one that is gone; None if none is."""
+    """Other layers, and the place of the one that is gone; None if none is."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"
     for place, spec in enumerate(layers):
@@ -190,7 +260,7 @@ def lose_layer(op: Op, place: int) -> Op:
 
 
 def rename(ops: Sequence[Op]) -> list[Op]:
-    """Tokens in the order of their appearance, from 1 on; users a, b, c."""
+    """The same with tokens 1, 2, 3 and users a, b, c in the order of appearance."""
     tokens, users = dict[int, int](), dict[str, str]()
     for op in ops:
         for token in list_tokens(op):

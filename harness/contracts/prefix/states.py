@@ -1,199 +1,98 @@
-"""The abstract states of prefix caches: where bugs were, by name."""
+"""The abstract states of prefix caches: situations in which bugs were found, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.users import SlotsModel
+from lockstep.harness.contracts.prefix.model import PrefixModel
+from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.types import Op, Unreachable
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie
 
-MATCHES = ("nothing-stored", "repeat", "shorter", "extension", "divergence", "no-match")
 
-CONVERSATION_STATES = (
-    "one-token-left",
-    "shortened",
-    "ran-ahead",
-    "wrapped",
-    "refusing",
-    "broken-off",
-    "closed-untouched",
-    "freed",
-)
+class State(NamedTuple):
+    """Where a state can be reached.
 
-TRIE_STATES = (
-    "inside-edge",
-    "leaves-live-path",
-    "enters-another-path",
-    "checkpoints",
-    "limit-while-open",
-    "evicted",
-    "capture-evicted",
-    "over-the-limit",
-    "captured-in-part",
-)
+    Attributes:
+        kinds: those that have it.
+        needs: operations that must be declared, or layers that must be: "captures", some
+            that cannot be cut anywhere, and "windows".
+        met: it is what a request meets as it begins, and only `begin` finds it.
+    """
 
-SLOTS_STATES = (
-    "several-open",
-    "no-slot",
-    "forked",
-    "forked-from-in-use",
-    "began-anew",
-    "moved-up",
-    "computed-again",
-    "broken-off",
-)
-
-STATES = tuple(
-    dict.fromkeys((*MATCHES, *CONVERSATION_STATES, *TRIE_STATES, *SLOTS_STATES))
-)
+    kinds: Collection[str] = KINDS
+    needs: Collection[str] = ()
+    met: bool = False
 
 
-def get_prefix_states(op: Op, model: ConversationModel | SlotsModel) -> Sequence[str]:
-    """The states that `op` is about to run in."""
-    states = list(model.past)
-    if isinstance(model, SlotsModel):
-        return [*states, *get_slots_states(op, model)]
-    if op["op"] == "limit" and model.cache.request is not None:
-        states.append("limit-while-open")
-    tokens = list(op.get("tokens", ()))
-    if not tokens or model.cache.request is not None or not is_plain(tokens):
-        return states
-    stored = model.list_stored()
-    matched = count_matched(tokens, stored)
-    states.append(judge_match(tokens, matched, stored))
-    return [*states, *get_begin_states(tokens, matched, model)]
+TRIE, SLOTS = ("trie",), ("slots",)
 
-
-def is_plain(tokens: Sequence[object]) -> bool:
-    return set(map(type, tokens)) <= {int}
-
-
-def count_matched(tokens: Sequence[int], stored: Sequence[Sequence[int]]) -> int:
-    """How many tokens are the same as those of something stored."""
-    return max([count_common(tokens, path) for path in stored], default=0)
-
-
-def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
-    """How a request goes with what is stored. matched: see `count_matched`."""
-    if not stored:
-        return "nothing-stored"
-    if matched == 0:
-        return "no-match"
-    if matched < len(tokens):
-        return "extension" if tokens[:matched] in stored else "divergence"
-    return "repeat" if tokens in stored else "shorter"
-
-
-def get_begin_states(
-    tokens: list[int], matched: int, model: ConversationModel
-) -> list[str]:
-    """What a request is about to meet in the layers."""
-    states, cache = [], model.cache
-    layers = cache.cached
-    offsets = [layer.offset for layer in layers]
-    if matched == len(tokens):
-        states.append("one-token-left")
-    if len(set(offsets)) > 1:
-        states.append("ran-ahead")
-    windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
-    if any(window.offset > window.window for window in windows):
-        states.append("wrapped")
-    if model.refusing:
-        states.append("refusing")
-    if not isinstance(cache, Trie):
-        most = min(matched, len(tokens) - 1)
-        if most and any(not layer.cache.can_restore(None, most) for layer in layers):
-            states.append("shortened")
-        return states
-    return [*states, *get_trie_states(tokens, matched, model, cache)]
-
-
-def get_trie_states(
-    tokens: list[int], matched: int, model: ConversationModel, trie: Trie
-) -> list[str]:
-    states = ["checkpoints"] if model.checkpoints else []
-    most = min(matched, len(tokens) - 1)
-    reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
-    live = count_common(tokens, trie.live)
-    if is_captured_in_part(trie):
-        states.append("captured-in-part")
-    if reuse < most:
-        states.append("shortened")
-    if reuse and tuple(tokens[:reuse]) not in trie.points:
-        states.append("inside-edge")
-    if live < len(trie.live):
-        states.append("leaves-live-path")
-    if reuse > live:
-        states.append("enters-another-path")
-    return states
-
-
-def is_captured_in_part(trie: Trie) -> bool:
-    """Somewhere some layers were captured, but not all that need it."""
-    needing = sum(not layer.can_be_cut for layer in trie.cached)
-    return any(0 < len(point.captured) < needing for point in trie.points.values())
-
-
-def get_slots_states(op: Op, model: SlotsModel) -> list[str]:
-    states = ["several-open"] if len(model.users) > 1 else []
-    tokens = list(op.get("tokens", ()))
-    if not tokens or not is_plain(tokens):
-        return states
-    if len(model.users) >= model.config["slots"]:
-        return [*states, "no-slot"]
-    stored = model.list_stored()
-    return [*states, judge_match(tokens, count_matched(tokens, stored), stored)]
-
+STATES: Mapping[str, State] = {
+    # How a request goes with what is stored.
+    "nothing-stored": State(met=True),
+    "repeat": State(met=True),
+    "shorter": State(met=True),
+    "extension": State(met=True),
+    "divergence": State(met=True),
+    "no-match": State(met=True),
+    # Sessions and tries.
+    "one-token-left": State(CONVERSATIONS, met=True),
+    "shortened": State(CONVERSATIONS, ["captures"], met=True),
+    "ran-ahead": State(CONVERSATIONS, ["break"], met=True),
+    "wrapped": State(CONVERSATIONS, ["windows"], met=True),
+    "refusing": State(CONVERSATIONS, ["refuse"], met=True),
+    "broken-off": State(KINDS, ["break"]),
+    "closed-untouched": State(CONVERSATIONS),
+    "freed": State(CONVERSATIONS, ["free"]),
+    "inside-edge": State(TRIE, met=True),
+    "leaves-live-path": State(TRIE, met=True),
+    "enters-another-path": State(TRIE, met=True),
+    "checkpoints": State(TRIE, ["checkpoint"], met=True),
+    "limit-while-open": State(TRIE, ["limit"]),
+    "evicted": State(TRIE, ["limit"]),
+    "capture-evicted": State(TRIE, ["limit", "captures"]),
+    "over-the-limit": State(TRIE, ["limit"]),
+    "captured-in-part": State(TRIE, ["break", "captures"], met=True),
+    "several-open": State(SLOTS),
+    "no-slot": State(SLOTS, met=True),
+    "forked": State(SLOTS),
+    "forked-from-in-use": State(SLOTS),
+    "began-anew": State(SLOTS),
+    "moved-up": State(SLOTS),
+    "computed-again": State(SLOTS),
+}
 
 CUT = ("kv", None)
 """Layers that can go back to any place."""
 
 
-def list_prefix_states(kind: str, declared: Kind) -> Sequence[str]:
+def list_states(kind: str, declared: Kind) -> Sequence[str]:
     """The states that generation must reach for a kind as it is declared."""
-    has = declared.operations
-    if kind == "slots":
-        states: Mapping[str, bool] = dict.fromkeys((*MATCHES, *SLOTS_STATES), True)
-        states = {**states, "broken-off": "break" in has}
-    else:
-        names = [*MATCHES, *CONVERSATION_STATES, *(TRIE_STATES if kind == "trie" else ())]
-        models = declared.config.get("layers", ())
-        specs = {spec for layers in models for spec in layers}
-        captures = any(spec not in CUT for spec in specs) or not specs
-        windows = any(spec and spec.startswith("rotating") for spec in specs)
-        limits = "limit" in has
-        states = dict.fromkeys(names, True) | {
-            "shortened": captures,
-            "ran-ahead": "break" in has,
-            "wrapped": windows or not specs,
-            "refusing": "refuse" in has,
-            "broken-off": "break" in has,
-            "freed": "free" in has,
-            "inside-edge": kind == "trie",
-            "checkpoints": "checkpoint" in has,
-            "limit-while-open": limits,
-            "evicted": limits,
-            "capture-evicted": limits and captures,
-            "captured-in-part": "break" in has and captures,
-            "over-the-limit": limits,
-        }
-        states = {name: can for name, can in states.items() if name in names}
-    return [state for state in STATES if states.get(state)]
+    models = declared.config.get("layers", ())
+    specs = {spec for layers in models for spec in layers}
+    has = set(declared.operations)
+    if not specs or any(spec not in CUT for spec in specs):
+        has.add("captures")
+    if not specs or any(spec and spec.startswith("rotating") for spec in specs):
+        has.add("windows")
+    return [
+        name
+        for name, state in STATES.items()
+        if kind in state.kinds and has.issuperset(state.needs)
+    ]
 
+
+# --- cells ------------------------------------------------------------------------------
 
 MET = Unreachable(
     "tells what a request meets as it begins",
-    (
-        *MATCHES,
-        *("one-token-left", "shortened", "ran-ahead", "wrapped", "refusing", "no-slot"),
-        *("inside-edge", "leaves-live-path", "enters-another-path", "checkpoints"),
-        "captured-in-part",
-    ),
+    [name for name, state in STATES.items() if state.met],
     only=("begin",),
 )
 LIMITED = Unreachable("tells when a limit comes", ("limit-while-open",), only=("limit",))
@@ -208,7 +107,9 @@ BETWEEN = Unreachable(
     never=("feed", "break"),
 )
 MISUSE_ONLY = Unreachable(
-    "is asked only to break a rule of usage", STATES, never=("open", "reserve", "commit")
+    "is asked only to break a rule of usage",
+    tuple(STATES),
+    never=("open", "reserve", "commit"),
 )
 NOTHING_TO_CLOSE = Unreachable(
     "lies between two requests, and to close none breaks a rule of usage",
@@ -218,9 +119,94 @@ NOTHING_TO_CLOSE = Unreachable(
 
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    """Which of the states some operations never find."""
+    """The states that some operations never find."""
     rules = [MET, LIMITED]
     rules += [] if declared.refuses else [MISUSE_ONLY]
     if kind != "slots":
         rules += [BROKEN, BETWEEN, *([] if declared.refuses else [NOTHING_TO_CLOSE])]
     return rules
+
+
+# --- judging ----------------------------------------------------------------------------
+
+
+def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
+    """The states that `op` is about to run in."""
+    states, tokens = list(model.past), list(op.get("tokens", ()))
+    begins = bool(tokens) and set(map(type, tokens)) <= {int}
+    if isinstance(model, ConversationModel):
+        if op["op"] == "limit" and model.is_open():
+            states.append("limit-while-open")
+        if begins and not model.is_open():
+            states += get_begin_states(tokens, model)
+        return states
+    assert isinstance(model, SlotsModel)
+    users = len(model.users)
+    states += ["several-open"] if users > 1 else []
+    if begins and users >= model.config["slots"]:
+        states.append("no-slot")
+    elif begins:
+        states.append(judge_match(tokens, *match(tokens, model)))
+    return states
+
+
+def match(tokens: list[int], model: PrefixModel) -> tuple[int, Sequence[list[int]]]:
+    """How many tokens are the same as those of something stored, and what is stored."""
+    stored = model.list_stored()
+    return max([count_common(tokens, path) for path in stored], default=0), stored
+
+
+def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
+    """How a request goes with what is stored; see `match`."""
+    if not stored:
+        return "nothing-stored"
+    if matched == 0:
+        return "no-match"
+    if matched < len(tokens):
+        return "extension" if tokens[:matched] in stored else "divergence"
+    return "repeat" if tokens in stored else "shorter"
+
+
+def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
+    """What a request is about to meet in the layers."""
+    matched, stored = match(tokens, model)
+    states, layers = [judge_match(tokens, matched, stored)], model.cache.cached
+    if matched == len(tokens):
+        states.append("one-token-left")
+    if len({layer.offset for layer in layers}) > 1:
+        states.append("ran-ahead")
+    windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
+    if any(window.offset > window.window for window in windows):
+        states.append("wrapped")
+    if model.refusing:
+        states.append("refusing")
+    most = min(matched, len(tokens) - 1)
+    if model.trie:
+        states += ["checkpoints"] if model.checkpoints else []
+        return [*states, *get_trie_states(tokens, most, model.trie)]
+    if most and any(not layer.cache.can_restore(None, most) for layer in layers):
+        states.append("shortened")
+    return states
+
+
+def get_trie_states(tokens: list[int], most: int, trie: Trie) -> Iterator[str]:
+    """The same in a trie. most: tokens that could be reused if the layers could be
+    brought there."""
+    reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
+    live = count_common(tokens, trie.live)
+    if is_captured_in_part(trie):
+        yield "captured-in-part"
+    if reuse < most:
+        yield "shortened"
+    if reuse and tuple(tokens[:reuse]) not in trie.points:
+        yield "inside-edge"
+    if live < len(trie.live):
+        yield "leaves-live-path"
+    if reuse > live:
+        yield "enters-another-path"
+
+
+def is_captured_in_part(trie: Trie) -> bool:
+    """Somewhere some layers were captured, but not all that need it."""
+    needing = sum(not layer.can_be_cut for layer in trie.cached)
+    return any(0 < len(point.captured) < needing for point in trie.points.values())

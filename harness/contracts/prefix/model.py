@@ -1,0 +1,125 @@
+"""The reference of a prefix cache as a program sees it: what all kinds share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lockstep.harness.contracts.prefix.config import Config
+from lockstep.harness.contracts.types import Answer, Held, Op, Source
+from lockstep.reference.slots import NoSlot
+
+MOST_TOLD = 24
+"""Conversations that are remembered to draw others from."""
+
+Path = Sequence[int]
+"""The tokens of a conversation, from its beginning on."""
+
+
+def ask(call: Callable[[], Any]) -> Answer:
+    """What the reference answers: {"result": value}, {}, or {"error": name}."""
+    try:
+        result = call()
+    except NoSlot:
+        return {"error": "no-slot"}
+    except ValueError:
+        return {"error": "usage"}
+    return {} if result is None else {"result": result}
+
+
+class PrefixModel(ABC):
+    """The reference of one program.
+
+    Attributes:
+        tag: the tag of the next token.
+        fed: the tags of the last pass; may be left empty if `rows` is false.
+        broken: the users whose last pass broke off.
+        refusing: what refuses the next time it is asked, although it could.
+        past: what happened lately, for the abstract states.
+        told: the latest conversations, to draw others from.
+        alphabet, reach: the tokens that are drawn, and the longest request.
+    """
+
+    has_users = False
+    """Each request belongs to a user, and an operation without one is skipped; of others
+    it is a mistake of usage."""
+
+    def __init__(self, config: Config, rows: bool = True) -> None:
+        self.config, self.rows = config, rows
+        self.tag = 0
+        self.fed: Sequence[int] = ()
+        self.broken: set[str] = set()
+        self.past: set[str] = set()
+        self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
+        self.alphabet: Path = (1, 2, 3)
+        self.reach = 12
+
+    # --- operations ---------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, op: Op) -> Answer:
+        """Opens a request."""
+
+    @abstractmethod
+    def feed(self, op: Op) -> Answer:
+        """Computes a pass, the whole or the first `layers` of it, and adds the tokens
+        that were generated."""
+
+    @abstractmethod
+    def close(self, op: Op) -> Answer:
+        """Ends a request, whether by close or by cancel."""
+
+    @abstractmethod
+    def refuse(self, op: Op) -> Answer:
+        """Makes the caches below refuse the next time."""
+
+    # --- the open requests --------------------------------------------------------------
+
+    @abstractmethod
+    def is_open(self, user: str) -> bool:
+        """Whether the user has an open request."""
+
+    @abstractmethod
+    def get_request(self, user: str) -> list[int]:
+        """All tokens of the open request of a user."""
+
+    @abstractmethod
+    def get_remaining(self, user: str) -> list[int]:
+        """Those that are still to be computed; none if no request is open."""
+
+    def is_broken(self, user: str) -> bool:
+        """Whether the last pass of the request broke off."""
+        return user in self.broken
+
+    @abstractmethod
+    def draw_user(self, source: Source) -> dict[str, str]:
+        """The field `user` of a user with an open request; {} for the first user."""
+
+    @abstractmethod
+    def draw_new_user(self, source: Source) -> dict[str, str] | None:
+        """The same for a user who can begin one now, or None."""
+
+    # --- what is held -------------------------------------------------------------------
+
+    @abstractmethod
+    def list_stored(self) -> list[list[int]]:
+        """The conversations that a request can reuse, as far as they go."""
+
+    @abstractmethod
+    def get_oldest(self) -> list[int]:
+        """The one of them that was not used for the longest time."""
+
+    def list_partings(self) -> Mapping[Path, Sequence[Path]]:
+        """Each path that was captured because conversations part there → the stored paths
+        behind it that were used before it."""
+        return {}
+
+    @abstractmethod
+    def list_held(self) -> Sequence[Held]:
+        """What each cache below holds now."""
+
+    @abstractmethod
+    def list_live(self) -> Mapping[int, int]:
+        """tag → position of what some cache holds now."""
