@@ -39,6 +39,7 @@ Tokens = Annotated[
 
 # What is checked elsewhere: the kinds one by one, which tells the one that is wrong, and
 # the config as for every backend (`harness.workers.registry`).
+SET = {"uniqueItems": True}  # msgspec 0.21 says so itself
 LISTS = {"additionalProperties": {"type": "array", "minItems": 1}}
 KIND = {"$ref": "common.json#/$defs/kind"}
 KINDS = {
@@ -56,12 +57,11 @@ class Array(Struct):
     dtype: ArrayDtype | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if len(self.data) != math.prod(self.shape):
-            raise ValueError(
-                f"has {len(self.data)} numbers, but its shape {self.shape} is for"
-                f" {math.prod(self.shape)}"
-            )
-        if math.prod(size or 1 for size in self.shape) > MAX_SIZE:
+        count = math.prod(self.shape)
+        if len(self.data) != count:
+            words = f"has {len(self.data)} numbers, but its shape {self.shape}"
+            raise ValueError(f"{words} is for {count}")
+        if not count and math.prod(size or 1 for size in self.shape) > MAX_SIZE:
             raise ValueError(f"has no numbers, but its shape {self.shape} is too large")
 
 
@@ -83,7 +83,7 @@ class Layer(Struct):
 class Declared(Struct):
     """What a driver promises for one kind of cache."""
 
-    operations: Annotated[frozenset[str], Meta(min_length=1)]
+    operations: Annotated[frozenset[str], Meta(min_length=1, extra_json_schema=SET)]
     config: Annotated[dict[str, Any], Meta(extra_json_schema=LISTS)] = {}
     refuses: bool = False
 
