@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,17 @@ def export(
     """Makes a set and writes it to `folder`. Raises UsageError where it must not be."""
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as records:
-        draw(work, jobs, Path(records) / RUNNING, watch)
+    tasks = [
+        {"do": "draw", "contract": contract, "kind": kind, "size": size}
+        for contract, kind in work.kinds
+    ]
+    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
-    ordered = {name: work.contents[name] for name in names}
     work.contents = {
         MANUAL: make_manual(size, work.done).encode(),
         SCHEMA: write_pretty(make_schema()),
-        **ordered,
+        **{name: work.contents[name] for name in names},
     }
     manifest = write_pretty(make_manifest(size, work.contents, work.done))
     write_set(folder, replaced, work.contents, manifest)
@@ -79,26 +82,27 @@ def get_name(contract: str, kind: str) -> str:
     return f"{contract}-{kind}.jsonl"
 
 
-def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
-    """One task for each kind; what they choose does not depend on who draws them."""
-    tasks: deque[Task] = deque(
-        {
-            "do": "draw",
-            "backend": NAME,
-            "contract": contract,
-            "kind": kind,
-            "size": work.size,
-        }
-        for contract, kind in work.kinds
-    )
-    with Pool(jobs, records) as pool:
-        for task, event in pool.run(tasks):
+def run_tasks(
+    tasks: Iterable[Task],
+    jobs: int,
+    handle: Callable[[Task, Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone; what they find does not depend on which
+    worker runs them."""
+    waiting = deque({**task, "backend": NAME} for task in tasks)
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(waiting):
             if task:
-                handle(work, get_name(task["contract"], task["kind"]), event)
-            watch(work)
+                handle(task, event)
+            watch()
 
 
-def handle(work: Export, name: str, event: Event) -> None:
+def handle(work: Export, task: Task, event: Event) -> None:
+    name = get_name(task["contract"], task["kind"])
     if event["event"] == "progress":
         work.drawn[name] = event["drawn"]
     elif event["event"] == "done":

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.check import CRASHES, Campaign, Watch, make_task
 from lockstep.harness.jobs.outcome import Pair, Settings
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.jobs.vectors.export import run_tasks
 from lockstep.harness.programs.vectors.audit import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
-from lockstep.harness.workers.pool import Event, Pool, Task
+from lockstep.harness.workers.pool import Event, Task
 
+# Programs that a worker gets at a time.
 BATCH = 25
-"""Programs that a worker gets at a time."""
 
 FRONT = "vectors"
 
@@ -51,26 +49,18 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
     UsageError for what is no set."""
     files = read_manifest(folder)
     check_files(folder, files)
-    work = Audit(folder, len(files))
-    tasks: deque[Task] = deque(
+    work = Audit(folder)
+    tasks = [
         {
             "do": "audit",
-            "backend": NAME,
             "path": str((folder / name).absolute()),
             "holds": dict(file.holds),
         }
         for name, file in sorted(files.items())
         if file.holds is not None
-    )
+    ]
     work.files = len(tasks)
-    with (
-        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
-        Pool(jobs, Path(records) / RUNNING) as pool,
-    ):
-        for task, event in pool.run(tasks):
-            if task:
-                handle(work, task, event)
-            watch(work)
+    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
     return work
 
 
