@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends import Backend
 from lockstep.impl.faults.chunks import CHUNKED
 from lockstep.impl.faults.fault import Form, declare_form
 from lockstep.impl.faults.quantized import QUANTIZED

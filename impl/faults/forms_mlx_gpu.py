@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends import Backend
 from lockstep.impl.faults.chunks import CHUNKED
 from lockstep.impl.faults.forms_mlx import declare
 from lockstep.impl.faults.quantized import QUANTIZED

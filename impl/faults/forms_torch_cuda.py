@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends import Backend
 from lockstep.impl.faults.chunks import CHUNKED
 from lockstep.impl.faults.forms_torch import declare
 from lockstep.impl.faults.quantized import QUANTIZED

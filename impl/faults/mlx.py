@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lockstep.harness.backends.backend import Backend, Planted
+from lockstep.harness.backends import Backend, Planted
 from lockstep.impl.faults import FAULTS, Fault, plant
 from lockstep.impl.faults.fault import declare, describe, find
 from lockstep.impl.mlx.backend import OnDevice, cpu, make_cache, open_cache

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from lockstep.harness.backends.backend import Backend, Planted
+from lockstep.harness.backends import Backend, Planted
 from lockstep.impl.faults import FAULTS
 from lockstep.impl.faults.fault import describe, find
 from lockstep.impl.faults.mlx import plant_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lockstep.harness.backends.backend import Backend, Planted
+from lockstep.harness.backends import Backend, Planted
 from lockstep.impl.faults import FAULTS, Fault, plant
 from lockstep.impl.faults.fault import declare, describe, find
 from lockstep.impl.torch.backend import cpu

@@ -82,7 +82,7 @@ def test_a_folder_without_a_set_is_left_alone(run: Run, tmp_path: Path) -> None:
     assert "holds no set of vectors that could be replaced" in say(ended)
     assert read_all(tmp_path) == {"mine/thesis.md": b"mine"}
     ended = run("vectors", "-o", tmp_path / "mine" / "thesis.md")
-    assert (ended.exit_code, "is no folder" in say(ended)) == (2, True)
+    assert (ended.exit_code, "is not a folder" in say(ended)) == (2, True)
 
 
 def test_nothing_is_written_through_a_link(

@@ -90,7 +90,7 @@ def run_tasks(
 ) -> None:
     """Runs tasks that need the reference alone; what they find does not depend on which
     worker runs them."""
-    waiting = deque({**task, "backend": NAME} for task in tasks)
+    waiting: deque[Task] = deque({**task, "backend": NAME} for task in tasks)
     with (
         tempfile.TemporaryDirectory(prefix="lockstep-") as records,
         Pool(jobs, Path(records) / RUNNING) as pool,
