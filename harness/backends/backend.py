@@ -1,9 +1,9 @@
-"""What a backend declares; `harness.backends.interface` has what its caches look like.
+"""The declaration of a backend; `harness.backends.interface` defines its caches.
 
 A backend is found by name or as ``package.module:factory``. The factory takes no argument
 and returns a `Backend`: a declaration of what is promised, the array functions of the
-framework, and `open`, which makes one empty cache. What is declared is checked; what is
-not declared is listed and left alone.
+framework, and `open`, which makes one empty cache. The harness checks what is declared,
+and lists what is not.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ Alignment = Literal["lower-right", "upper-left"]
 """Where the diagonal of a mask called "causal" ends: in the last column or the first."""
 
 Lifetime = Literal["forever", "until-write"]
-"""How long a returned array keeps its content: it is a value, or it is a view that holds
-until the next update, restore, trim or free of the cache that returned it."""
+"""How long a returned array keeps its content: forever (a value), or until the next
+update, restore, trim or free of the cache that returned it (a view)."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a backend promises for one kind of cache.
 
-    operations: the operations of the contract that are implemented.
-    config: for a config field, the values that are supported; a field that is not named
-    takes any value that the contract draws.
-    builds_on: the caches below are opened, watched and handed over by the harness (prefix
-    contract).
-    refuses: a call that breaks a rule of usage raises ValueError and changes nothing; so
-    such calls are drawn, too.
+    Attributes:
+        operations: the operations of the contract that are implemented.
+        config: config field → the values that are supported. A field that is not named
+            takes any value that the contract draws.
+        builds_on: (prefix contract) the harness opens the caches below, watches them and
+            hands them over.
+        refuses: a call that breaks a rule of usage raises ValueError and changes nothing.
+            Such calls are drawn only if this is True.
     """
 
     operations: frozenset[str]
@@ -48,9 +49,15 @@ class Kind:
 class Planted:
     """A mistake that was planted in a backend, to see that it is found.
 
-    backend: with the mistake, as package.module:factory. correct: the same without it.
-    source: where a real cache made it. shortest: operations of the shortest program known
-    to show it.
+    Attributes:
+        id: its name.
+        source: where a real cache made the mistake.
+        contract: the contract that it breaks.
+        kind: the kind of cache that makes it.
+        mistake: the mistake, in words.
+        shortest: operations of the shortest program known to show it.
+        backend: the backend with the mistake, as "package.module:factory".
+        correct: the same backend without it.
     """
 
     id: str
@@ -67,30 +74,38 @@ class Planted:
 class Backend:
     """One implementation on one device, as it declares itself.
 
-    open: makes one empty cache from a complete config (all fields set, defaults filled
-    in; see `harness.contracts.layer.model.CONFIG` and those of the other contracts).
-    Kinds of different contracts have different names. A kind that builds on others finds
-    them in config["caches"], opened: for session and trie one for each layer, None where
-    a layer has none; for slots one unified cache. A kind that brings its own gets None,
-    and the complete configs of what it must bring in config["below"].
-    errors: the exceptions for "cache-full", "not-supported" and "shared" (unified), and
-    "no-slot" (slots); a usage error is a ValueError.
-    poison: `open` heeds config["poison"] and fills memory that holds no token with NaN.
-    scope: what a program runs in, a context manager; torch without gradients, as engines
-    run it.
-    overwrite: fills an array that was handed to a cache with other numbers, in place, as
-    a model does that reuses its buffers; a cache must not notice. None where arrays are
-    values, or where a cache keeps its caller's arrays by design.
-    tolerance: by how much a number may change in storage; 0 for everything that only
-    moves data, more for quantized storage.
-    ledger: the folder of its known divergences; see `harness.programs.ledger`.
-    code: from a complete config, how a program of it is written in the framework's own
-    API; see `harness.execution.snippet`.
-    faults: "package.module:function", which returns the mistakes `Planted` in it.
-    versions: package name to version, for failure files.
-    execute: runs a program without the reference beside it, instead of the executor; see
-    `harness.execution.executor.run` for its arguments. Nothing is opened then.
-    share: of the programs that other backends run, it gets one in so many.
+    Attributes:
+        name: what reports call it.
+        device: the device, for reports.
+        contracts: contract → kind → what is promised for it. Kinds of different contracts
+            have different names.
+        arrays: the array functions of the framework.
+        open: makes one empty cache from a complete config: every field is set, see
+            `CONFIG` of each contract. A kind that builds on others finds them opened in
+            config["caches"]: for session and trie one for each layer (None where a layer
+            has none), for slots one unified cache. A prefix kind that brings its own gets
+            None there, and in config["below"] the complete configs of what it must bring.
+        dtypes: the dtypes that its caches store.
+        lifetime: how long a returned array keeps its content.
+        causal: how a mask "causal" is aligned.
+        poison: `open` heeds config["poison"] and fills unused memory with NaN.
+        scope: a context manager that a program runs in, such as torch.no_grad.
+        overwrite: fills an array that was handed to a cache with other numbers, in place,
+            as a model does that reuses its buffers; a cache must not notice. None where
+            arrays are values, or where a cache keeps its caller's arrays by design.
+        tolerance: how far storage may change a number; 0 if it only moves data.
+        ledger: the folder of its known divergences; see `harness.programs.ledger`.
+        code: from a complete config, how its programs are written in the framework's own
+            API; see `harness.execution.snippet`.
+        faults: "package.module:function" that returns the mistakes `Planted` in it.
+        errors: the exceptions for "cache-full", "not-supported" and "shared" (unified)
+            and "no-slot" (slots). A usage error is a ValueError.
+        versions: package → version, for failure files.
+        notes: for people.
+        execute: runs a program in place of the executor, without the reference beside
+            it; its arguments are those of `harness.execution.executor.run`. Nothing is
+            opened then.
+        share: it gets one of this many programs that other backends run.
     """
 
     name: str

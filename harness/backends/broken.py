@@ -1,13 +1,14 @@
-"""How a backend breaks its word, where no answer of a trace can say it."""
+"""The exception for a backend that breaks its word in a way that no answer shows."""
 
 from __future__ import annotations
 
 
 class Broken(Exception):
-    """The backend's answer is wrong in a way that has no counterpart in a trace.
+    """The backend's answer is wrong in itself: a trace has no counterpart of it.
 
-    what: the name of what differs, as it stands in a signature. operation: the one that
-    is to blame, if it is not the one that was running.
+    Attributes:
+        what: the name of what differs, as it stands in a signature.
+        operation: the operation to blame, if it is not the one that was running.
     """
 
     def __init__(self, what: str, message: str, operation: str | None = None) -> None:

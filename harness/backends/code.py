@@ -1,4 +1,4 @@
-"""How a program is written in a framework's own API: what an adapter says of that."""
+"""The code of programs in a framework's own API, as an adapter declares it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Call:
-    """One operation.
+    """The code of one operation.
 
-    text: lines of Python in which braces stand for what a program has: the fields of the
-    operation, {cache} and {into} as variables, {written} the tags of the tokens that it
-    writes.
-    answers: for each name in what the reference answers, the expression that must come to
-    the same; of an answer about several caches {layer} is the number of the cache.
+    Attributes:
+        text: lines of Python with fields in braces: those of the operation, {cache} and
+            {into} as variables, {written} for the tags of the tokens that it writes.
+        answers: name in the reference's answer → the expression that must equal it. In an
+            answer about several caches {layer} is the number of the cache.
     """
 
     text: str
@@ -26,11 +26,12 @@ class Call:
 class Code:
     """The code for programs of one config.
 
-    source: a Python file that imports the framework alone; its imports, functions and
-    names in capitals are copied into a snippet that uses them.
-    settings: names of that file that are set to something else here, as expressions.
-    opening: the expression that makes an empty cache.
-    calls: operation → how it is written; an operation without a call cannot be.
+    Attributes:
+        source: a Python file that imports the framework alone. A snippet gets a copy of
+            the imports, functions and constants that it uses.
+        settings: constant of that file → the expression that replaces its value.
+        opening: the expression that makes an empty cache.
+        calls: operation → its code; an operation that is not named cannot be written.
     """
 
     source: Path

@@ -1,6 +1,6 @@
-"""What a failure was found under, and what differs from it where it is replayed.
+"""Versions, device and platform: where a failure was found, and where it is replayed.
 
-No names of hosts or users: failures are handed on.
+Names of hosts and users are left out, because failures are handed on.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import Any
 from lockstep.harness import __version__
 from lockstep.harness.core.printable import clean
 
+# Packages that are compared: a file is other people's data, and may name too many.
 MOST_VERSIONS = 8
-"""Packages that are compared: what a file says is data, and may be too much."""
 
 
 def get_surroundings(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """For `meta`: versions, device and platform. declared: a worker's event that has the
-    versions and the device of the backend."""
+    """Versions, device and platform, for the `meta` of a failure.
+
+    Args:
+        declared: a worker's event with the versions and the device of the backend.
+    """
     own = {"python": platform.python_version(), "kv-lockstep": __version__}
     return {
         "versions": {**declared["versions"], **own},
@@ -30,10 +33,15 @@ def get_surroundings(declared: Mapping[str, Any]) -> dict[str, Any]:
 def compare_surroundings(
     meta: Mapping[str, Any], backend: str, here: Mapping[str, Any]
 ) -> str | None:
-    """What differs between where a failure was found and here, in words; None if its file
-    does not say where that was.
+    """How the place where a failure was found differs from this one, in words.
 
-    meta: of the failure. backend: the one that is run here. here: see `get_surroundings`.
+    Args:
+        meta: of the failure.
+        backend: the backend that runs here.
+        here: see `get_surroundings`.
+
+    Returns:
+        None if the failure's file does not say where it was found.
     """
     if not isinstance(meta.get("versions"), Mapping):
         return None
@@ -47,7 +55,7 @@ def compare_surroundings(
 def list_pairs(
     found: Mapping[str, Any], here: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """What differs, on either side, in words; only what the file says is compared."""
+    """Differences, in words for either side. Only what the file names is compared."""
     versions = [
         (clean(name), clean(version))
         for name, version in found["versions"].items()

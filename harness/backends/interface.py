@@ -1,4 +1,4 @@
-"""What the harness asks of a backend: its arrays, and the caches of each contract."""
+"""Protocols of what a backend implements: its arrays and the caches of each contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mask = Any
 
 
 class Arrays(Protocol):
-    """The framework's arrays, as far as the harness needs them."""
+    """The array functions that the harness needs of a framework."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
         """An array of this framework with the same shape, in "float32", "float16" or
@@ -39,7 +39,7 @@ class Arrays(Protocol):
 
 
 class Snapshot(Protocol):
-    """Cache content that was put aside, for the positions [begin, end)."""
+    """A copy of cache content, for the positions [begin, end)."""
 
     @property
     def begin(self) -> int: ...
@@ -56,8 +56,7 @@ class LayerCache(Protocol):
 
     @property
     def offset(self) -> int:
-        """How many tokens were written, less those that were taken back: the position of
-        the next one."""
+        """The position of the next token: tokens written, less those taken back."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         """The mask for an update of `length` tokens, asked for *before* that update.
@@ -78,18 +77,17 @@ class LayerCache(Protocol):
         """The same as `state`, without a copy."""
 
     def size(self) -> int:
-        """How many tokens are held: the offset, and of a window no more than its
-        width."""
+        """How many tokens are held: the offset, but at most the width of a window."""
 
     def trim(self, count: int) -> int:
-        """Takes back the last `count` tokens, or all if there are fewer; how many. A
-        window from which something has slid out takes none back."""
+        """Takes back the last `count` tokens, or all if there are fewer; returns how
+        many. A window that has dropped tokens takes none back."""
 
     def clone(self) -> LayerCache:
         """An independent cache with the same tokens; scheduled captures stay behind."""
 
     def free(self) -> None:
-        """Back to a fresh cache. Snapshots that were taken live on."""
+        """Empties the cache. Its snapshots live on."""
 
     def snapshot(self, begin: int) -> Snapshot | None:
         """Puts the tokens at [begin, offset) aside, of a window all of it; None if there
@@ -112,7 +110,7 @@ class LayerCache(Protocol):
         if the ranges are not adjacent."""
 
     def close(self, snapshot: Snapshot) -> None:
-        """Lets go of a snapshot, and of its memory."""
+        """Releases a snapshot and its memory."""
 
     def prepare(self, offsets: Sequence[int]) -> None:
         """Schedules captures: a snapshot is taken when an update reaches such an offset,

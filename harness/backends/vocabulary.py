@@ -1,6 +1,6 @@
-"""A Python file that is copied from: the parts of it that a piece of code uses.
+"""Copies the parts of a Python file that a piece of code uses.
 
-It is read, not imported: what is copied is its text.
+The file is read as text and never imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Vocabulary:
         }
 
     def copy(self, body: str) -> str:
-        """All that the code in `body` needs, in the order of the file."""
+        """The text of everything that `body` needs, in the order of the file."""
         needed = self.find_needed(body)
         lines = list(self.list_imports(needed))
         own = {*self.imports, *self.settings}
@@ -42,7 +42,7 @@ class Vocabulary:
         return "\n".join([*lines, "", ""])
 
     def find_needed(self, body: str) -> set[str]:
-        """The names that `body` uses, and those that these use."""
+        """The names that `body` uses, directly or through other parts of the file."""
         needed: set[str] = set()
         waiting = list_used(ast.parse(body))
         while waiting:
@@ -56,7 +56,7 @@ class Vocabulary:
         return needed
 
     def list_imports(self, needed: set[str]) -> Iterator[str]:
-        """Those of the standard library first, then whole modules, then names."""
+        """Import lines: the standard library first, then whole modules, then names."""
         whole = {"sys"}
         parts: dict[str, list[str]] = {}
         for name in sorted(needed & self.imports.keys()):

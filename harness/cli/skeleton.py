@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from lockstep.harness.backends.driver.schema import load
+from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
 from lockstep.harness.backends.interface import LayerCache, StateCache, UnifiedCache
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
@@ -45,9 +45,6 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "recurrent": (*POOL, *STATES),
 }
 """The fields of its config that a cache of each kind has to heed."""
-
-STATE = ("conv", "delta")
-"""What takes the place of K and V in a state."""
 
 WIDTH = 88
 
@@ -132,21 +129,17 @@ def list_methods(rules: Contract, kind: str) -> Iterator[str]:
 
 def list_messages(rules: Contract, kind: str) -> Iterator[str]:
     """Each message that a driver of this kind may get, as a method to be written."""
-    schemas, members = load(rules.name)["$defs"], get_members(kind)
+    members = get_members(kind)
     names = [name for name in ("update", "cached") if is_asked(name, kind)]
     for name in dict.fromkeys([*names, *list_names(rules, kind)]):
-        if f"{name}.request" in schemas:
-            asked = list_fields(schemas[f"{name}.request"], ("id", "op", "cache", "type"))
-            answered = list_fields(schemas[f"{name}.answer"], ("id", "dtype"))
-            if kind != "state":
-                answered = [field for field in answered if field not in STATE]
+        variant = f"{name}.states" if kind == "state" else name
+        message = variant if variant in MESSAGES[rules.name] else name
+        if message in MESSAGES[rules.name]:
+            asked, answered = MESSAGES[rules.name][message]
+            fields = [field for field in asked if field != "type"]
             text = inspect.getdoc(members[name]) or ""
             end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
-            yield write_body(name, ["self", *asked], f"{text}\n\n{end}")
-
-
-def list_fields(schema: Mapping[str, Any], others: Sequence[str]) -> list[str]:
-    return [field for field in schema["properties"] if field not in others]
+            yield write_body(name, ["self", *fields], f"{text}\n\n{end}")
 
 
 def get_members(kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""JSON documents in files of others: data, bounded in size, and read strictly."""
+"""JSON documents of other people: bounded in size, and read strictly."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 from lockstep.harness.core.errors import UsageError
 
+# Of one document, unpacked.
 MAX_BYTES = 8 << 20
-"""Of one document, unpacked."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, which may be gzipped, if it is of bearable size."""
+    """The text of a file, which may be gzipped. Raises UsageError if it is too large."""
     return decode(read_bytes(path, MAX_BYTES), str(path))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The content of a file. Raises UsageError if it has more than `most` bytes, or is
-    none: a pipe may never say anything, a device never end."""
+    not a regular file: reading a pipe or a device may never end."""
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
         if not is_file and not path.is_dir():
@@ -43,12 +43,12 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def check_size(content: bytes, most: int, where: str) -> bytes:
     if len(content) > most:
-        raise UsageError(f"{where}: is too large; it may have {most >> 20} MiB")
+        raise UsageError(f"{where}: is too large; at most {most >> 20} MiB")
     return content
 
 
 def decode(content: bytes, where: str) -> str:
-    """The text of a file with this name, which says whether it is gzipped."""
+    """The text of a file. `where` is its name, which tells whether it is gzipped."""
     if where.endswith(".gz"):
         try:
             with gzip.GzipFile(fileobj=BytesIO(content)) as file:
@@ -62,7 +62,8 @@ def decode(content: bytes, where: str) -> str:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """What the text says, if it says it once and in numbers that exist."""
+    """The value of a JSON text. Raises UsageError for text that is not JSON, for a name
+    that stands twice in an object, and for numbers that JSON does not have."""
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not a number of JSON")
@@ -105,7 +106,7 @@ def shorten(text: str, most: int = 120) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: a reader, or a second worker, never sees half a file."""
+    """Writes a file whole or not at all: nobody ever reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(text, encoding="utf-8")

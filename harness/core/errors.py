@@ -1,4 +1,4 @@
-"""What ends a command with status 2: a line that says what, where and what to do."""
+"""Exceptions that end a command with status 2. Each says what, where and what to do."""
 
 
 class UsageError(Exception):

@@ -19,8 +19,8 @@ from lockstep.harness.core.errors import UsageError
 Schema = Mapping[str, Any]
 """A JSON Schema for one field. A field with a "default" may be left out."""
 
+# Tokens in one update.
 MAX_LENGTH = 1024
-"""Tokens in one update."""
 
 MAX_POSITION = 65_536
 
@@ -39,23 +39,24 @@ POSITION: Schema = integer(0, MAX_POSITION)
 INTEGER: Schema = integer(-MAX_POSITION, MAX_POSITION)
 WINDOW: Schema = integer(1, MAX_POSITION)
 DIMENSION: Schema = integer(1, 1024)
-JOINT = "joint"
-"""A key in the schema of a field that means nothing without another: only the contract
-makes it simpler."""
 
+# A key in the schema of a field that holds a name, or a list of names: its sort, such as
+# "snapshot". Names of one sort may be exchanged.
 NAMES = "names"
-"""A key in the schema of a field that holds a name, or a list of names: its sort, such as
-"snapshot". Names of one sort may be exchanged."""
 
+# A key in the schema of a field that means nothing without another: only the contract
+# simplifies it.
+JOINT = "joint"
+
+# A key in the schema of a number that follows from others, such as a limit in bytes:
+# shrinking compares it last.
 DERIVED = "derived"
-"""A key in the schema of a number that follows from others, such as a limit in bytes: it
-is the last one that makes a program simpler."""
 
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}
 
+# In the place of a default that a field does not have.
 REQUIRED = object()
-"""Stands for the default of a field that has none."""
 
 
 def drop_defaults(
@@ -71,7 +72,16 @@ def drop_defaults(
 def complete(
     given: Mapping[str, Any], schemas: Mapping[str, Schema], where: str
 ) -> dict[str, Any]:
-    """`given` with its defaults filled in, each field checked against its schema."""
+    """Fills in defaults, and checks each field against its schema.
+
+    Args:
+        given: the fields of a document.
+        schemas: the schema of each field.
+        where: the place of the document, for messages.
+
+    Raises:
+        UsageError: a field is unknown, missing or wrong.
+    """
     for name in given:
         if name not in schemas:
             raise UsageError(
@@ -89,7 +99,8 @@ def complete(
 
 
 def check_field(value: Any, schema: Schema, where: str) -> Any:
-    """The value, if the schema allows it; a whole float becomes an int."""
+    """Returns the value, whole floats as ints. Raises UsageError if the schema does not
+    allow it."""
     validator = jsonschema.Draft202012Validator(dict(schema))
     error = next(iter(validator.iter_errors(value)), None)
     if error is not None:
@@ -102,7 +113,7 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
 
 
 def make_whole(value: Any) -> Any:
-    """The same with whole floats as ints, however deep."""
+    """Turns whole floats into ints, however deep."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -121,7 +132,7 @@ def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
 
 
 def suggest(name: Any, options: Mapping[str, Any]) -> str:
-    """The nearest names, or all of them."""
+    """A question that names the nearest options, or all of them."""
     near = get_close_matches(str(name), options) or list(options)
     return f"; did you mean {', '.join(near)}?"
 

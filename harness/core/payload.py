@@ -28,11 +28,11 @@ import numpy.typing as npt
 Role = Literal["key", "value", "query"]
 ROLES: tuple[Role, ...] = ("key", "value", "query")
 
+# Odd, and close to 2 ** 16 divided by the golden ratio, which spreads neighbours.
 MULTIPLIER = 40503
-"""Odd, and close to 2 ** 16 divided by the golden ratio, which spreads neighbours."""
 
+# Mixes a code into the low bits of its vector.
 FINE = 2_654_435
-"""Mixes a code into the low bits of its vector."""
 
 MAX_DIGITS = 4
 
@@ -55,9 +55,9 @@ def get_salt(layer: int, head: int, role: Role) -> int:
     return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
 
 
+# dtype → b: all multiples of 2 ** -b below 1 are exact. "coarse" is for storage that
+# rounds: it has the digits alone.
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8, "coarse": 5}
-"""dtype → b, where all multiples of 2 ** -b below 1 are exact. "coarse", for storage that
-rounds, has the digits alone."""
 
 
 def compute_vectors(
@@ -74,8 +74,8 @@ def compute_vectors(
 
 
 def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
-    """What the numbers of a vector are off their digits by: odd multiples of 2 ** -bits
-    between -1/32 and 1/32. [tags, dim]."""
+    """The distance of each number from its digit: an odd multiple of 2 ** -bits between
+    -1/32 and 1/32. [tags, dim]."""
     spread = 1 << (bits - 5)
     if spread == 1:
         return 0.0
@@ -84,7 +84,7 @@ def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
 
 
 def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int64]:
-    """The base-16 digit of `code` that stands in `dimension`."""
+    """The base-16 digit of `code` in one dimension."""
     place = 16 ** (dimension % MAX_DIGITS)
     turn = 1 + 2 * (dimension // MAX_DIGITS)
     digit: npt.NDArray[np.int64] = code * turn // place % 16
@@ -139,8 +139,8 @@ class Table:
         return split_tokens(self.vectors)
 
     def spells(self, array: F32, tags: Sequence[Any]) -> bool:
-        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens, which
-        none does of an unknown tag."""
+        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens. No array
+        holds a token of an unknown tag."""
         spelled = self.spelled
         right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
         by_token = array if array.shape[1] == 1 else array[0].swapaxes(0, 1)
@@ -148,7 +148,7 @@ class Table:
 
     @cached_property
     def known(self) -> Mapping[bytes, int]:
-        """The tag of what is spelled so."""
+        """Bytes of a token → its tag."""
         return {content: tag for tag, content in enumerate(self.spelled)}
 
 
@@ -171,7 +171,7 @@ def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
 
 @cache
 def get_token_dtype(size: int) -> np.dtype[np.void]:
-    """The numbers of one token as so many bytes."""
+    """The dtype of one token's numbers, `size` bytes."""
     return np.dtype((np.void, size))
 
 

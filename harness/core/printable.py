@@ -1,4 +1,4 @@
-"""Text from outside, made fit for a line on a terminal and for a JSON file."""
+"""Text from outside, made safe for a line on a terminal and for a JSON file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 MOST = 300
 
+# The harness: an exception that is raised in it does not come from a backend's code.
 OWN = Path(__file__).parents[1]
-"""The harness: what is raised in it is not the backend's own code."""
 
 
 def clean(text: str, most: int = MOST) -> str:
-    """`text` on one line, without what a terminal would act on, its middle left out if it
-    is long."""
+    """`text` on one line, without control characters; the middle of a long text is left
+    out."""
     words = " ".join(text[: 4 * most].split() + text[4 * most :][-4 * most :].split())
     words = make_printable(words)
     if len(words) <= most:
@@ -27,14 +27,14 @@ def clean(text: str, most: int = MOST) -> str:
 
 
 def make_printable(text: str) -> str:
-    """`text` with a dot for each letter that a terminal would act on, breaks included."""
+    """`text` with a dot in place of each control character, line breaks included."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def say_error(error: BaseException) -> str:
-    """An exception's type and message, whatever its author made of the latter."""
+    """An exception's type and message, even if the message cannot be read."""
     try:
         message = clean(str(error))
     except Exception:
@@ -43,13 +43,13 @@ def say_error(error: BaseException) -> str:
 
 
 def say_raised(error: BaseException) -> str:
-    """What a backend raised, and where in its code."""
+    """The exception that a backend raised, and where in its code."""
     place = find_place(error)
     return f"raised {say_error(error)}" + (f", in {place}" if place else "")
 
 
 def say_missing(error: NotImplementedError) -> str:
-    """What is not written yet, where it is to be written, and its author's words."""
+    """The part that is not written yet, its place, and its author's words."""
     message, place = clean(str(error)), find_place(error)
     if place is None:  # it was told by a process, which names the part
         return f"{message} is not written yet"
@@ -57,7 +57,8 @@ def say_missing(error: NotImplementedError) -> str:
 
 
 def say_needed(part: str, operation: str) -> str:
-    """What is not written yet, as `say_missing` has it, and which operation needs it."""
+    """A part that is not written yet, from `say_missing`, and the operation that needs
+    it."""
     is_itself = part.startswith(f"{operation} ")
     return part if is_itself else f"{part}; {operation} needs it"
 
@@ -71,8 +72,8 @@ def find_place(error: BaseException) -> str | None:
 
 
 def make_plain(value: Any) -> Any:
-    """`value` as JSON can hold it: what is no plain number, text, list or mapping of such
-    becomes words."""
+    """`value` as JSON can hold it: anything but numbers, text, lists and mappings becomes
+    text."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -90,7 +91,7 @@ def make_plain(value: Any) -> Any:
 
 
 def say_exit(code: int) -> str:
-    """How a process ended. code: as `subprocess` has it."""
+    """How a process ended; `code` is its return code in `subprocess`."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return f"the process was ended by {names.get(-code, f'signal {-code}')}"

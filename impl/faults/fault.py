@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend, Kind, Planted
+from lockstep.harness.backends import Backend, Kind, Planted
 from lockstep.harness.contracts import CONTRACTS
 
 Change = Callable[[Any], object]

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.mlx.arrays import DTYPES, MLXArrays
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.encoder import EncoderCache

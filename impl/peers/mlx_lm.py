@@ -28,7 +28,7 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends import Backend, Kind
 from lockstep.harness.backends.code import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.mlx.arrays import MLXArrays

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, LRUPromptCache
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm import LEDGER, Layer
 from lockstep.impl.peers.mlx_lm_code import write_prompts

@@ -24,7 +24,7 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from lockstep.harness.backends.backend import Backend, Kind, Lifetime
+from lockstep.harness.backends import Backend, Kind, Lifetime
 from lockstep.harness.backends.code import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.peers.transformers_code import get_attention, write_with

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS

@@ -86,7 +86,7 @@ def test_one_bad_member_stands_among_good_ones(tmp_path: Path) -> None:
     words = {name: str(error).partition(": ")[2] for name, error in found.items()}
     assert words["a.zip!b.json"].startswith("is not JSON")
     assert words["a.zip!c.json"] == words["a.zip!d.json.gz"]
-    assert words["a.zip!c.json"] == "is too large; it may have 8 MiB"
+    assert words["a.zip!c.json"] == "is too large; at most 8 MiB"
 
 
 def test_a_zip_that_is_not_there(tmp_path: Path) -> None:

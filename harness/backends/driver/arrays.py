@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from lockstep.harness.backends.backend import Alignment
-from lockstep.harness.backends.driver.fields import Malformed, say
+from lockstep.harness.backends.driver.decoding import Malformed, say
+from lockstep.harness.backends.driver.messages import Array
 
 MOST_WORDS = 1 << 16
 
-
+# Numbers of float32 as JSON writes them: payloads are few numbers, many times.
 WORDS: dict[float, str] = {}
-"""Numbers of float32 as JSON writes them: payloads are few numbers, many times."""
 
 
 def write_numbers(numbers: Sequence[float]) -> list[str]:
@@ -97,73 +98,69 @@ def get_tensor(array: Tensor | PromisedMask) -> Tensor:
     if isinstance(array, PromisedMask):
         return array.get()
     if not isinstance(array, Tensor):
-        raise TypeError(f"{type(array).__name__} is no array of a driver")
+        raise TypeError(f"{type(array).__name__} is not an array of a driver")
     return array
 
 
-def parse_array(value: Any, name: str, dtype: str) -> Tensor:
-    """{"shape": […], "data": […]} as a Tensor. dtype: what it has unless it says so."""
-    if not isinstance(value, Mapping):
-        raise Malformed(f"{name} is {say(value)}, not an array with shape and data")
-    shape, data = value.get("shape"), value.get("data")
-    own = value.get("dtype", dtype)
-    if own not in DTYPES:
-        raise Malformed(f"{name} has dtype {say(own)}, not one of {', '.join(DTYPES)}")
-    if not isinstance(shape, list) or not all(map(is_size, shape)) or len(shape) > 8:
-        raise Malformed(f"{name} has shape {say(shape)}, not a list of sizes")
-    if not isinstance(data, list):
-        raise Malformed(f"{name} has data {say(data)}, not a flat list of numbers")
-    if len(data) != math.prod(shape):
-        raise Malformed(
-            f"{name} has {len(data)} numbers, but its shape {shape} is for"
-            f" {math.prod(shape)}"
-        )
-    flat = parse_flags(data, name) if own == "bool" else parse_numbers(data, name)
-    return Tensor(flat.reshape(shape), own)
+def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
+    """An array of an answer. Raises Malformed.
+
+    Args:
+        array: as it was read.
+        name: the field that it stands in.
+        dtype: what it has unless it says so itself.
+    """
+    if array is None:
+        raise Malformed(f"{name} is null; expected an array")
+    dtype = dtype if array.dtype is UNSET else array.dtype
+    make = make_flags if dtype == "bool" else make_numbers
+    return Tensor(make(array.data, name).reshape(array.shape), dtype)
 
 
-DTYPES = ("float32", "float16", "bfloat16", "bool")
-
-
-def is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 40
-
-
-def parse_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
+def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
     """null is NaN; what float32 cannot hold is infinite."""
-    if not set(map(type, data)) <= NUMBERS:
-        for place, number in enumerate(data):
-            if type(number) not in NUMBERS:
-                raise Malformed(f"{name}, place {place}, is {say(number)}, not a number")
+    if bool in set(map(type, data)):
+        blame(data, name, lambda number: type(number) is not bool, "a number or null")
     try:
         array = np.array(data, np.float64)
     except OverflowError:
-        raise Malformed(f"{name} has a whole number of over 300 digits") from None
+        raise Malformed(f"{name} has an integer of over 300 digits") from None
     with np.errstate(over="ignore"):
         return array.astype(np.float32)
 
 
-NUMBERS = {float, int, type(None)}
-
-
-def parse_flags(data: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
+def make_flags(data: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
+    """0 or 1, false or true."""
     if not (set(map(type, data)) <= {bool, int} and set(data) <= {0, 1}):
-        for place, flag in enumerate(data):
-            if type(flag) not in (bool, int) or flag not in (0, 1):
-                raise Malformed(f"{name}, place {place}, is {say(flag)}, not 0 or 1")
+        blame(data, name, is_flag, "0 or 1")
     return np.array(data, np.bool_)
 
 
-def parse_mask(
-    value: Any, promised: PromisedMask, columns: int, dtype: str, causal: Alignment
+def is_flag(value: Any) -> bool:
+    return type(value) in (bool, int) and value in (0, 1)
+
+
+def blame(
+    data: Sequence[Any], name: str, is_right: Callable[[Any], bool], expected: str
+) -> None:
+    """Raises Malformed for the first number that is wrong."""
+    for place, number in enumerate(data):
+        if not is_right(number):
+            raise Malformed(f"{name}.data[{place}] is {say(number)}; expected {expected}")
+
+
+def make_mask(
+    mask: Array | str | None,
+    promised: PromisedMask,
+    columns: int,
+    dtype: str,
+    causal: Alignment,
 ) -> Tensor:
     """The mask of an update: null where every column is seen, "causal", or an array."""
     rows = promised.rows
-    if value is None:
+    if mask is None:
         return Tensor(np.ones((rows, columns), np.bool_), dtype)
-    if value == "causal":
+    if isinstance(mask, str):
         first = columns - promised.length if causal == "lower-right" else 0
         return Tensor(np.tri(rows, columns, first, dtype=np.bool_), dtype)
-    if isinstance(value, str):
-        raise Malformed(f'mask is {say(value)}; in words it can only be "causal"')
-    return parse_array(value, "mask", dtype)
+    return make_tensor(mask, "mask", dtype)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.declaration import make_backend
-from lockstep.harness.backends.driver.fields import Malformed, find_number
+from lockstep.harness.backends.driver.decoding import Malformed
 from lockstep.harness.backends.driver.layer import KINDS as LAYER
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.prefix import PrefixCache, SlotsCache
+from lockstep.harness.backends.driver.proxy import Cache
 from lockstep.harness.backends.driver.unified import open_unified
 from lockstep.harness.core.errors import UsageError
 
@@ -74,32 +76,25 @@ def load_driver(name: str, limits: Limits) -> Backend:
     driver = Driver(split_command(name), limits)
     hello = driver.start()
     try:
-        return make_backend(hello, Opener(driver, hello))
+        return make_backend(hello, partial(open_cache, driver))
     except Malformed as malformed:
-        driver.answer_is_wrong("hello", malformed)
+        driver.reject(malformed)
 
 
-class Opener:
-    """Opens caches in a driver."""
+def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
+    """One empty cache in a driver, which is started if it does not run."""
+    driver.start()
+    driver.post_dropped()
+    kind = config["kind"]
+    sent = {name: value for name, value in config.items() if name != "below"}
+    number = driver.ask("session", "open", config=sent).cache
+    return KINDS.get(kind, open_unified)(driver, number, config)
 
-    def __init__(self, driver: Driver, hello: Mapping[str, Any]) -> None:
-        self.driver = driver
-        self.causal = hello.get("causal", "lower-right")
 
-    def __call__(self, config: Mapping[str, Any]) -> Any:
-        driver, kind = self.driver, config["kind"]
-        driver.start()
-        driver.post_dropped()
-        sent = {name: value for name, value in config.items() if name != "below"}
-        answer = driver.ask("session", "open", config=sent)
-        try:
-            number = find_number(answer, "cache")
-        except Malformed as malformed:
-            driver.answer_is_wrong("open", malformed)
-        if kind in LAYER:
-            return LAYER[kind](driver, number, config, self.causal)
-        if kind in ("session", "trie"):
-            return PrefixCache(driver, number, config, self.causal)
-        if kind == "slots":
-            return SlotsCache(driver, number, config)
-        return open_unified(driver, number, config)
+# Kind → its proxy; the rest are those of the unified contract.
+KINDS: Mapping[str, Callable[[Driver, int, Mapping[str, Any]], Cache]] = {
+    **LAYER,
+    "session": PrefixCache,
+    "trie": PrefixCache,
+    "slots": SlotsCache,
+}

@@ -9,23 +9,30 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.arrays import Tensor
-from lockstep.harness.backends.driver.fields import Answer, Malformed, say
+from lockstep.harness.backends.driver.decoding import Malformed, decode, parse, say
 from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.messages import (
+    PROTOCOL,
+    Hello,
+    Refusal,
+    get_answer,
+    get_operation,
+    get_request,
+)
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.backends.driver.refusals import ERRORS
-from lockstep.harness.backends.driver.schema import check_answer, check_request
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.printable import clean
 
-PROTOCOL = 1
-
+# Letters that are said about one thing that a driver did.
 MOST_WORDS = 700
-"""Letters that are said about one thing that a driver did."""
 
+# Seconds for an answer once a driver has hung: it will again while its program is
+# made shorter.
 AFTER_HANG = 1.0
-"""Seconds for an answer once a driver has hung: it will again while its program is made
-shorter."""
 
 
 class Driver:
@@ -41,15 +48,17 @@ class Driver:
         self.slowest = 0.0
         self.process: Process | None = None
         self.stop: weakref.finalize[..., Any] | None = None
-        self.hello: Answer | None = None
+        self.hello: Hello | None = None
+        self.causal: Alignment = "lower-right"
         self.run = 0
         self.message = 0
+        self.asked = ""
         self.waiting: list[tuple[str, str, bytes]] = []
         self.dropped: dict[str, list[int]] = {}
 
     # --- starting -----------------------------------------------------------------------
 
-    def start(self) -> Answer:
+    def start(self) -> Hello:
         """Starts the process unless it runs; what it has declared."""
         if self.process is not None and self.hello is not None:
             return self.hello
@@ -64,25 +73,39 @@ class Driver:
         self.stop = weakref.finalize(self, self.process.stop)
         before = self.hello
         request = {"protocol": PROTOCOL}
-        hello = self.exchange("session", "hello", request, self.limits.start_seconds)
+        hello: Hello = self.exchange(
+            "session", "hello", request, self.limits.start_seconds
+        )
         if before is not None and hello != before:
             self.misbehave("malformed", "declared something else than before")
-        self.hello = hello
+        self.hello, self.causal = hello, hello.causal
         return hello
 
     # --- messages -----------------------------------------------------------------------
 
-    def ask(self, contract: str, operation: str, **fields: Any) -> Answer:
-        """One message, after those that wait; the answer to it. Raises what it refuses,
-        and Broken if it misbehaves."""
-        return self.exchange(contract, operation, fields, self.seconds)
+    def ask(self, contract: str, message: str, **fields: Any) -> Any:
+        """Sends a message behind those that wait.
 
-    def post(self, contract: str, operation: str, **fields: Any) -> None:
-        """A message that goes with the next one, which saves time: nothing is known of
-        its answer before."""
+        Args:
+            contract: whose message it is.
+            message: its name in `messages.CONTRACTS`.
+            fields: of the request.
+
+        Returns:
+            Its answer, a struct.
+
+        Raises:
+            Exception: what the driver refuses; see `refusals.ERRORS`.
+            Broken: the driver misbehaves.
+        """
+        return self.exchange(contract, message, fields, self.seconds)
+
+    def post(self, contract: str, message: str, **fields: Any) -> None:
+        """Sends a message together with the next one, which saves time: its answer is
+        not known before."""
         self.message += 1
-        request = encode(self.message, operation, fields)
-        self.waiting.append((contract, operation, request))
+        request = encode(self.message, get_operation(message), fields)
+        self.waiting.append((contract, message, request))
 
     def drop(self, run: int, what: str, number: int) -> None:
         """Nobody will name this cache or snapshot again."""
@@ -95,65 +118,58 @@ class Driver:
             self.post("session", "drop", **dropped)
 
     def exchange(
-        self, contract: str, operation: str, fields: Mapping[str, Any], seconds: float
-    ) -> Answer:
+        self, contract: str, message: str, fields: Mapping[str, Any], seconds: float
+    ) -> Any:
         assert self.process is not None
-        self.post(contract, operation, **fields)
+        self.post(contract, message, **fields)
         posted, self.waiting = self.waiting, []
         if self.limits.strict:
-            for each, name, request in posted:
-                check_request(each, name, json.loads(request))
+            for own, name, request in posted:
+                check_request(own, name, json.loads(request))
+        self.name_asked(message, self.message)
         requests = b"".join(request for _, _, request in posted)
-        asked = f"'{operation}' (message {self.message})"
         begun = time.monotonic()
         try:
-            lines = self.process.exchange(requests, len(posted), seconds, asked)
+            lines = self.process.exchange(requests, len(posted), seconds, self.asked)
         except Misbehaved as misbehaved:
             self.misbehave(misbehaved.what, str(misbehaved))
         except BaseException:
             self.end()  # nobody reads the answer any more
             raise
-        if operation != "hello":
+        if message != "hello":
             self.slowest = max(self.slowest, time.monotonic() - begun)
         first = self.message - len(posted) + 1
-        answer: Answer = {}
-        for number, ((each, name, _), line) in enumerate(
-            zip(posted, lines, strict=True), first
-        ):
-            answer = self.parse(each, name, number, line)
+        answer = None
+        pairs = zip(posted, lines, strict=True)
+        for number, ((own, name, _), line) in enumerate(pairs, first):
+            self.name_asked(name, number)
+            answer = self.parse(own, name, number, line)
         return answer
 
-    def parse(self, contract: str, operation: str, number: int, line: bytes) -> Answer:
+    def name_asked(self, message: str, number: int) -> None:
+        """The message that is under way, for what is said about it."""
+        self.asked = f"'{get_operation(message)}' (message {number})"
+
+    def parse(self, contract: str, message: str, number: int, line: bytes) -> Any:
         """The answer to one message. Raises what it refuses."""
         try:
             answer = decode(line)
             if answer.get("id") != number:
                 raise Malformed(f"its id is {say(answer.get('id'))}, not {number}")
-            if self.limits.strict:
-                check_answer(contract, operation, answer)
-            error = answer.get("error")
-            if error is None:
-                return answer
-            message = answer.get("message", "")
-            if not isinstance(error, str) or error not in ERRORS:
-                known = ", ".join(ERRORS)
-                raise Malformed(f"its error is {say(error)}, not one of {known}")
-            if not isinstance(message, str):
-                raise Malformed(f"its message is {say(message)}, not text")
+            refusal = get_refusal(answer, strict=self.limits.strict)
+            if refusal is None:
+                strict = self.limits.strict or message == "hello"
+                return parse(answer, get_answer(contract, message), strict=strict)
         except Malformed as malformed:
-            self.answer_is_wrong(operation, malformed, number)
-        if error == "missing":
-            message = operation
-        raise ERRORS[error](clean(message))
+            self.reject(malformed)
+        missing = get_operation(message) if refusal.error == "missing" else None
+        raise ERRORS[refusal.error](missing or clean(refusal.message))
 
     # --- misbehaviour -------------------------------------------------------------------
 
-    def answer_is_wrong(
-        self, operation: str, malformed: Malformed, number: int | None = None
-    ) -> NoReturn:
-        """An answer has the wrong form."""
-        asked = f"'{operation}' (message {number or self.message})"
-        self.misbehave("malformed", f"answered {asked} wrongly: {malformed}")
+    def reject(self, malformed: Malformed) -> NoReturn:
+        """The last answer has the wrong form."""
+        self.misbehave("malformed", f"answered {self.asked} wrongly: {malformed}")
 
     def misbehave(self, what: str, words: str) -> NoReturn:
         """Ends the process, and raises Broken with what it did."""
@@ -194,25 +210,20 @@ def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def refuse(constant: str) -> NoReturn:
-    raise Malformed(
-        f"it holds {constant}, which JSON has not: null stands for NaN, 1e999 and -1e999"
-        " for infinity"
-    )
-
-
-DECODER = json.JSONDecoder(parse_constant=refuse)
-
-
-def decode(line: bytes) -> dict[str, Any]:
-    """A line as an object of JSON. Raises Malformed."""
+def check_request(contract: str, message: str, request: Any) -> None:
+    """Raises UsageError for a request that its schema does not allow."""
     try:
-        answer = DECODER.decode(line.decode())
-    except UnicodeDecodeError as error:
-        raise Malformed(f"byte {error.start} of the line is not UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        shown = clean(line[:400].decode(errors="replace"), 60)
-        raise Malformed(f"the line is no JSON ({clean(str(error))}): {shown}") from None
-    if not isinstance(answer, dict):
-        raise Malformed(f"the line is {say(answer)}, not an object")
-    return answer
+        parse(request, get_request(contract, message), "the request", strict=True)
+    except Malformed as malformed:
+        raise UsageError(
+            f"the harness itself wrote a wrong '{message}': {malformed}"
+        ) from None
+
+
+def get_refusal(answer: Mapping[str, Any], *, strict: bool) -> Refusal | None:
+    """The error in an answer. Unless messages are strict it may have no text."""
+    if answer.get("error") is None:
+        return None
+    if not strict and answer.get("message") in ("", None):
+        answer = {**answer, "message": "it does not say why"}
+    return parse(answer, Refusal, strict=strict)

@@ -13,14 +13,14 @@ from typing import IO
 from lockstep.harness.core.printable import clean, say_exit
 
 CHUNK = 1 << 16
+# Bytes of its standard error that are kept.
 LAST_WORDS = 4096
-"""Bytes of its standard error that are kept."""
 
+# Bytes of them that are shown.
 SHOWN = 300
-"""Bytes of them that are shown."""
 
+# Seconds for a driver that has closed its output to end, too.
 GRACE = 0.5
-"""Seconds for a driver that has closed its output to end, too."""
 
 
 class Misbehaved(Exception):

@@ -25,18 +25,18 @@ class Failed(Exception):
     """Anything else that went wrong in the driver."""
 
 
+# The errors that `harness.backends.backend.Backend.errors` names.
 REFUSALS: Mapping[str, type[Exception]] = {
     "cache-full": CacheFull,
     "not-supported": NotSupported,
     "shared": Shared,
     "no-slot": NoSlot,
 }
-"""Those that `harness.backends.backend.Backend.errors` names."""
 
+# All errors that an answer may name.
 ERRORS: Mapping[str, type[Exception]] = {
     **REFUSALS,
     "usage": ValueError,
     "missing": NotImplementedError,
     "failed": Failed,
 }
-"""All that an answer may name."""

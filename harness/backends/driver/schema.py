@@ -1,92 +1,93 @@
-"""The schemas of all messages, in schemas/, and whether a message keeps to its own."""
+"""The JSON Schemas of all messages, made of `messages.py`.
+
+To write the files in `schemas/` after a change:
+
+    python -m lockstep.harness.backends.driver.schema
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend
-from referencing import Registry, Resource
+from msgspec import Struct
+from msgspec.json import schema_components
 
-from lockstep.harness.backends.driver.fields import Malformed
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import clean
-
-NAMES = ("common", "session", "layer", "unified", "prefix")
-
-
-def check_request(contract: str, operation: str, request: Mapping[str, Any]) -> None:
-    """Of the harness. Raises UsageError: it is the harness that is wrong then."""
-    error = find_error(contract, f"{operation}.request", request)
-    if error is not None:
-        raise UsageError(f"the harness itself wrote a wrong '{operation}': {say(error)}")
-
-
-def check_answer(contract: str, operation: str, answer: Mapping[str, Any]) -> None:
-    """Of a driver. Raises Malformed."""
-    place = (contract, f"{operation}.answer")
-    if "error" in answer:
-        place = ("common", "error")
-    error = find_error(*place, answer)
-    if error is not None:
-        raise Malformed(say(error))
-
-
-def find_error(contract: str, name: str, message: Any) -> ValidationError | None:
-    worst: ValidationError | None = best_match(
-        get_validator(contract, name).iter_errors(message)
-    )
-    return worst
-
-
-def say(error: ValidationError) -> str:
-    """What is wrong, and where."""
-    place = "".join(f"[{json.dumps(part)}]" for part in error.absolute_path)
-    return f"by its schema{place and f', at {place}'}: {clean(error.message, 160)}"
-
-
-FLAT = {"type": ["number", "boolean", "null"]}
-PLAIN = {int, float, bool, type(None)}
-
-
-def check_items(
-    validator: Any, items: Any, instance: Any, schema: Any
-) -> Iterator[ValidationError]:
-    """`items` as ever; the numbers of an array, of which there are many, all at once."""
-    is_flat = items == FLAT and isinstance(instance, list)
-    if not is_flat or not set(map(type, instance)) <= PLAIN:
-        yield from Draft202012Validator.VALIDATORS["items"](
-            validator, items, instance, schema
-        )
-
-
-Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"items": check_items}
+from lockstep.harness.backends.driver.messages import (
+    COMMON,
+    CONTRACTS,
+    get_answer,
+    get_operation,
+    get_request,
 )
 
-
-@cache
-def get_validator(contract: str, name: str) -> Draft202012Validator:
-    schema = {"$ref": f"{contract}.json#/$defs/{name}"}
-    validator: Draft202012Validator = Validator(schema, registry=get_registry())
-    return validator
+FOLDER = Path(__file__).with_name("schemas")
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+WIDTH = 100
+REFERENCE = "common.json#/$defs/"
 
 
-@cache
-def get_registry() -> Registry[Any]:
-    resources = [(f"{name}.json", Resource.from_contents(load(name))) for name in NAMES]
-    registry: Registry[Any] = Registry()
-    return registry.with_resources(resources)
+def make_documents() -> dict[str, Any]:
+    """Name of a file → its schemas."""
+    common = {name: describe([kind]) for name, kind in COMMON.items()}
+    documents = {"common": common}
+    for contract, messages in CONTRACTS.items():
+        schemas: dict[str, Any] = {}
+        for operation in dict.fromkeys(map(get_operation, messages)):
+            variants = [name for name in messages if get_operation(name) == operation]
+            requests = [get_request(contract, name) for name in variants]
+            answers = [get_answer(contract, name) for name in variants]
+            schemas[f"{operation}.request"] = describe(requests)
+            schemas[f"{operation}.answer"] = describe(answers)
+        documents[contract] = schemas
+    return {
+        name: {
+            "$schema": DIALECT,
+            "$id": f"{name}.json",
+            "$defs": schemas,
+        }
+        for name, schemas in documents.items()
+    }
 
 
-def load(name: str) -> Any:
-    """One of the schemas in this folder."""
-    text = (
-        files("lockstep.harness.backends.driver") / "schemas" / f"{name}.json"
-    ).read_text()
-    return json.loads(text)
+def describe(variants: Iterable[type[Struct]]) -> dict[str, Any]:
+    """The schema of a struct, or of one of several."""
+    different: list[dict[str, Any]] = []
+    for kind in variants:
+        schema = describe_one(kind)
+        if schema not in different:
+            different.append(schema)
+    return different[0] if len(different) == 1 else {"anyOf": different}
+
+
+def describe_one(kind: type[Struct]) -> dict[str, Any]:
+    _, components = schema_components([kind], ref_template=REFERENCE + "{name}")
+    schema: dict[str, Any] = components[kind.__name__]
+    del schema["title"]
+    if "description" in schema:
+        schema["description"] = " ".join(schema["description"].split())
+    text = json.dumps({**schema, "additionalProperties": False})
+    for name, each in COMMON.items():
+        text = text.replace(f'"{REFERENCE}{each.__name__}"', f'"{REFERENCE}{name}"')
+    described: dict[str, Any] = json.loads(text)
+    return described
+
+
+def format_document(value: Any, margin: str = "") -> str:
+    """JSON in which whatever fits stands on one line."""
+    text = json.dumps(value)
+    if len(margin) + len(text) <= WIDTH or not isinstance(value, dict | list):
+        return text
+    inner = margin + " "
+    if isinstance(value, list):
+        items = [format_document(item, inner) for item in value]
+        return "[\n" + ",\n".join(inner + item for item in items) + f"\n{margin}]"
+    items = [f"{json.dumps(k)}: {format_document(v, inner)}" for k, v in value.items()]
+    return "{\n" + ",\n".join(inner + item for item in items) + f"\n{margin}}}"
+
+
+if __name__ == "__main__":
+    for name, document in make_documents().items():
+        (FOLDER / f"{name}.json").write_text(format_document(document) + "\n")

@@ -2,125 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.backends.driver.arrays import Tensor
 from lockstep.harness.backends.driver.client import Driver
-from lockstep.harness.backends.driver.fields import Answer, find_bool, find_number
-from lockstep.harness.backends.driver.proxy import Cache, Pair, Saved
-
-Triple = tuple[Tensor, Tensor, Tensor]
+from lockstep.harness.backends.driver.proxy import Cache, method
 
 
 class UnifiedCache(Cache):
     """Any kind but a wrapper; or one of the caches that a wrapper is made of.
 
-    place: {"type": its number} in a wrapper. open: the layers that were not yet put in
+    place: {"type": its number} in a wrapper. unput: the layers that were not yet put in
     the open pass.
     """
 
     contract = "unified"
+    unput: frozenset[int] = frozenset()
 
-    def __init__(
-        self,
-        driver: Driver,
-        number: int,
-        config: Mapping[str, Any],
-        place: Mapping[str, int] | None = None,
-    ) -> None:
-        super().__init__(driver, number, config)
-        self.place = place or {}
-        self.open: set[int] = set()
+    forward = method("forward")
+    write_states = method("write_states")
+    read_states = method("read_states")
+    copy_prefix = method("copy_prefix")
+    remove = method("remove")
+    can_resume = method("can_resume")
+    save = method("save")
+    load = method("load")
 
-    # --- a pass -------------------------------------------------------------------------
+    def call(self, message: str, *arguments: Any) -> Any:
+        """Some messages end the pass, `forward` begins one."""
+        if message in ("forward", "copy_prefix", "remove", "load"):
+            self.expect_layers(0)
+        got = super().call(message, *arguments)
+        if message == "forward":
+            self.expect_layers(self.config["layers"])
+        return got
 
-    def forward(
-        self,
-        positions: Sequence[int],
-        sequences: Sequence[int],
-        exceptions: Sequence[int],
-        multimodal: Sequence[int],
-        reserve: bool,
-    ) -> None:
-        self.open = set()
-        self.ask(
-            "forward",
-            positions=list(positions),
-            sequences=list(sequences),
-            exceptions=list(exceptions),
-            multimodal=list(multimodal),
-            reserve=reserve,
-        )
-        self.expect_layers()
-
-    def expect_layers(self) -> None:
-        """A pass is open. An image may not be put where there is one: that is never
-        expected."""
-        count = 0 if self.config["kind"] == "encoder" else self.config["layers"]
-        self.open = set(range(count))
+    def expect_layers(self, count: int) -> None:
+        """A pass with so many layers is open. An image may not be put where there is one:
+        that is never expected."""
+        is_image = self.config["kind"] == "encoder"
+        self.unput = frozenset(() if is_image else range(count))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """The first of a layer in a pass goes with the message that comes next: all there
         is to answer is that it is done. Any other is one that may be refused."""
-        fields = {**self.place, "layer": layer, "keys": keys, "values": values}
-        if layer in self.open:
-            self.open.remove(layer)
-            self.check()
-            self.driver.post(self.contract, "put", cache=self.number, **fields)
-        else:
-            self.ask("put", **fields)
+        if layer not in self.unput:
+            self.call("put", layer, keys, values)
+            return
+        self.unput -= {layer}
+        self.check()
+        fields = {"layer": layer, "keys": keys, "values": values}
+        self.driver.post(self.contract, "put", cache=self.number, **self.place, **fields)
 
-    def get(self, layer: int) -> Triple | Pair | None:
+    def get(self, layer: int) -> Any:
         is_image = self.config["kind"] == "encoder"
-        look = self.find_pair if is_image else self.find_triple
-        return self.ask_for("get", look, layer=layer, **self.place)
-
-    def find_triple(self, answer: Answer) -> Triple:
-        mask = self.find_array(answer, "mask", self.config["mask_dtype"])
-        return self.find_array(answer, "keys"), self.find_array(answer, "values"), mask
+        return self.call("get.image" if is_image else "get", layer)
 
     @property
     def cached(self) -> bool:
-        return self.ask_for("cached", find_cached, **self.place)
-
-    def read_states(self, layer: int) -> Pair:
-        return self.ask_for("read_states", self.find_states, layer=layer, **self.place)
-
-    def write_states(self, layer: int, conv: Tensor, delta: Tensor) -> None:
-        self.ask("write_states", layer=layer, conv=conv, delta=delta, **self.place)
-
-    # --- between passes -----------------------------------------------------------------
-
-    def change(self, operation: str, **fields: Any) -> Answer:
-        """An operation that may end the pass."""
-        self.open = set()
-        return self.ask(operation, **fields)
-
-    def copy_prefix(self, source: int, target: int, length: int) -> None:
-        self.change("copy_prefix", source=source, target=target, length=length)
-
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        self.change("remove", sequence=sequence, begin=begin, end=end)
-
-    def can_resume(self, sequence: int, position: int) -> bool:
-        fields = {"sequence": sequence, "position": position}
-        return self.ask_for("can_resume", find_result, **fields)
-
-    def save(self) -> Saved:
-        number = self.ask_for("save", lambda answer: find_number(answer, "saved"))
-        return Saved(self.driver, number)
-
-    def load(self, saved: Saved) -> None:
-        self.change("load", saved=saved.number)
-
-
-def find_cached(answer: Answer) -> bool:
-    return find_bool(answer, "cached")
-
-
-def find_result(answer: Answer) -> bool:
-    return find_bool(answer, "result")
+        return bool(self.call("cached"))
 
 
 class WrapperCache(UnifiedCache):
@@ -130,31 +71,18 @@ class WrapperCache(UnifiedCache):
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
         self.parts = [
-            UnifiedCache(driver, number, {**config, **part}, {"type": which})
-            for which, part in enumerate(config["caches"])
+            UnifiedCache(driver, number, {**config, **part}) for part in config["caches"]
         ]
-        for part in self.parts:
+        for which, part in enumerate(self.parts):
+            part.place = {"type": which}
             part.release()  # each is dropped with the wrapper
 
     def of(self, layer_type: int) -> UnifiedCache:
         return self.parts[layer_type]
 
-    def forward(
-        self,
-        positions: Sequence[int],
-        sequences: Sequence[int],
-        exceptions: Sequence[int],
-        multimodal: Sequence[int],
-        reserve: bool,
-    ) -> None:
-        super().forward(positions, sequences, exceptions, multimodal, reserve)
+    def expect_layers(self, count: int) -> None:
         for part in self.parts:
-            part.expect_layers()
-
-    def change(self, operation: str, **fields: Any) -> Answer:
-        for part in self.parts:
-            part.open = set()
-        return super().change(operation, **fields)
+            part.expect_layers(count and part.config["layers"])
 
 
 def open_unified(driver: Driver, number: int, config: Mapping[str, Any]) -> UnifiedCache:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,14 @@ def export(
     """Makes a set and writes it to `folder`. Raises UsageError where it must not be."""
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as records:
-        draw(work, jobs, Path(records) / RUNNING, watch)
+    tasks = [messages.DrawVectors(NAME, *own, size) for own in work.kinds]
+    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
-    ordered = {name: work.contents[name] for name in names}
     work.contents = {
         MANUAL: make_manual(size, work.done).encode(),
         SCHEMA: write_pretty(make_schema()),
-        **ordered,
+        **{name: work.contents[name] for name in names},
     }
     manifest = write_pretty(make_manifest(size, work.contents, work.done))
     write_set(folder, replaced, work.contents, manifest)
@@ -80,17 +80,26 @@ def get_name(contract: str, kind: str) -> str:
     return f"{contract}-{kind}.jsonl"
 
 
-def draw(work: Export, jobs: int, records: Path, watch: Watch) -> None:
-    """One task for each kind; what they choose does not depend on who draws them."""
-    own = [messages.DrawVectors(NAME, *kind, work.size) for kind in work.kinds]
-    tasks: deque[messages.Task[messages.Drawn]] = deque(own)
-    with Pool(jobs, records) as pool:
-        for task, event in pool.run(tasks, lambda: watch(work)):
-            assert isinstance(task, messages.DrawVectors)
-            handle(work, get_name(task.contract, task.kind), event)
+def run_tasks(
+    tasks: Iterable[messages.Task[Any]],
+    jobs: int,
+    handle: Callable[[Any, messages.Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone.
+
+    The results do not depend on which worker runs a task.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(deque(tasks), watch):
+            handle(task, event)
 
 
-def handle(work: Export, name: str, event: messages.Event) -> None:
+def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:
+    name = get_name(task.contract, task.kind)
     if isinstance(event, messages.Progress):
         work.drawn[name] = event.counts.programs
     elif isinstance(event, messages.Drawn):

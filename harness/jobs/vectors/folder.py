@@ -15,7 +15,7 @@ def list_replaced(folder: Path) -> list[Path]:
     """What a new set in `folder` takes the place of: nothing, or a former set. Raises
     UsageError if there is anything else."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: is no folder; choose another with -o")
+        raise UsageError(f"{folder}: is not a folder; choose another with -o")
     if not folder.exists():
         return []
     try:

@@ -15,6 +15,7 @@ from lockstep.harness.programs.vectors.selection import SIZES
 
 TEMPLATE = Path(__file__).with_name("manual.md")
 
+# (tag, layer, head, role, dim, dtype) of vectors that are written out.
 EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
     (0, 0, 0, "key", 4, "float32"),
     (1, 0, 0, "key", 4, "float32"),
@@ -25,7 +26,6 @@ EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
     (4095, 0, 0, "key", 6, "float16"),
     (5, 0, 0, "value", 4, "bfloat16"),
 )
-"""(tag, layer, head, role, dim, dtype) of vectors that are written out."""
 
 LEVELS = {
     "core": "update; forward; begin, feed, close",
@@ -39,22 +39,14 @@ LEVELS = {
     " mask_form, layers, cache_padding, mask_dtype, permuted_values, interval",
 }
 
-TOLERANCES = (
-    ("contents, whatever the dtype", "none: to the last bit"),
-    (
-        "K that were turned n times since they were put, by d positions in all",
-        "(1.12 n + 1) u + (4 d + 16 n) 2⁻²⁴",
-    ),
-    (
-        "attention over n tokens",
-        "2 (key_dim + 2) √key_dim u + (n + 2) u; of unified (2 √key_dim + 1) t more,"
-        " where t is the tolerance of the K that were turned most",
-    ),
-)
-
 
 def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
-    """holds: file → its entry in the manifest."""
+    """The text, in which the template's @NAMES@ are filled in.
+
+    Args:
+        size: the name of the set's size.
+        holds: file → its entry in the manifest.
+    """
     parts = {
         "VERSION": __version__,
         "SIZE": size,
@@ -62,7 +54,6 @@ def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
         "FILES": "\n".join(list_files(holds)),
         "LEVELS": "\n".join(f"* `{name}`: {about}" for name, about in LEVELS.items()),
         "PAYLOAD": "\n".join(list_examples()),
-        "TOLERANCE": "\n".join(f"| {what} | {most} |" for what, most in TOLERANCES),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     for name, part in parts.items():

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.check import MAX_CRASHES, Campaign
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.jobs.vectors.export import run_tasks
 from lockstep.harness.programs.vectors.audit import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.pool import Pool
 
 SLICE = 25
 """Programs that a worker gets at a time."""
@@ -54,19 +52,13 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
     """
     files = read_manifest(folder)
     check_files(folder, files)
-    tasks: deque[messages.Task[messages.Audited]] = deque(
+    tasks = [
         messages.AuditFile(NAME, str((folder / name).absolute()), dict(file.holds))
         for name, file in sorted(files.items())
         if file.holds is not None
-    )
+    ]
     work = Audit(folder, len(tasks))
-    with (
-        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
-        Pool(jobs, Path(records) / RUNNING) as pool,
-    ):
-        for task, event in pool.run(tasks, lambda: watch(work)):
-            assert isinstance(task, messages.AuditFile)
-            handle(work, task, event)
+    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
     return work
 
 

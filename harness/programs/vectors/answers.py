@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.core.fields import DERIVED, JOINT, NAMES, Schema
+
+OURS = (DERIVED, JOINT, NAMES)
 
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 BOOLEAN: Schema = {"type": "boolean"}
@@ -21,18 +23,23 @@ OFFSETS: Schema = {"type": "array", "items": {"type": ["integer", "null"], "mini
 TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
 
 
-def answer(**fields: Schema) -> Schema:
+def record(**fields: Schema) -> Schema:
     """An object with these fields, and no other."""
     return {
         "type": "object",
-        "properties": fields,
+        "properties": {name: drop_ours(schema) for name, schema in fields.items()},
         "required": sorted(fields),
         "additionalProperties": False,
     }
 
 
+def drop_ours(schema: Schema) -> Schema:
+    """A schema without the keys that only shrinking reads."""
+    return {name: value for name, value in schema.items() if name not in OURS}
+
+
 def error(*names: str) -> Schema:
-    return answer(error={"enum": list(names)})
+    return record(error={"enum": list(names)})
 
 
 def list_of(*schemas: Schema) -> Schema:
@@ -43,38 +50,38 @@ def any_of(*schemas: Schema) -> Schema:
     return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
 
 
-NOTHING = answer()
+NOTHING = record()
 USAGE = error("usage")
-SKIPPED = answer(skipped={"type": "string", "minLength": 1})
-OFFSET = answer(offset=NUMBER)
-RESULT = answer(result=BOOLEAN)
+SKIPPED = record(skipped={"type": "string", "minLength": 1})
+OFFSET = record(offset=NUMBER)
+RESULT = record(result=BOOLEAN)
 REFUSAL = error("usage", "cache-full", "not-supported", "shared")
 
-ROW_ANSWER = answer(visible=PLACES)
-STATE_ANSWER = answer(visible=PLACES, states=ROWS)
-IMAGE_ANSWER = answer(cached=BOOLEAN, stored=STORED)
+ROW_ANSWER = record(visible=PLACES)
+STATE_ANSWER = record(visible=PLACES, states=ROWS)
+IMAGE_ANSWER = record(cached=BOOLEAN, stored=STORED)
+# What a pass shows, of the kinds that differ from the others.
 PASSES: Mapping[str, Schema] = {
     "encoder": IMAGE_ANSWER,
     "recurrent": STATE_ANSWER,
-    "wrapper": answer(caches=list_of(ROW_ANSWER, STATE_ANSWER, IMAGE_ANSWER)),
+    "wrapper": record(caches=list_of(ROW_ANSWER, STATE_ANSWER, IMAGE_ANSWER)),
 }
-"""What a pass shows, of the kinds that differ from the others."""
 
 LAYER: Mapping[str, Schema] = {
-    "update": answer(offset=NUMBER, visible=ROWS),
-    "state": answer(tags=TAGS),
-    "view": answer(tags=TAGS),
-    "size": answer(size=NUMBER),
-    "trim": any_of(answer(trimmed=NUMBER, offset=NUMBER), USAGE),
+    "update": record(offset=NUMBER, visible=ROWS),
+    "state": record(tags=TAGS),
+    "view": record(tags=TAGS),
+    "size": record(size=NUMBER),
+    "trim": any_of(record(trimmed=NUMBER, offset=NUMBER), USAGE),
     "clone": NOTHING,
     "free": OFFSET,
-    "snapshot": answer(range=RANGE),
-    "restore": answer(ok=BOOLEAN, offset=NUMBER),
-    "split": answer(parent=RANGE, child=RANGE),
-    "merge": any_of(answer(range=RANGE), USAGE),
+    "snapshot": record(range=RANGE),
+    "restore": record(ok=BOOLEAN, offset=NUMBER),
+    "split": record(parent=RANGE, child=RANGE),
+    "merge": any_of(record(range=RANGE), USAGE),
     "close": NOTHING,
     "prepare": any_of(NOTHING, USAGE),
-    "take": answer(ranges=RANGES),
+    "take": record(ranges=RANGES),
 }
 
 
@@ -95,11 +102,11 @@ def get_unified(kind: str) -> Mapping[str, Schema]:
     }
 
 
-HELD = {"offsets": OFFSETS, "caches": list_of(answer(tags=TAGS), NOTHING)}
-READ = answer(offsets=OFFSETS, caches=list_of(answer(visible=ROWS), NOTHING))
+HELD = {"offsets": OFFSETS, "caches": list_of(record(tags=TAGS), NOTHING)}
+READ = record(offsets=OFFSETS, caches=list_of(record(visible=ROWS), NOTHING))
 STORES: Mapping[str, Schema] = {
-    "session": answer(tokens=NUMBER),
-    "trie": answer(tokens=NUMBER, bytes=NUMBER),
+    "session": record(tokens=NUMBER),
+    "trie": record(tokens=NUMBER, bytes=NUMBER),
 }
 
 
@@ -108,28 +115,28 @@ def get_conversations(kind: str) -> Mapping[str, Schema]:
     # A token that was generated and is none is refused after the pass.
     refused = [add(each, error=USAGE["properties"]["error"]) for each in (READ, FED)]
     return {
-        "begin": any_of(answer(remaining=TOKENS, **HELD), USAGE),
+        "begin": any_of(record(remaining=TOKENS, **HELD), USAGE),
         "feed": any_of(READ, FED, *refused),
         "break": READ,
-        "close": any_of(answer(stored=NUMBER), USAGE),
-        "cancel": any_of(answer(stored=NUMBER), USAGE),
+        "close": any_of(record(stored=NUMBER), USAGE),
+        "cancel": any_of(record(stored=NUMBER), USAGE),
         "refuse": NOTHING,
         "checkpoint": NOTHING,
         "count": STORES[kind],
-        "free": any_of(answer(**HELD), USAGE),
+        "free": any_of(record(**HELD), USAGE),
         "limit": any_of(NOTHING, USAGE),
         "open": USAGE,
     }
 
 
-FED = answer(offsets=OFFSETS)
+FED = record(offsets=OFFSETS)
 
 
 def add(schema: Schema, **fields: Schema) -> Schema:
-    return answer(**{**schema["properties"], **fields})
+    return record(**{**schema["properties"], **fields})
 
 
-SLOT = answer(offsets=OFFSETS, tokens=TOKENS, remaining=TOKENS)
+SLOT = record(offsets=OFFSETS, tokens=TOKENS, remaining=TOKENS)
 POSITIONS = {"positions": TAGS}
 SHOWN = (ROW_ANSWER, STATE_ANSWER, PASSES["wrapper"])
 

@@ -20,8 +20,8 @@ from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import iter_cells
 from lockstep.harness.programs.walk import trace
 
+# Of one file.
 MOST_REPORTED = 10
-"""Of one file."""
 
 
 @dataclass(frozen=True)

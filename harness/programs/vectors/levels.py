@@ -17,6 +17,8 @@ from lockstep.harness.contracts.layer import CHOICES
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+# The operations that a level has more than the one before; the first has those
+# without which there is nothing, the last all.
 ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "cut": {"layer": ("trim",), "unified": ("remove",), "prefix": ("cancel",)},
     "basic": {
@@ -25,14 +27,12 @@ ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "prefix": ("break", "count", "free"),
     },
 }
-"""The operations that a level has more than the one before; the first has those without
-which there is nothing, the last all."""
 
+# Fields that are named so that the abstract states around them count.
 ALWAYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"step": CHOICES["step"]},
     "rotating": {"step": CHOICES["step"]},
 }
-"""Fields that are named so that the abstract states around them count."""
 
 MASKS: Mapping[str, Sequence[Any]] = {
     "mask_padding": (1, 4),
@@ -45,6 +45,7 @@ POOL: Mapping[str, Sequence[Any]] = {
     "mask_dtype": DTYPES,
     "permuted_values": (False, True),
 }
+# The fields that stay at their default before the last level, the default first.
 SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"chunk": (None, 2, 3), **MASKS},
     "rotating": {"keep": (0, 1, 2), **MASKS},
@@ -54,7 +55,6 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "trie": {"interval": (None, 1, 2, 3)},
     "slots": {"interval": (None, 1, 2, 3)},
 }
-"""The fields that stay at their default before the last level, the default first."""
 
 
 @dataclass(frozen=True)

@@ -30,63 +30,53 @@ MAX_FILES = 64
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,40}\.(md|json|jsonl)(?![\s\S])"
 """Of the files in a set: no folder, nothing hidden."""
 
-COUNT = {"type": "integer", "minimum": 0}
+Schema = dict[str, Any]
+
+
+def having(required: str, **fields: Schema) -> Schema:
+    """An object that has some of these fields at least."""
+    return {"type": "object", "properties": fields, "required": required.split()}
+
+
+COUNT: Schema = {"type": "integer", "minimum": 0}
+TEXT: Schema = {"type": "string"}
 CELLS = {
     "type": "object",
-    "additionalProperties": {"type": "array", "items": {"type": "string"}},
+    "additionalProperties": {"type": "array", "items": TEXT},
 }
-KIND = {
-    "type": "object",
-    "properties": {
-        "contract": {"type": "string"},
-        "kind": {"type": "string"},
-        "programs": COUNT,
-        "operations": COUNT,
-        "levels": {"type": "object", "additionalProperties": COUNT},
-        "drawn": COUNT,
-        "reachable": COUNT,
-        "covered": CELLS,
-        "errors": CELLS,
-        "settings": CELLS,
-        "not_covered": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"why": {"type": "string"}, "cells": CELLS},
-                "required": ["why", "cells"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    "required": ["contract", "kind", "programs", "covered"],
-}
+REST = {**having("why cells", why=TEXT, cells=CELLS), "additionalProperties": False}
+KIND = having(
+    "contract kind programs covered",
+    contract=TEXT,
+    kind=TEXT,
+    levels={"type": "object", "additionalProperties": COUNT},
+    not_covered={"type": "array", "items": REST},
+    **dict.fromkeys(("programs", "operations", "drawn", "reachable"), COUNT),
+    **dict.fromkeys(("covered", "errors", "settings"), CELLS),
+)
 FILE = {
-    "type": "object",
-    "properties": {
-        "bytes": {**COUNT, "maximum": MAX_FILE},
-        "sha256": {"type": "string", "pattern": r"^[0-9a-f]{64}(?![\s\S])"},
-        "holds": KIND,
-    },
-    "required": ["bytes", "sha256"],
+    **having(
+        "bytes sha256",
+        bytes={**COUNT, "maximum": MAX_FILE},
+        sha256={"type": "string", "pattern": r"^[0-9a-f]{64}(?![\s\S])"},
+        holds=KIND,
+    ),
     "additionalProperties": False,
 }
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "format": {"const": SET_FORMAT},
-        "lockstep": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,4}){1,3}"},
-        "programs": COUNT,
-        "seed": COUNT,
-        "size": {"type": "string"},
-        "files": {
-            "type": "object",
-            "maxProperties": MAX_FILES,
-            "propertyNames": {"pattern": FILE_NAME},
-            "additionalProperties": FILE,
-        },
+SCHEMA = having(
+    "format lockstep size files",
+    format={"const": SET_FORMAT},
+    lockstep={"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,4}){1,3}"},
+    programs=COUNT,
+    seed=COUNT,
+    size=TEXT,
+    files={
+        "type": "object",
+        "maxProperties": MAX_FILES,
+        "propertyNames": {"pattern": FILE_NAME},
+        "additionalProperties": FILE,
     },
-    "required": ["format", "lockstep", "size", "files"],
-}
+)
 
 
 @dataclass(frozen=True)

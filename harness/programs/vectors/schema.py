@@ -8,15 +8,12 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.core.fields import DERIVED, JOINT, NAMES, Schema
+from lockstep.harness.core.fields import Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
-from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers
+from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers, record
 from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-OURS = (DERIVED, JOINT, NAMES)
-"""Keys that only our shrinking reads."""
 
 
 def make_schema() -> dict[str, Any]:
@@ -28,14 +25,14 @@ def make_schema() -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "title": f"One line of a set of vectors: {TRACE_FORMAT}",
-        **make_object(
+        **record(
             format={"const": TRACE_FORMAT},
-            program=make_object(
+            program=record(
                 format={"const": FORMAT},
                 contract={"enum": list(CONTRACTS)},
                 config={"type": "object", "required": ["kind"]},
                 ops={"type": "array", "maxItems": MAX_OPERATIONS},
-                meta=make_object(name={"type": "string"}, level={"type": "string"}),
+                meta=record(name={"type": "string"}, level={"type": "string"}),
             ),
             expected={"type": "array", "maxItems": MAX_OPERATIONS},
         ),
@@ -45,24 +42,10 @@ def make_schema() -> dict[str, Any]:
     }
 
 
-def make_object(**fields: Schema) -> dict[str, Any]:
-    """With these fields, and no other."""
-    return {
-        "type": "object",
-        "properties": {name: drop_ours(schema) for name, schema in fields.items()},
-        "required": sorted(fields),
-        "additionalProperties": False,
-    }
-
-
-def drop_ours(schema: Schema) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name not in OURS}
-
-
 def make_definitions() -> dict[str, Any]:
     """Operations by contract and name."""
     return {
-        f"{rules.name}-{name}": make_object(op={"const": name}, **operation.fields)
+        f"{rules.name}-{name}": record(op={"const": name}, **operation.fields)
         for rules in CONTRACTS.values()
         for name, operation in rules.operations.items()
     }
@@ -70,7 +53,7 @@ def make_definitions() -> dict[str, Any]:
 
 def make_branch(rules: Contract, kind: str) -> dict[str, Any]:
     """If a line is of this kind, what else holds of it."""
-    config = make_object(**rules.config)
+    config = record(**rules.config)
     answers = list_distinct([*get_answers(rules.name, kind).values(), SKIPPED])
     fields = {
         "program": having(config=config, ops={"items": choose_operation(rules, kind)}),

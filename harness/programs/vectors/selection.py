@@ -23,14 +23,14 @@ from lockstep.harness.programs.walk import walk
 
 SEED = 0
 
+# In the place of a state or an operation: whichever.
 ANY = ""
-"""In the place of a state or an operation: whichever."""
 
+# In the place of a cell: an operation was illegal.
 SKIPPED = ("skipped", ANY)
-"""In the place of a cell: an operation was illegal."""
 
+# Before the name of an error, in the place of a state: an operation was refused.
 ERROR = "error "
-"""Before the name of an error, in the place of a state: an operation was refused."""
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,17 @@ class Relay:
     def answer(self, message: Message) -> Answer:
         op = message["op"]
         if op in ("hello", "open", "drop"):
-            return getattr(self, op)(message)
-        cache = self.caches.items[message["cache"]]
+            answer: Answer = getattr(self, op)(message)
+            return answer
         config = self.configs[message["cache"]]
-        return getattr(self, f"do_{op}")(cache, config, message)
+        cache = self.caches.items[message["cache"]]
+        if "type" in message:
+            cache = cache.of(message["type"])
+        is_prefix = config["kind"] in PREFIX
+        if op in PREFIX_ONLY if is_prefix else op in PLAIN:
+            return relay(cache, message, (PREFIX_ONLY if is_prefix else PLAIN)[op])
+        answer = getattr(self, f"do_{op}")(cache, config, message)
+        return answer
 
     def hello(self, message: Message) -> Answer:
         backend = self.backend
@@ -149,7 +156,7 @@ class Relay:
                 del getattr(self, what).items[number]
         return {}
 
-    # --- layer --------------------------------------------------------------------------
+    # --- operations that take or give arrays, caches or snapshots -----------------------
 
     def do_update(self, cache: Any, config: Message, m: Message) -> Answer:
         keys, values = (
@@ -169,16 +176,10 @@ class Relay:
 
     do_view = do_read = do_state
 
-    def do_boundaries(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"lengths": list(cache.boundaries(m["length"]))}
-
     def do_write(self, cache: Any, config: Message, m: Message) -> Answer:
         conv = self.take(m["conv"], config["dtype"])
         cache.write(conv, self.take(m["delta"], "float32"), m["length"])
         return {"offset": cache.offset}
-
-    def do_size(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"size": cache.size()}
 
     def do_trim(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"trimmed": cache.trim(m["count"]), "offset": cache.offset}
@@ -188,8 +189,7 @@ class Relay:
 
     def do_free(self, cache: Any, config: Message, m: Message) -> Answer:
         cache.free()
-        offset = {} if "layers" in config and config["kind"] in PREFIX else None
-        return {"offset": cache.offset} if offset is None else {}
+        return {"offset": cache.offset}
 
     def do_snapshot(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"snapshot": self.give_snapshot(cache.snapshot(m["begin"]))}
@@ -209,46 +209,21 @@ class Relay:
         return {"snapshot": self.give_snapshot(merged)}
 
     def do_close(self, cache: Any, config: Message, m: Message) -> Answer:
-        if config["kind"] in PREFIX:
-            return self.do_cancel(cache, config, m)
         cache.close(self.find(m["snapshot"], consume=True))
-        return {}
-
-    def do_prepare(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.prepare(m["offsets"])
         return {}
 
     def do_take(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"snapshots": [self.give_snapshot(taken) for taken in cache.take()]}
 
-    # --- unified ------------------------------------------------------------------------
-
-    def do_forward(self, cache: Any, config: Message, m: Message) -> Answer:
-        fields = ("positions", "sequences", "exceptions", "multimodal", "reserve")
-        cache.forward(*(m[field] for field in fields))
-        return {}
-
     def do_put(self, cache: Any, config: Message, m: Message) -> Answer:
         pair = [self.take(m[name], config["dtype"]) for name in ("keys", "values")]
-        find_part(cache, m).put(m["layer"], *pair)
+        cache.put(m["layer"], *pair)
         return {}
 
     def do_get(self, cache: Any, config: Message, m: Message) -> Answer:
-        got = find_part(cache, m).get(m["layer"])
-        if got is None or len(got) == 2:
-            return self.give_some("keys values", got)
-        return self.give_some("keys values mask", got)
-
-    def do_copy_prefix(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.copy_prefix(m["source"], m["target"], m["length"])
-        return {}
-
-    def do_remove(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.remove(m["sequence"], m["begin"], m["end"])
-        return {}
-
-    def do_can_resume(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"result": cache.can_resume(m["sequence"], m["position"])}
+        got = cache.get(m["layer"])
+        names = "keys values" if got is None or len(got) == 2 else "keys values mask"
+        return self.give_some(names, got)
 
     def do_save(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"saved": self.saved.put(cache.save())}
@@ -258,23 +233,15 @@ class Relay:
         return {}
 
     def do_cached(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"cached": find_part(cache, m).cached}
+        return {"cached": cache.cached}
 
     def do_read_states(self, cache: Any, config: Message, m: Message) -> Answer:
-        return self.give_some("conv delta", find_part(cache, m).read_states(m["layer"]))
+        return self.give_some("conv delta", cache.read_states(m["layer"]))
 
     def do_write_states(self, cache: Any, config: Message, m: Message) -> Answer:
         conv = self.take(m["conv"], config["dtype"])
-        delta = self.take(m["delta"], "float32")
-        find_part(cache, m).write_states(m["layer"], conv, delta)
+        cache.write_states(m["layer"], conv, self.take(m["delta"], "float32"))
         return {}
-
-    # --- prefix -------------------------------------------------------------------------
-
-    def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
-        if config["kind"] == "slots":
-            return {"slot": cache.begin(m["tokens"])}
-        return {"remaining": list(cache.begin(m["tokens"], m["checkpoints"]))}
 
     def do_layers(self, cache: Any, config: Message, m: Message) -> Answer:
         from lockstep.harness.contracts.prefix.config import get_layer_config
@@ -294,45 +261,53 @@ class Relay:
 
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
 
-    def do_extend(self, cache: Any, config: Message, m: Message) -> Answer:
-        slot = [m["slot"]] if config["kind"] == "slots" else []
-        cache.extend(*slot, m["tokens"])
-        return {}
-
-    def do_cancel(self, cache: Any, config: Message, m: Message) -> Answer:
-        slot = [m["slot"]] if config["kind"] == "slots" else []
-        return {"stored": getattr(cache, m["op"])(*slot)}
-
-    def do_set_limit(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.set_limit(m["limit"])
-        return {}
-
-    def do_count_tokens(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"count": getattr(cache, m["op"])()}
-
-    do_count_bytes = do_count_tokens
-
-    def do_get_tokens(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"tokens": list(getattr(cache, m["op"])(m["slot"]))}
-
-    do_get_remaining = do_get_tokens
-
-    def do_reserve(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"positions": list(cache.reserve(m["slot"], m["count"]))}
-
-    def do_commit(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.commit(m["slot"], m["count"])
-        return {}
+    def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
+        if config["kind"] == "slots":
+            return {"slot": cache.begin(m["tokens"])}
+        return {"remaining": list(cache.begin(m["tokens"], m["checkpoints"]))}
 
 
 PREFIX = ("session", "trie", "slots")
 
+PLAIN = {
+    "size": " -> size",
+    "prepare": "offsets",
+    "boundaries": "length -> lengths",
+    "forward": "positions sequences exceptions multimodal reserve",
+    "copy_prefix": "source target length",
+    "remove": "sequence begin end",
+    "can_resume": "sequence position -> result",
+}
+"""Operations of numbers alone: the method's arguments, and the field of the answer."""
+
+PREFIX_ONLY = {
+    "extend": "slot tokens",
+    "close": "slot -> stored",
+    "cancel": "slot -> stored",
+    "free": "",
+    "set_limit": "limit",
+    "count_tokens": " -> count",
+    "count_bytes": " -> count",
+    "get_tokens": "slot -> tokens",
+    "get_remaining": "slot -> tokens",
+    "reserve": "slot count -> positions",
+    "commit": "slot count",
+}
+"""The same, of the prefix contract; `slot` is handed over where a message has it."""
+
+
+def relay(cache: Any, message: Message, plan: str) -> Answer:
+    """Calls the method that an operation names."""
+    fields, _, answered = plan.partition(" -> ")
+    arguments = [message[field] for field in fields.split() if field in message]
+    got = getattr(cache, message["op"])(*arguments)
+    if not answered:
+        return {}
+    return {answered: got if isinstance(got, bool | int) else list(got)}
+
+
 HARNESS = {"refuse"}
 """What the harness does to caches that it opened itself."""
-
-
-def find_part(cache: Any, message: Message) -> Any:
-    return cache.of(message["type"]) if "type" in message else cache
 
 
 def refuse(relay: Relay, error: Exception) -> Answer:

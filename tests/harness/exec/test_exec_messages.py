@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import Struct
+from referencing import Registry, Resource
 
 from lockstep.harness.backends.driver import schema
 from lockstep.harness.backends.driver.arrays import (
     PromisedMask,
     Tensor,
     WireArrays,
-    parse_array,
-    parse_mask,
+    make_mask,
+    make_tensor,
 )
-from lockstep.harness.backends.driver.client import decode, encode
-from lockstep.harness.backends.driver.fields import Malformed
+from lockstep.harness.backends.driver.client import encode
+from lockstep.harness.backends.driver.decoding import Malformed, decode, parse
 from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.messages import (
+    COMMON,
+    CONTRACTS,
+    get_answer,
+    get_operation,
+    get_request,
+)
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -42,14 +53,14 @@ def test_numbers_go_over_the_wire_to_the_last_bit() -> None:
     for part in (floats, floats[:9], floats[-3:], floats[::-1]):
         line = encode(1, "put", {"layer": 0, "keys": Tensor(part, "float32")})
         message = json.loads(line)
-        got = parse_array(message["keys"], "keys", "float32")
+        got = read_array(message["keys"])
         assert message["layer"] == 0
         assert (got.content.view(np.uint32) == part.view(np.uint32)).all()
 
 
 def test_what_json_has_not() -> None:
     line = b'{"shape": [2, 2], "data": [null, 1e999, -1e999, 1e39]}'
-    content = parse_array(decode(line), "mask", "float32").content
+    content = read_array(decode(line)).content
     assert content.dtype == np.float32
     assert math.isnan(content[0, 0])
     assert content.ravel()[1:].tolist() == [math.inf, -math.inf, math.inf]
@@ -58,33 +69,50 @@ def test_what_json_has_not() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([1.0], "is [1.0], not an array with shape and data"),
-        ({"data": [1.0]}, "has shape null"),
-        ({"shape": [1], "data": [[1.0]]}, "place 0, is [1.0], not a number"),
-        ({"shape": [1], "data": ["1.0"]}, 'place 0, is "1.0", not a number'),
-        ({"shape": [1], "data": [True]}, "place 0, is true, not a number"),
-        ({"shape": [1.0], "data": [1.0]}, "has shape [1.0]"),
-        ({"shape": [-1], "data": [1.0]}, "has shape [-1]"),
-        ({"shape": [2], "data": [1.0]}, "has 1 numbers, but its shape [2] is for 2"),
-        ({"shape": [1] * 9, "data": [1.0]}, "has shape a list of 9"),
-        ({"shape": [1], "data": [10**400]}, "has a whole number of over 300 digits"),
-        ({"shape": [1], "data": [1.0], "dtype": "double"}, 'has dtype "double"'),
-        ({"shape": [1], "data": [2], "dtype": "bool"}, "place 0, is 2, not 0 or 1"),
-        ({"shape": [1], "data": [0.0], "dtype": "bool"}, "place 0, is 0.0, not 0 or 1"),
+        ([1.0], "keys is [1.0]; expected an object"),
+        ({"data": [1.0]}, "keys has no shape"),
+        ({"shape": [1], "data": [[1.0]]}, "keys.data[0] is [1.0]; expected a number"),
+        ({"shape": [1], "data": ["1.0"]}, 'keys.data[0] is "1.0"; expected a number'),
+        ({"shape": [1], "data": [True]}, "keys.data[0] is true; expected a number"),
+        ({"shape": [1], "data": 5}, "keys.data is 5; expected a list"),
+        ({"shape": [1.0], "data": [1.0]}, "keys.shape[0] is 1.0; expected an integer"),
+        ({"shape": [-1], "data": [1.0]}, "keys.shape[0] is -1; expected an integer >= 0"),
+        ({"shape": [2], "data": [1.0]}, "keys has 1 numbers, but its shape [2] is for 2"),
+        ({"shape": [0, 1 << 39, 1 << 39], "data": []}, "keys has no numbers, but its"),
+        ({"shape": [1] * 9, "data": [1.0]}, "keys.shape is a list of 9; expected a list"),
+        ({"shape": [1], "data": [10**400]}, "keys has an integer of over 300 digits"),
+        (
+            {"shape": [1], "data": [1.0], "dtype": "double"},
+            'keys.dtype is "double"; expected one of float32, float16, bfloat16, bool',
+        ),
+        (
+            {"shape": [1], "data": [2], "dtype": "bool"},
+            "keys.data[0] is 2; expected 0 or 1",
+        ),
+        (
+            {"shape": [1], "data": [0.0], "dtype": "bool"},
+            "keys.data[0] is 0.0; expected 0 or 1",
+        ),
     ],
 )
-def test_an_array_that_is_none(value: Any, words: str) -> None:
+def test_an_array_that_is_malformed(value: Any, words: str) -> None:
     with pytest.raises(Malformed) as caught:
-        parse_array(value, "keys", "float32")
-    assert f"keys {words}" in str(caught.value) or f"keys, {words}" in str(caught.value)
+        read_array(value)
+    assert words in str(caught.value)
+
+
+def read_array(value: Any) -> Tensor:
+    answer = {"id": 1, "keys": value, "values": None}
+    held: Any = parse(answer, get_answer("layer", "state"), strict=False)
+    return make_tensor(held.keys, "keys", "float32")
 
 
 def test_masks_in_few_words() -> None:
     promised = PromisedMask(length=2, rows=3)
-    every = parse_mask(None, promised, 3, "bool", "lower-right").content
+    every = make_mask(None, promised, 3, "bool", "lower-right").content
     assert every.all() and every.shape == (3, 3)
-    lower = parse_mask("causal", promised, 3, "bool", "lower-right").content
-    upper = parse_mask("causal", promised, 3, "bool", "upper-left").content
+    lower = make_mask("causal", promised, 3, "bool", "lower-right").content
+    upper = make_mask("causal", promised, 3, "bool", "upper-left").content
     assert lower.astype(int).tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
     assert upper.astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
@@ -129,29 +157,115 @@ def test_nothing_of_a_backend_is_lost_on_the_way(relay: Any) -> None:
 
 # --- schemas ----------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("name", schema.NAMES)
-def test_the_schemas_are_schemas(name: str) -> None:
-    document = schema.load(name)
-    Draft202012Validator.check_schema(document)
-    assert document["$id"] == f"{name}.json"
+DOCUMENTS = schema.make_documents()
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (document["$id"], Resource.from_contents(document)) for document in DOCUMENTS.values()
+)
 
 
-def test_every_message_has_a_request_and_an_answer() -> None:
-    for name in schema.NAMES[1:]:
-        names = list(schema.load(name)["$defs"])
-        requests = [each.removesuffix(".request") for each in names[::2]]
-        assert names[1::2] == [f"{each}.answer" for each in requests]
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_files_are_what_the_messages_say(name: str) -> None:
+    text = (schema.FOLDER / f"{name}.json").read_text()
+    again = "python -m lockstep.harness.backends.driver.schema"
+    assert json.loads(text) == DOCUMENTS[name], f"run {again}"
+    Draft202012Validator.check_schema(DOCUMENTS[name])
+    assert len(DOCUMENTS) == len(list(schema.FOLDER.iterdir()))
 
 
-def test_the_numbers_of_an_array_are_looked_at_though_all_at_once() -> None:
-    array = {"shape": [2], "data": [0.5, "x"]}
-    answer = {"id": 1, "conv": array, "delta": array}
-    with pytest.raises(Malformed, match="'x' is not of type 'number'"):
-        schema.check_answer("layer", "read", answer)
-    array["data"] = [0.5, None]
-    schema.check_answer("layer", "read", answer)
-    with pytest.raises(Malformed, match="5 is not of type 'array'"):
-        schema.check_answer(
-            "layer", "read", {**answer, "conv": {"shape": [1], "data": 5}}
+def make_example(of: Any) -> Any:
+    """The least message that a schema allows, every field set."""
+    if "required" in of and "properties" not in of:
+        return dict.fromkeys(of["required"], "x")
+    if "$ref" in of:
+        return make_example(DOCUMENTS["common"]["$defs"][of["$ref"].rpartition("/")[2]])
+    if "enum" in of:
+        return of["enum"][0]
+    if "anyOf" in of:
+        return make_example(of["anyOf"][0])
+    if of.get("type") == "object" and "properties" in of:
+        example = {name: make_example(each) for name, each in of["properties"].items()}
+        return (
+            {**example, "data": [0.5] * 1, "shape": [1]}
+            if "shape" in example
+            else example
         )
+    if of.get("type") == "array":
+        return [make_example(of["items"])] if of.get("items") else [1]
+    simple = {"integer": 1, "number": 0.5, "string": "x", "boolean": True}
+    return simple.get(str(of.get("type")), {})
+
+
+def iter_mistakes(message: Any) -> Iterator[Any]:
+    """The message with a field too few, one too many, or one of another type: at every
+    place."""
+    pairs = message.items() if isinstance(message, dict) else enumerate(message)
+    if isinstance(message, dict):
+        yield {**message, "surplus": 1}
+    for key, value in list(pairs):
+        for wrong in (None, {"no": "such"}, "2", 1.5, -1, True, []):
+            yield {**message, key: wrong} if isinstance(message, dict) else [wrong]
+        if isinstance(message, dict):
+            yield {name: each for name, each in message.items() if name != key}
+        if isinstance(value, dict | list):
+            for inner in iter_mistakes(value):
+                yield {**message, key: inner} if isinstance(message, dict) else [inner]
+
+
+def is_read(message: Any, kinds: list[type[Struct]]) -> bool:
+    """Whether a strict reader takes it."""
+    for kind in kinds:
+        with suppress(Malformed):
+            parse(message, kind, strict=True)
+            return True
+    return False
+
+
+def list_structs() -> Iterator[tuple[str, str, list[type[Struct]]]]:
+    """File, name in it, and the structs that it describes."""
+    for name, kind in COMMON.items():
+        yield "common", name, [kind]
+    for contract, own in CONTRACTS.items():
+        for operation in dict.fromkeys(map(get_operation, own)):
+            variants = [name for name in own if get_operation(name) == operation]
+            for end, get in (("request", get_request), ("answer", get_answer)):
+                kinds = [get(contract, name) for name in variants]
+                yield contract, f"{operation}.{end}", kinds
+
+
+def test_a_schema_allows_what_is_read_and_nothing_else() -> None:
+    """Every message of every contract, and mistakes at each of its places. Contents of
+    an array, of a config and of names are beyond a schema."""
+    count: Counter[bool] = Counter()
+    for contract, name, kinds in list_structs():
+        own = {"$ref": f"{contract}.json#/$defs/{name}"}
+        validator = Draft202012Validator(own, registry=REGISTRY)
+        described = DOCUMENTS[contract]["$defs"][name]
+        example = make_example(described)
+        if name == "hello.answer":
+            kinds_of_layer = {"kv": {"operations": ["update"], "config": {"keep": [0]}}}
+            example["contracts"] = {"layer": kinds_of_layer}
+        assert validator.is_valid(example) and is_read(example, kinds), (name, example)
+        for wrong in iter_mistakes(example):
+            is_valid = validator.is_valid(wrong)
+            later = [wrong.get(field) != example.get(field) for field in CHECKED_LATER]
+            if is_valid != is_read(wrong, kinds) and not any(later):
+                assert is_valid and any(word in str(wrong) for word in BEYOND), (
+                    name,
+                    wrong,
+                )
+            count[is_valid] += 1
+    assert min(count[True], count[False]) > 300
+
+
+BEYOND = ("'shape': []", "'data': []", "'shape': [0]")
+"""Where the numbers of an array are not as many as its shape says."""
+
+CHECKED_LATER = ("contracts", "config")
+"""Fields whose content is checked kind by kind, and as for every backend."""
+
+
+def test_a_set_has_each_item_once() -> None:
+    kind = {"operations": ["update", "update"]}
+    parse(kind, COMMON["kind"], strict=False)
+    with pytest.raises(Malformed, match="operations has an item twice"):
+        parse(kind, COMMON["kind"], strict=True)

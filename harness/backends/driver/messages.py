@@ -1,0 +1,278 @@
+"""Every message of the protocol, defined once.
+
+The tables below list the fields of each request and of its answer. From them come the
+structs that validate messages (`get_request`, `get_answer`) and the JSON Schemas in
+`schemas/` (`schema.py`). A name with a dot is a variant: "begin.slot" is the operation
+`begin` as slots understand it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+
+from lockstep.harness.backends.backend import Alignment
+from lockstep.harness.core.printable import clean
+
+PROTOCOL = 1
+MAX_SIZE = 1 << 40
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+ArrayDtype = Literal["float32", "float16", "bfloat16", "bool"]
+ErrorName = Literal[
+    "usage", "cache-full", "not-supported", "shared", "no-slot", "missing", "failed"
+]
+Contract = Literal["layer", "unified", "prefix"]
+Id = Annotated[int, Meta(ge=1)]
+Size = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
+Positive = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(min_length=1)]
+Type = Annotated[int, Meta(ge=0, description="Of a wrapper: which of its caches.")]
+Tokens = Annotated[
+    list[Any], Meta(description="Refuse one that is not an integer: error 'usage'.")
+]
+
+
+# What is checked elsewhere: the kinds one by one, which tells the one that is wrong, and
+# the config as for every backend (`harness.workers.registry`).
+SET = {"uniqueItems": True}  # msgspec 0.21 says so itself
+LISTS = {"additionalProperties": {"type": "array", "minItems": 1}}
+KIND = {"$ref": "common.json#/$defs/kind"}
+KINDS = {
+    "propertyNames": {"enum": list(get_args(Contract))},
+    "additionalProperties": {"type": "object", "additionalProperties": KIND},
+}
+
+
+class Array(Struct):
+    """In row-major order; null is NaN. A boolean array may have true and false for 1 and
+    0."""
+
+    shape: Annotated[list[Size], Meta(max_length=8)]
+    data: list[bool | int | float | None]
+    dtype: ArrayDtype | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        count = math.prod(self.shape)
+        if len(self.data) != count:
+            words = f"has {len(self.data)} numbers, but its shape {self.shape}"
+            raise ValueError(f"{words} is for {count}")
+        if not count and math.prod(size or 1 for size in self.shape) > MAX_SIZE:
+            raise ValueError(f"has no numbers, but its shape {self.shape} is too large")
+
+
+class Snapshot(Struct):
+    """The positions [begin, end) of a cache, under a number."""
+
+    number: int
+    begin: int
+    end: int
+
+
+class Layer(Struct):
+    """A cache of the layer contract that a session or a trie brings along."""
+
+    cache: int
+    offset: int
+
+
+class Declared(Struct):
+    """What a driver promises for one kind of cache."""
+
+    operations: Annotated[frozenset[str], Meta(min_length=1, extra_json_schema=SET)]
+    config: Annotated[dict[str, Any], Meta(extra_json_schema=LISTS)] = {}
+    refuses: bool = False
+
+    def __post_init__(self) -> None:
+        require_names(sorted(self.operations), "operation")
+        require_names(self.config, "config field")
+
+
+class Answer(Struct, kw_only=True):
+    """The answer to one message."""
+
+    id: Id
+
+
+class Hello(Answer, kw_only=True):
+    """What a driver says about itself."""
+
+    protocol: Literal[PROTOCOL]  # type: ignore[valid-type]
+    name: Text
+    contracts: Annotated[
+        dict[str, dict[str, Any]], Meta(min_length=1, extra_json_schema=KINDS)
+    ]
+    version: Text | UnsetType = UNSET
+    device: Text = "cpu"
+    dtypes: Annotated[tuple[Dtype, ...], Meta(min_length=1)] = ("float32",)
+    causal: Alignment = "lower-right"
+    poison: bool = False
+    tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    ledger: Text | UnsetType = UNSET
+    notes: Text | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        for name in ("name", "version", "device", "ledger", "notes"):
+            text = getattr(self, name)
+            if text is not UNSET and (not text.strip() or clean(text) != text):
+                raise ValueError(f"has a {name} that is not one line of printable text")
+        require_names(self.contracts, "contract")
+        for contract, kinds in self.contracts.items():
+            require_names(kinds, f"kind of {contract}")
+
+
+class Refusal(Answer, kw_only=True):
+    """The answer to a message that was refused. `message` is shown to people."""
+
+    error: ErrorName
+    message: Text
+
+
+def require_names(names: Iterable[str], what: str) -> None:
+    """Raises ValueError for a name that cannot be the name of anything, or be shown."""
+    for name in names:
+        if not (0 < len(name) <= 64 and name.isascii() and name.isprintable()):
+            words = clean(ascii(name), 80)
+            raise ValueError(
+                f"names the {what} {words}; expected 1 to 64 printable ASCII characters"
+            )
+
+
+# What messages of all contracts are made of, under the names of `common.json`.
+COMMON: Mapping[str, type[Struct]] = {
+    "array": Array,
+    "snapshot": Snapshot,
+    "layer": Layer,
+    "kind": Declared,
+    "error": Refusal,
+}
+
+# Operation → the types of the fields of its request, and of its answer.
+Fields = Mapping[str, Any]
+Messages = Mapping[str, tuple[Fields, Fields]]
+
+CACHE = {"cache": int}
+OFFSET = {"offset": int}
+STATES = {"conv": Array, "delta": Array}
+HELD = {"keys": Array | None, "values": Array | None}
+PAIR = {"keys": Array, "values": Array}
+SNAPSHOT = {"snapshot": Snapshot | None}
+SIDES = ("parent", "child")
+NUMBERS = list[int] | UnsetType
+
+CONFIG = Annotated[dict[str, Any], Meta(extra_json_schema={"required": ["kind"]})]
+SESSION: Messages = {
+    "hello": ({"protocol": Literal[PROTOCOL]}, {}),
+    "open": ({"config": CONFIG}, CACHE),
+    "drop": ({"caches": NUMBERS, "snapshots": NUMBERS, "saved": NUMBERS}, {}),
+}
+LAYER: Messages = {
+    "update": (
+        {"rows": Positive, **PAIR},
+        {**OFFSET, **PAIR, "mask": Array | Literal["causal"] | None},
+    ),
+    "state": ({}, HELD),
+    "state.states": ({}, STATES),
+    "view": ({}, HELD),
+    "view.states": ({}, STATES),
+    "size": ({}, {"size": int}),
+    "trim": ({"count": int}, {"trimmed": int, **OFFSET}),
+    "clone": ({}, CACHE),
+    "free": ({}, OFFSET),
+    "snapshot": ({"begin": int}, SNAPSHOT),
+    "restore": ({"snapshot": int | None, "target": int}, {"ok": bool, **OFFSET}),
+    "split": ({"snapshot": int, "at": int}, dict.fromkeys(SIDES, Snapshot | None)),
+    "merge": (dict.fromkeys(SIDES, int | None), SNAPSHOT),
+    "close": ({"snapshot": int}, {}),
+    "prepare": ({"offsets": list[int]}, {}),
+    "take": ({}, {"snapshots": list[Snapshot | None]}),
+    "boundaries": ({"length": Positive}, {"lengths": list[int]}),
+    "read": ({}, STATES),
+    "write": ({**STATES, "length": Positive}, OFFSET),
+}
+
+TYPE = {"type": Type | UnsetType}
+ROWS = ("positions", "sequences", "exceptions", "multimodal")
+UNIFIED: Messages = {
+    "forward": ({**dict.fromkeys(ROWS, list[int]), "reserve": bool}, {}),
+    "put": ({"layer": int, **PAIR, **TYPE}, {}),
+    "get": ({"layer": int, **TYPE}, {**PAIR, "mask": Array}),
+    "get.image": ({"layer": int, **TYPE}, HELD),
+    "copy_prefix": ({"source": int, "target": int, "length": int}, {}),
+    "remove": ({"sequence": int, "begin": int, "end": int | None}, {}),
+    "can_resume": ({"sequence": int, "position": int}, {"result": bool}),
+    "save": ({}, {"saved": int}),
+    "load": ({"saved": int}, {}),
+    "cached": (TYPE, {"cached": bool}),
+    "read_states": ({"layer": int, **TYPE}, STATES),
+    "write_states": ({"layer": int, **STATES, **TYPE}, {}),
+}
+
+TOKENS, STORED, COUNT = {"tokens": Tokens}, {"stored": int}, {"count": int}
+SLOT = {"slot": int}
+PREFIX: Messages = {
+    "begin": ({**TOKENS, "checkpoints": list[int]}, {"remaining": list[int]}),
+    "begin.slot": (TOKENS, SLOT),
+    "layers": ({}, {"layers": list[Layer | None]}),
+    "below": ({}, CACHE),
+    "extend": (TOKENS, {}),
+    "extend.slot": ({**SLOT, **TOKENS}, {}),
+    "close": ({}, STORED),
+    "close.slot": (SLOT, STORED),
+    "cancel": ({}, STORED),
+    "cancel.slot": (SLOT, STORED),
+    "free": ({}, {}),
+    "set_limit": ({"limit": int | None}, {}),
+    "count_tokens": ({}, COUNT),
+    "count_bytes": ({}, COUNT),
+    "get_tokens": (SLOT, {"tokens": list[int]}),
+    "get_remaining": (SLOT, {"tokens": list[int]}),
+    "reserve": ({**SLOT, **COUNT}, {"positions": list[int]}),
+    "commit": ({**SLOT, **COUNT}, {}),
+}
+
+# Those of the session belong to no contract.
+CONTRACTS: Mapping[str, Messages] = {
+    "session": SESSION,
+    "layer": LAYER,
+    "unified": UNIFIED,
+    "prefix": PREFIX,
+}
+
+
+def get_operation(message: str) -> str:
+    """The `op` of a message, without its variant."""
+    return message.partition(".")[0]
+
+
+@cache
+def get_request(contract: str, message: str) -> type[Struct]:
+    """The struct of a request."""
+    own, _ = CONTRACTS[contract][message]
+    about = {} if contract == "session" else CACHE
+    operation = Literal[get_operation(message)]  # type: ignore[valid-type]
+    fields = {"id": Id, "op": operation, **about, **own}
+    return define(f"{contract}_{message}_request", fields, Struct)
+
+
+@cache
+def get_answer(contract: str, message: str) -> type[Struct]:
+    """The struct of an answer that refuses nothing."""
+    if message == "hello":
+        return Hello
+    _, own = CONTRACTS[contract][message]
+    return define(f"{contract}_{message}_answer", own, Answer)
+
+
+def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
+    """A struct in which a field that may be left out is UNSET by default."""
+    name = name.replace(".", "_")
+    listed: list[Any] = [
+        (field, kind, UNSET) if UnsetType in get_args(kind) else (field, kind)
+        for field, kind in fields.items()
+    ]
+    return defstruct(name, listed, bases=(base,), kw_only=True)
