@@ -26,7 +26,7 @@ from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import PROFILES, Settings
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.reports.console import print_outcome
-from lockstep.harness.reports.machine import to_json, write_outcome
+from lockstep.harness.reports.outcome_file import to_json, write_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
 from lockstep.harness.workers.registry import get_target, list_names
 

@@ -251,25 +251,20 @@ def describe(outcome: Outcome) -> str:
 
     from rich.console import Console
 
-    from lockstep.harness.reports.console import (
-        list_errors,
-        list_unfinished,
-        print_failure,
-    )
+    from lockstep.harness.reports.console import print_failure, print_notes
+    from lockstep.harness.reports.model import list_notes, summarize
 
     text = StringIO()
     console = Console(file=text, width=100, highlight=False)
     failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
-    notes = [*list_errors(outcome), *list_unfinished(outcome)]
+    summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
-    causes += [note.plain for note in notes]
-    console.print(
-        causes[0] if causes else "nothing was checked", markup=False, soft_wrap=True
-    )
+    causes += [note.say() for note in list_notes(summary)]
+    cause = causes[0] if causes else "nothing was checked"
+    console.print(cause, markup=False, soft_wrap=True)
     for failure in failures:
         print_failure(console, failure)
-    for note in notes:
-        console.print(note)
+    print_notes(console, summary)
     return text.getvalue()
 
 

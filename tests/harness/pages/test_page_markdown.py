@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.programs.program import Program
+from lockstep.harness.reports.outcome_file import read_outcome
 from lockstep.harness.reports.pages import markdown
 from lockstep.harness.reports.pages.gather import Material
 from lockstep.harness.reports.pages.markdown import (
@@ -16,7 +17,6 @@ from lockstep.harness.reports.pages.markdown import (
     fence,
     render_markdown,
 )
-from lockstep.harness.reports.pages.outcomes import read_outcome
 from lockstep.harness.reports.pages.view import make_report
 from tests.harness.pages.conftest import make_program
 from tests.harness.pages.test_page_html import HOSTILE, make_outcome, save
@@ -44,7 +44,7 @@ def test_the_whole_summary() -> None:
         == """\
 ## Lockstep: ✗ 1 failure
 
-100 programs, 900 steps in 12 s, seed 7.
+100 programs, 900 steps in 12 s, seed 7, 1 known divergence still there.
 
 | `layer` | `kv` |
 | --- | ---: |

@@ -226,7 +226,7 @@ def make_hostile(folder: Path) -> None:
         ("report empty -o page", "empty: no program file (.json, .jsonl) in this folder"),
         ("report cut.json -o page", "cut.json: is not JSON"),
         ("report pipe.json -o page", "pipe.json: is a pipe or a device"),
-        ("report bad.json -o page", "bad.json: is no outcome of a check: "),
+        ("report bad.json -o page", "bad.json: is not the outcome of a check: "),
         ("report p.json -o file", "file: is a file; -o takes a folder"),
         ("report p.json -o file/x", "file/x: lies below a file; -o takes a folder"),
         ("report p.json -o foreign", "is there already and is no report of ours"),
