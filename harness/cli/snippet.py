@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.command import command
-from lockstep.harness.cli.options import BACKEND_HELP, failures_option
+from lockstep.harness.cli.options import backend_option, failures_option
 from lockstep.harness.cli.replay import call, get_own_backend, get_single, say_end
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import get_target
 
 EXAMPLES = """\b
 Example:
@@ -25,7 +24,7 @@ Example:
     epilog=EXAMPLES, short_help="Prints a failure as code for those who make the cache."
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@backend_option
 @failures_option
 @command
 def snippet(file: Path, backend: str | None, failures: Path) -> int:
@@ -36,7 +35,6 @@ def snippet(file: Path, backend: str | None, failures: Path) -> int:
     """
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    get_target(name)
     with Pool(1, failures / RUNNING) as pool:
         event = call(pool, "snippet", name, program)
     if event["event"] != "done":

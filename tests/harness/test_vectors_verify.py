@@ -294,7 +294,7 @@ def test_a_link_is_no_file_of_a_set(run: Run, folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("vectors", "where to? Give a folder with -o"),
+        ("vectors", "give a folder for the set with -o DIR"),
         ("vectors -o x --size huge", "'huge' is not one of"),
         ("vectors -o x --kind kvv", "there is no kind kvv; did you mean kv?"),
         ("vectors -o x --jobs 0", "0 is not in the range"),

@@ -220,7 +220,7 @@ def make_hostile(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("report", "a page needs a folder to stand in; give one with -o DIR"),
+        ("report", "a page needs a folder; choose one with -o DIR"),
         ("report -o page", "there is no such folder; `lockstep check` makes it"),
         ("report nothing -o page", "nothing: there is no such file"),
         ("report empty -o page", "empty: no program file (.json, .jsonl) in this folder"),
