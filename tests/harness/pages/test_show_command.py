@@ -16,10 +16,15 @@ from click.testing import CliRunner, Result
 from lockstep.harness.cli import show as show_command
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.record import Record
-from tests.harness.pages.conftest import MISBEHAVING, Here, make_program
+from tests.harness.pages.conftest import (
+    MISBEHAVING,
+    PLAIN,
+    Here,
+    make_outcome,
+    make_program,
+    update,
+)
 from tests.harness.pages.markup import check
-from tests.harness.pages.test_page_html import make_outcome
-from tests.harness.pages.test_page_recorder import PLAIN, update
 
 ROOT = Path(__file__).parents[3]
 CORRECT = f"{MISBEHAVING}:correct"
