@@ -176,34 +176,30 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         place = "".join(f"[{part!r}]" for part in error.absolute_path)
         words = shorten(place + " " + error.message)
         raise UsageError(f"{where}: is not the outcome of a check: {words}")
+    names = ("unavailable", "dead", "versions", "exit_status")
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],
         document["seed"],
         document["seconds"],
         document["complete"],
-        document.get("unavailable", {}),
-        document.get("dead", {}),
-        document.get("versions", {}),
-        document.get("exit_status", 0),
-        where,
+        place=where,
+        **{name: document[name] for name in names if name in document},
     )
+
+
+COPIED = (
+    "backend", "contract", "kind", "programs", "steps", "wanted", "margin", "errors",
+    "outdated", "missing",
+)  # fmt: skip
+"""Fields of a pair that have the same name in the file."""
 
 
 def read_pair(pair: Mapping[str, Any]) -> PairSummary:
     cells = pair.get("cells", {"reachable": 0, "empty": {}})
     return PairSummary(
-        pair["backend"],
-        pair["contract"],
-        pair["kind"],
-        pair["programs"],
-        pair["steps"],
-        [failure["divergence"]["what"] for failure in pair["failures"]],
-        pair.get("wanted", 0),
-        pair.get("margin", 0.0),
-        pair.get("known_divergences", 0),
-        cells["reachable"],
-        cells["empty"],
-        pair.get("errors", ()),
-        pair.get("outdated", ()),
-        pair.get("missing", {}),
+        whats=[failure["divergence"]["what"] for failure in pair["failures"]],
+        known=pair.get("known_divergences", 0),
+        reachable=cells["reachable"],
+        empty=cells["empty"],
+        **{name: pair[name] for name in COPIED if name in pair},
     )

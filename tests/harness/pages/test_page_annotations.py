@@ -59,7 +59,7 @@ def test_nothing_is_said_of_what_agrees() -> None:
 
 
 def test_everything_that_went_wrong_is_said() -> None:
-    """A failure with the line that replays it; what is unfinished, and what did not run."""
+    """A failure with the line that replays it, what is unfinished or did not run."""
     pair = {
         "failures": [fail(message="row 0 sees nothing")],
         "missing": {"mask (mine.py:5) is not written yet": "update"},
