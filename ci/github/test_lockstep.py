@@ -1,6 +1,7 @@
 """Lockstep's check as tests; to be copied to tests/test_lockstep.py.
 
-pytest takes --backend, --kind, --profile, --seed and --failures for it.
+Its options are --lockstep-backend, --lockstep-kind, --lockstep-profile, --lockstep-seed
+and --lockstep-failures; without any, every registered backend is checked.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,6 @@ from typing import Any
 def test_agrees_with_the_reference(
     lockstep_case: Any, lockstep_check: Callable[[Any], Any]
 ) -> None:
-    """One case for each kind that the backend has; programs that it disagrees on are in
-    the folder for failures."""
+    """One test for each backend and kind; failing programs are in the folder for
+    failures."""
     lockstep_check(lockstep_case)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import click
 from rich.console import Console
@@ -20,15 +19,16 @@ from lockstep.harness.cli.options import (
     seconds_option,
     step_option,
     strict_option,
+    with_settings,
 )
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
-from lockstep.harness.jobs.outcome import PROFILES, Settings
+from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.reports.console import print_outcome
-from lockstep.harness.reports.machine import to_json, write_outcome
+from lockstep.harness.reports.outcome_file import to_json, write_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
-from lockstep.harness.workers.registry import get_target, list_names
+from lockstep.harness.workers.registry import list_names
 
 CHECK_EXAMPLES = """\b
 Examples:
@@ -47,66 +47,67 @@ Examples:
     type=click.Choice(list(PROFILES)),
     default="ci",
     show_default=True,
-    help="Programs for each pair: "
+    help="Number of programs for each backend and kind: "
     + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items()),
 )
-@click.option("--programs", type=click.IntRange(1), help="Another number of programs.")
 @click.option(
-    "--seed", type=int, help="Default 0; for nightly the time, so that nights differ."
+    "--programs", "count", type=click.IntRange(1), help="Another number of programs."
+)
+@click.option(
+    "--seed",
+    "chosen",
+    type=int,
+    help="Seed of the programs; default: 0, with --profile nightly the current time.",
 )
 @seconds_option
 @click.option(
     "--front",
+    "generator",
     type=click.Choice(list(FRONTS)),
-    help="What makes the programs; default: hypothesis.",
+    help="Generator of the programs; default: hypothesis.",
 )
 @jobs_option
 @step_option
 @strict_option
 @failures_option
 @json_option
+@with_settings
 @command
 def check(
-    backends: Sequence[str],
-    kinds: Sequence[str],
+    settings: Settings,
     profile: str,
-    programs: int | None,
-    seed: int | None,
-    seconds: float | None,
-    front: str | None,
-    jobs: int,
-    step_time: float,
-    strict: bool,
-    failures: Path,
+    count: int | None,
+    chosen: int | None,
+    generator: str | None,
     as_json: bool,
 ) -> int:
-    """Runs backends side by side with the reference and ends in a matrix."""
-    for name in backends:
-        get_target(name)
-    if seed is None:
-        seed = int(time.time()) if profile == "nightly" else 0
-    settings = Settings(
-        backends=backends,
-        kinds=kinds,
-        programs=programs or PROFILES[profile].programs,
-        front=front or PROFILES[profile].front,
-        seed=seed,
-        seconds=seconds,
-        jobs=jobs,
-        failures=failures,
-        step_seconds=step_time,
-        strict=strict,
+    """Runs backends side by side with the reference, and ends in a matrix.
+
+    Exit status: 0 all agree, 1 a divergence, 2 something could not run.
+    """
+    seed = int(time.time()) if profile == "nightly" else 0
+    settings = replace(
+        settings,
+        programs=count or PROFILES[profile].programs,
+        front=generator or PROFILES[profile].front,
+        seed=seed if chosen is None else chosen,
     )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, draw_progress, get_status) as progress:
         outcome = Campaign(settings, list(list_names()), progress.show).run()
-    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
-        raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
+    require_pairs(outcome)
     try:
         if as_json:
             click.echo(json.dumps(to_json(outcome), indent=1))
         else:
             print_outcome(console, outcome)
     finally:
-        write_outcome(failures, outcome)
+        write_outcome(settings.failures, outcome)
     return outcome.get_exit_status()
+
+
+def require_pairs(outcome: Outcome) -> None:
+    """Raises UsageError if no backend declares a kind that was asked for."""
+    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
+        kinds = ", ".join(outcome.settings.kinds)
+        raise UsageError(f"no chosen backend declares a kind {kinds}")

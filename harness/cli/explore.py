@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from rich.console import Console
 
+from lockstep.harness.cli.check import require_pairs
 from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import (
     backends_option,
@@ -19,15 +18,15 @@ from lockstep.harness.cli.options import (
     seconds_option,
     step_option,
     strict_option,
+    with_settings,
 )
 from lockstep.harness.contracts.domain import SIZES
-from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.reports.explore import describe, get_status, print_exploration
 from lockstep.harness.reports.progress import Progress
-from lockstep.harness.workers.registry import get_target, list_names
+from lockstep.harness.workers.registry import list_names
 
 EXPLORE_EXAMPLES = """\b
 Examples:
@@ -47,60 +46,39 @@ Examples:
     default=4,
     show_default=True,
     metavar="N",
-    help="Operations of the longest programs.",
+    help="Length of the longest programs, in operations.",
 )
 @click.option(
     "--size",
     type=click.Choice(SIZES),
     default="small",
     show_default=True,
-    help="How many operations there are: about 8, 20 or 35.",
+    help="Number of operations in the domain: about 8, 20 or 35.",
 )
 @seconds_option
-@click.option("--resume", is_flag=True, help="Go on where an earlier run has stopped.")
+@click.option("--resume", is_flag=True, help="Continue where an earlier run has stopped.")
 @jobs_option
 @step_option
 @strict_option
 @failures_option
 @json_option
+@with_settings
 @command
 def explore(
-    backends: Sequence[str],
-    kinds: Sequence[str],
-    depth: int,
-    size: str,
-    seconds: float | None,
-    resume: bool,
-    jobs: int,
-    step_time: float,
-    strict: bool,
-    failures: Path,
-    as_json: bool,
+    settings: Settings, depth: int, size: str, resume: bool, as_json: bool
 ) -> int:
     """Runs every program up to a length over a small domain, and says what is covered.
 
-    A domain has few operations, with all their numbers, and a small config; those that a
-    backend does not declare are left out.
+    A domain has few operations, with all their numbers, and a small config. Operations
+    that a backend does not declare are skipped.
     """
-    for name in backends:
-        get_target(name)
-    settings = Settings(
-        backends=backends,
-        kinds=kinds,
-        seconds=seconds,
-        jobs=jobs,
-        failures=failures,
-        step_seconds=step_time,
-        strict=strict,
-    )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_status, get_status) as progress:
         names = [name for name in list_names() if name != NAME]
         explorer = Explorer(settings, names, size, depth, resume, progress.show)
         exploration = explorer.explore()
     outcome = exploration.outcome
-    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
-        raise UsageError(f"no chosen backend declares a kind {', '.join(kinds)}")
+    require_pairs(outcome)
     if as_json:
         click.echo(json.dumps(describe(exploration), indent=1))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from rich.console import Console
@@ -16,12 +15,13 @@ from lockstep.harness.cli.options import (
     jobs_option,
     json_option,
     step_option,
+    with_settings,
 )
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.reports.faults import get_status, print_searches
 from lockstep.harness.reports.progress import Progress
-from lockstep.harness.workers.registry import get_target, list_names
+from lockstep.harness.workers.registry import list_names
 
 FAULTS_EXAMPLES = """\b
 Examples:
@@ -33,44 +33,32 @@ Examples:
 
 @click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
 @backends_option
-@click.option("--fault", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option(
+    "--fault",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="Look for this fault only; may be repeated.",
+)
 @click.option(
     "--programs",
     type=click.IntRange(1),
     default=2000,
     show_default=True,
-    help="After so many a fault counts as not found.",
+    help="A fault that this many programs do not show counts as not found.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @jobs_option
 @step_option
 @failures_option
 @json_option
+@with_settings
 @command
-def faults(
-    backends: Sequence[str],
-    ids: Sequence[str],
-    programs: int,
-    seed: int,
-    jobs: int,
-    step_time: float,
-    failures: Path,
-    as_json: bool,
-) -> int:
+def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Looks for the mistakes that are planted in backends, to see that they are found.
 
-    Exit status 1 if one survives.
+    Exit status: 0 all are found, 1 a mistake survives, 2 something could not run.
     """
-    for name in backends:
-        get_target(name)
-    settings = Settings(
-        backends=backends,
-        programs=programs,
-        seed=seed,
-        jobs=jobs,
-        failures=failures,
-        step_seconds=step_time,
-    )
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_status, get_status) as progress:
         searches = Hunt(settings, list(list_names()), ids, progress.show).run()

@@ -18,8 +18,8 @@ from lockstep.harness.cli.explore import explore
 from lockstep.harness.cli.faults import faults
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import (
-    BACKEND_HELP,
     Seconds,
+    backend_option,
     backends_option,
     failures_option,
     step_option,
@@ -37,7 +37,7 @@ from lockstep.harness.programs.walk import trace
 from lockstep.harness.reports.console import print_failure
 from lockstep.harness.workers.messages import Declare, Declared, Shrink, Stopped
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import get_target, list_names
+from lockstep.harness.workers.registry import list_names
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
@@ -57,19 +57,19 @@ Example:
 
 EXAMPLES = """\b
 Examples:
-  lockstep check                     all that is installed, beside the reference
-  lockstep replay failures           what was found, again
-  lockstep report -o page            and as a page
-  lockstep new-backend my-cache      a cache of your own
+  lockstep check                     check every installed backend
+  lockstep replay failures           run the saved failures again
+  lockstep report -o page            show them on a page
+  lockstep new-backend my-cache      begin with a cache of your own
 """
 
 
 @click.group(context_settings=CONTEXT, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="lockstep")
 def main() -> None:
-    """Runs KV caches side by side with a reference that is slow and obviously right.
+    """Runs KV caches side by side with a slow, obviously correct reference.
 
-    Exit status: 0 all agree, 1 a divergence, 2 could not run.
+    Exit status: 0 all agree, 1 a divergence, 2 something could not run.
     """
 
 
@@ -77,8 +77,16 @@ def main() -> None:
     epilog=SHRINK_EXAMPLES, short_help="Continues to shrink a program that diverges."
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
-@click.option("--time", "seconds", type=Seconds(0.1, 3600), default=60, show_default=True)
+@backend_option
+@click.option(
+    "--time",
+    "seconds",
+    type=Seconds(0.1, 3600),
+    default=60,
+    show_default=True,
+    metavar="S",
+    help="Stop after S seconds.",
+)
 @step_option
 @strict_option
 @failures_option
@@ -87,16 +95,15 @@ def shrink(
     file: Path,
     backend: str | None,
     seconds: float,
-    step_time: float,
+    step_seconds: float,
     strict: bool,
     failures: Path,
 ) -> int:
-    """Continues to shrink a program that diverges, and saves what comes of it."""
+    """Continues to shrink a program that diverges, and saves the shortest one."""
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    get_target(name)
     console = Console(highlight=False)
-    with Pool(1, failures / RUNNING, step_time, strict) as pool:
+    with Pool(1, failures / RUNNING, step_seconds, strict) as pool:
         declared = pool.call(Declare(name))
         if isinstance(declared, Stopped):
             raise UsageError(f"{name}: {declared.describe()}")
@@ -142,8 +149,6 @@ def trace_command(file: Path) -> int:
 @command
 def backends(backends: Sequence[str], failures: Path) -> int:
     """Lists what can be checked here, and why the rest cannot."""
-    for name in backends:
-        get_target(name)
     console = Console(highlight=False)
     missing = False
     with Pool(1, failures / RUNNING) as pool:
@@ -172,11 +177,11 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
     return lines
 
 
-@main.command(short_help="Says what this machine can check.")
+@main.command(short_help="Lists what is installed and missing here.")
 @failures_option
 @command
 def doctor(failures: Path) -> int:
-    """Says what this machine can check, with versions, and what to install."""
+    """Lists what this machine can check, with versions, and what to install."""
     console = Console(highlight=False)
     for line in list_checks(failures):
         console.print(line, soft_wrap=True)

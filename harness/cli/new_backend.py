@@ -1,4 +1,4 @@
-"""`lockstep new-backend`: a file to fill in."""
+"""`lockstep new-backend`: a file to complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Examples:
 @click.command(
     name="new-backend",
     epilog=EXAMPLES,
-    short_help="Writes a backend to fill in.",
+    short_help="Writes a backend to complete.",
 )
 @click.argument("name")
 @click.option(
@@ -39,20 +39,20 @@ Examples:
     type=click.Choice(list(INTERFACES)),
     default="kv",
     show_default=True,
-    help="What kind of cache it is.",
+    help="Kind of cache.",
 )
 @click.option(
     "--arrays",
     type=click.Choice(list(IMPORTS)),
     default="numpy",
     show_default=True,
-    help="The framework of its arrays.",
+    help="Array framework.",
 )
 @click.option(
     "--exec",
     "is_driver",
     is_flag=True,
-    help="A program that is spoken to over pipes, as a sketch for any language.",
+    help="Write a driver: a program that answers JSON lines, a sketch for any language.",
 )
 @click.option(
     "-o",
@@ -60,12 +60,15 @@ Examples:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("."),
-    help="The folder for the file; default: this one.",
+    help="Folder for the file; default: the current one.",
 )
 @command
 def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path) -> int:
-    """Writes a backend that runs at once, says what it lacks, and is filled in step by
-    step. NAME is its name, and makes that of the file."""
+    """Writes a backend to complete step by step.
+
+    It runs at once, and a check of it says what is missing. NAME is the name of the
+    backend and, with _ for -, of its file.
+    """
     module = get_module(name)
     path = folder / f"{module}.py"
     if is_driver:
@@ -78,8 +81,8 @@ def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path
         save(path, write_skeleton(name, kind, arrays, line))
         if folder != Path("."):
             line = f"PYTHONPATH={quote(str(folder))} {line}"
-    what = "in a driver" if is_driver else f"on {arrays}"
-    click.echo(f"{path}: {say_cache(kind)} {what}, to be filled in. What it lacks says")
+    what = f"a driver of {say_cache(kind)}" if is_driver else f"a {arrays} {kind} cache"
+    click.echo(f"Wrote {path}, {what} to complete. To see what is missing, run:")
     click.echo(f"  {line}")
     return 0
 
@@ -108,7 +111,7 @@ def save(path: Path, text: str) -> None:
             file.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{path}: is there already, and stays as it is; choose another name, or"
+            f"{path}: exists already and was not changed; choose another name, or"
             " another folder with -o"
         ) from None
     except OSError as error:

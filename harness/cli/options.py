@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,16 @@ import click
 
 from lockstep.harness.cli.command import count_cores
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import suggest
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.workers.registry import get_target
 
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
-BACKEND_HELP = (
-    'A name from `lockstep backends`, package.module:factory, or "exec:program …".'
-)
-
 
 class Seconds(click.FloatRange):
-    """A number of seconds; "nan" is a float, but no number."""
+    """A number of seconds; "nan" is a float, but not a number."""
 
     def convert(self, value: Any, param: Any, context: Any) -> float:
         seconds = float(super().convert(value, param, context))
@@ -30,7 +31,18 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def get_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Sequence[str]:
+def check_backends(context: click.Context, option: Any, value: Any) -> Any:
+    """Refuses names that no backend can have. value: a name, several, or None."""
+    for name in [value] if isinstance(value, str) else value or ():
+        try:
+            get_target(name)
+        except UsageError as error:
+            words = str(error).removeprefix(f"--backend {name}: ")
+            raise click.BadParameter(f"{name}: {words}") from None
+    return value
+
+
+def check_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Any:
     for kind in kinds:
         if kind not in KINDS:
             near = suggest(kind, dict.fromkeys(KINDS))
@@ -38,12 +50,26 @@ def get_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Sequ
     return kinds
 
 
+BACKEND_HELP = (
+    'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
+)
+backend_option = click.option(
+    "--backend", metavar="NAME", callback=check_backends, help=f"{BACKEND_HELP}."
+)
+backends_option = click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    callback=check_backends,
+    help=f"{BACKEND_HELP}; may be repeated.",
+)
 kinds_option = click.option(
     "--kind",
     "kinds",
     multiple=True,
     metavar="KIND",
-    callback=get_kinds,
+    callback=check_kinds,
     help=f"One of {', '.join(KINDS)}; may be repeated.",
 )
 failures_option = click.option(
@@ -51,33 +77,43 @@ failures_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("failures"),
     show_default=True,
-    help="Where failures are written.",
-)
-backends_option = click.option(
-    "--backend", "backends", multiple=True, metavar="NAME", help=BACKEND_HELP
+    help="Folder for failing programs.",
 )
 step_option = click.option(
     "--step-time",
+    "step_seconds",
     type=Seconds(0.1, 3600),
     default=20.0,
     show_default=True,
     metavar="S",
-    help="Seconds after which a step counts as hanging.",
+    help="A step that takes longer than S seconds counts as hanging.",
 )
 strict_option = click.option(
     "--strict",
     is_flag=True,
-    help="Hold all messages of an exec: backend against their schemas.",
+    help="Validate every message of an exec: backend against its JSON Schema.",
 )
 seconds_option = click.option(
-    "--time", "seconds", type=Seconds(0), metavar="S", help="Stop then."
+    "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
 )
 jobs_option = click.option(
     "--jobs",
     type=click.IntRange(1, 256),
     default=count_cores,
-    help="Worker processes; default: all cores.",
+    help="Number of worker processes; default: one for each core.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
 )
+
+
+def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gathers the options that are fields of `Settings` in one parameter, `settings`."""
+    names = {field.name for field in fields(Settings)}
+
+    @wraps(function)
+    def run(**options: Any) -> Any:
+        chosen = {name: options.pop(name) for name in names & options.keys()}
+        return function(settings=Settings(**chosen), **options)
+
+    return run

@@ -1,136 +1,243 @@
-"""pytest options and fixtures: the same check, as tests.
+"""pytest plugin: the same check as `lockstep check`, as tests.
 
-A test that asks for `lockstep_case` runs once for each backend, kind and share of the
-programs; `lockstep_check` runs such a case and fails the test with the whole story. The
-backend runs in a process of its own, so one that crashes or hangs fails its own tests and
-no others.
+A test that asks for `lockstep_case` runs once for each backend and kind that is declared;
+`lockstep_check` runs such a case and fails the test with the whole story. Backends run in
+a process of their own, so one that crashes or hangs fails its own tests and no others.
+
+pytest loads this module wherever the package is installed. It imports the harness only
+when a test asks for a case, and every option begins with `--lockstep-`, so that it costs
+nothing beside other plugins and takes no name from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+if TYPE_CHECKING:
+    from lockstep.harness.jobs.outcome import Outcome
+    from lockstep.harness.workers.pool import Pool
+
 
 class Case(NamedTuple):
-    """One test: a share of the programs for one backend and kind."""
+    """One test: a backend and a kind that it declares.
+
+    Attributes:
+        backend: its name, as chosen or registered.
+        kind: a kind of cache; empty if nothing of the backend can be checked.
+        why: the reason for that; empty otherwise.
+    """
 
     backend: str
     kind: str
-    part: int
+    why: str = ""
 
 
-PARTS = 2
-"""Tests for each backend and kind, so that workers are done at about the same time."""
+class Declared(NamedTuple):
+    """The cases of a session, and backend → why of those that are not checked."""
+
+    cases: list[Case]
+    unavailable: dict[str, str]
+
+
+FOLDER = pytest.StashKey[Path]()
+"""A folder in which the processes of pytest-xdist share one declaration."""
+
+DECLARED = pytest.StashKey[Declared]()
+POOL = pytest.StashKey["Pool"]()
+DECLARED_FILE = "declared.json"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "KV caches side by side with their reference")
     group.addoption(
-        "--backend",
+        "--lockstep-backend",
         action="append",
         default=[],
         metavar="NAME",
-        help="a registered backend, package.module:factory or exec:program"
-        " (default: all registered)",
+        help="a registered backend, package.module:factory or exec:program; may be"
+        " repeated (default: all registered)",
     )
     group.addoption(
-        "--kind", action="append", default=[], help="a kind of cache (default: all)"
+        "--lockstep-kind",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="a kind of cache; may be repeated (default: all that are declared)",
     )
     group.addoption(
-        "--profile",
+        "--lockstep-profile",
         choices=["quick", "ci", "nightly"],
         default="quick",
-        help="how many programs each pair runs (default: quick)",
+        help="number of programs for each backend and kind (default: quick)",
     )
     group.addoption(
-        "--seed", type=int, default=0, help="seed of the programs (default: 0)"
+        "--lockstep-seed", type=int, default=0, help="seed of the programs (default: 0)"
     )
     group.addoption(
-        "--failures", default="failures", help="where failures go (default: failures)"
+        "--lockstep-failures",
+        default="failures",
+        metavar="DIR",
+        help="folder for failing programs (default: failures)",
     )
-    group.addoption(
-        "--strict-messages",
-        action="store_true",
-        help="hold all messages of an exec: backend against their schemas",
-    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses a backend or a kind that does not exist, before anything is collected."""
+    options = config.option
+    if not (options.lockstep_backend or options.lockstep_kind):
+        return
+    from lockstep.harness.contracts import CONTRACTS
+    from lockstep.harness.core.errors import UsageError
+    from lockstep.harness.core.fields import suggest
+    from lockstep.harness.workers.registry import get_target
+
+    try:
+        for name in options.lockstep_backend:
+            get_target(name)
+    except UsageError as error:
+        text = str(error).replace("--backend", "--lockstep-backend", 1)
+        raise pytest.UsageError(text) from None
+    kinds = [kind for contract in CONTRACTS.values() for kind in contract.kinds]
+    for kind in options.lockstep_kind:
+        if kind not in kinds:
+            near = suggest(kind, dict.fromkeys(kinds))
+            raise pytest.UsageError(
+                f"--lockstep-kind {kind}: there is no such kind{near}"
+            )
+
+
+# --- collection -------------------------------------------------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
-        from lockstep.harness.contracts import CONTRACTS
-        from lockstep.harness.core.errors import UsageError
-        from lockstep.harness.core.fields import suggest
-        from lockstep.harness.workers.registry import get_target, list_names
-
-        options = metafunc.config.option
-        every = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
-        try:
-            for name in options.backend:
-                get_target(name)
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
-        for kind in options.kind:
-            if kind not in every:
-                near = suggest(kind, dict.fromkeys(every))
-                raise pytest.UsageError(f"--kind {kind}: there is no such kind{near}")
-        cases = [
-            Case(backend, kind, part)
-            for backend in options.backend or list_names()
-            for kind in options.kind or every
-            for part in range(PARTS)
-        ]
-        ids = ["-".join(map(str, case)) for case in cases]
-        metafunc.parametrize("lockstep_case", cases, ids=ids)
+        metafunc.parametrize("lockstep_case", get_declared(metafunc.config).cases)
 
 
-@pytest.fixture(scope="session")
-def lockstep_pool(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One worker process for all tests of this pytest process."""
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    if argname != "lockstep_case" or not isinstance(val, Case):
+        return None
+    return f"{val.backend} × {val.kind}" if val.kind else val.backend
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Gives a worker of pytest-xdist the folder that all workers share."""
+    config = node.config
+    if FOLDER not in config.stash:
+        folder = config.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="lockstep-"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    node.workerinput["lockstep_folder"] = str(config.stash[FOLDER])
+
+
+def get_declared(config: pytest.Config) -> Declared:
+    """Returns the cases of this session; the first call loads every chosen backend.
+
+    The workers of pytest-xdist must collect the same tests: the first one asks the
+    backends, and the others read its answer.
+    """
+    if DECLARED in config.stash:
+        return config.stash[DECLARED]
+    folder = Path(getattr(config, "workerinput", {}).get("lockstep_folder", ""))
+    if folder.is_absolute() and folder.is_dir():
+        import fcntl
+
+        path = folder / DECLARED_FILE
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                path.write_text(json.dumps(ask_backends(config)))
+        found = read_declared(path)
+    else:
+        found = ask_backends(config)
+    config.stash[DECLARED] = found
+    return found
+
+
+def read_declared(path: Path) -> Declared:
+    cases, unavailable = json.loads(path.read_text())
+    return Declared([Case(*case) for case in cases], unavailable)
+
+
+def ask_backends(config: pytest.Config) -> Declared:
+    """Loads the chosen backends in the worker process, for what they declare."""
+    from lockstep.harness.jobs.check import Campaign
+    from lockstep.harness.jobs.outcome import Pair, Settings
+    from lockstep.harness.workers.registry import list_names
+
+    named, kinds = config.option.lockstep_backend, config.option.lockstep_kind
+    campaign = Campaign(Settings(named, kinds), list(list_names()))
+    campaign.declare(get_pool(config))
+    outcome = campaign.outcome
+
+    def estimate_work(pair: Pair) -> float:
+        """Kinds with many states have long programs."""
+        return len(pair.cells) / pair.share
+
+    # pytest-xdist is done sooner if long tests begin first.
+    pairs = sorted(outcome.pairs, key=estimate_work, reverse=True)
+    broken = dict(outcome.dead)
+    for name in named:
+        if name in outcome.unavailable:
+            broken[name] = outcome.unavailable[name]
+        elif name not in broken and not any(pair.backend == name for pair in pairs):
+            broken[name] = f"declares no cache of kind {', '.join(kinds)}"
+    cases = [Case(name, "", why) for name, why in broken.items()]
+    cases += [Case(pair.backend, pair.kind) for pair in pairs]
+    others = outcome.unavailable.items()
+    return Declared(cases, {name: why for name, why in others if name not in broken})
+
+
+def get_pool(config: pytest.Config) -> Pool:
+    """The one worker process of this pytest process."""
     from lockstep.harness.programs.files import RUNNING
     from lockstep.harness.workers.pool import Pool
 
-    options = request.config.option
-    folder = Path(options.failures) / RUNNING
-    with Pool(1, folder, strict=options.strict_messages) as pool:
-        yield pool
+    if POOL not in config.stash:
+        pool = config.stash[POOL] = Pool(
+            1, Path(config.option.lockstep_failures) / RUNNING
+        )
+        config.add_cleanup(lambda: pool.__exit__())
+    return config.stash[POOL]
+
+
+# --- a test -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def lockstep_pool(request: pytest.FixtureRequest) -> Pool:
+    """One worker process for all tests of this pytest process."""
+    return get_pool(request.config)
 
 
 @pytest.fixture
 def lockstep_check(
-    request: pytest.FixtureRequest, lockstep_pool: Any
-) -> Callable[[Case], Any]:
-    """Runs a case; fails with the story of each divergence, skips what is not there."""
+    request: pytest.FixtureRequest, lockstep_pool: Pool
+) -> Callable[[Case], Outcome]:
+    """Runs a case, and fails the test with the story of each divergence."""
     from lockstep.harness.jobs.check import Campaign
     from lockstep.harness.jobs.outcome import PROFILES, Settings
-    from lockstep.harness.workers.registry import get_target
 
     options = request.config.option
-    profile = PROFILES[options.profile]
-    programs = profile.programs
 
-    def check(case: Case) -> Any:
-        get_target(case.backend)
+    def check(case: Case) -> Outcome:
+        if case.why:
+            pytest.fail(f"{case.backend}: {case.why}", pytrace=False)
         settings = Settings(
             backends=(case.backend,),
             kinds=(case.kind,),
-            programs=programs,
-            seed=options.seed,
-            failures=Path(options.failures),
-            shard=-(-programs // PARTS) if programs < 1000 else 125,
-            part=(case.part, PARTS),
+            programs=PROFILES[options.lockstep_profile].programs,
+            seed=options.lockstep_seed,
+            failures=Path(options.lockstep_failures),
         )
         outcome = Campaign(settings, ()).run_in(lockstep_pool)
-        if case.backend in outcome.unavailable:
-            why = outcome.unavailable[case.backend]
-            if options.backend:
-                pytest.fail(f"{case.backend}: {why}", pytrace=False)
-            pytest.skip(f"{case.backend}: {why}")
-        if not outcome.pairs:
-            pytest.skip(f"{case.backend} declares no {case.kind} cache")
         if outcome.get_exit_status():
             pytest.fail(describe(outcome), pytrace=False)
         return outcome
@@ -138,18 +245,47 @@ def lockstep_check(
     return check
 
 
-def describe(outcome: Any) -> str:
-    """What went wrong, as on the terminal."""
+def describe(outcome: Outcome) -> str:
+    """The first line names the cause; the rest is the story, as on the terminal."""
     from io import StringIO
 
     from rich.console import Console
 
-    from lockstep.harness.reports.console import list_notes, print_failure
+    from lockstep.harness.reports.console import print_failure, print_notes
+    from lockstep.harness.reports.model import list_notes, summarize
 
     text = StringIO()
     console = Console(file=text, width=100, highlight=False)
-    for failure in outcome.failures:
+    failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
+    summary = summarize(outcome)
+    causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
+    causes += [note.say() for note in list_notes(summary)]
+    cause = causes[0] if causes else "nothing was checked"
+    console.print(cause, markup=False, soft_wrap=True)
+    for failure in failures:
         print_failure(console, failure)
-    for note in list_notes(outcome):
-        console.print(note)
+    print_notes(console, summary)
     return text.getvalue()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, None]:
+    """Leaves the cause alone in the summary; the section of the test has the rest."""
+    result = yield
+    if call.excinfo is None or "lockstep_case" not in getattr(item, "fixturenames", ()):
+        return
+    crash = getattr(result.get_result().longrepr, "reprcrash", None)
+    if crash is not None and call.excinfo.errisinstance(pytest.fail.Exception):
+        crash.message = str(call.excinfo.value).partition("\n")[0]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says which registered backends were not checked, and why."""
+    found = config.stash.get(DECLARED, None)
+    folder = config.stash.get(FOLDER, None)
+    if folder is not None and (folder / DECLARED_FILE).exists():
+        found = read_declared(folder / DECLARED_FILE)
+    for name, why in found.unavailable.items() if found else ():
+        terminalreporter.write_line(f"not checked: {name}: {why}")

@@ -22,7 +22,7 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
 from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import get_target, list_names
+from lockstep.harness.workers.registry import list_names
 
 EXAMPLES = """\b
 Examples:
@@ -44,22 +44,20 @@ Examples:
 def replay(
     paths: Sequence[Path],
     backends: Sequence[str],
-    step_time: float,
+    step_seconds: float,
     strict: bool,
     failures: Path,
 ) -> int:
     """Runs saved programs again: FIXED, FAILED or ERROR for each.
 
-    PATH is a program file, a folder or a zip of them, or a file in a zip: its name stands
-    behind that of the zip, as in artifact.zip!folder/name.json. Without --backend, the
-    registered backend that a file names. What does not fail any more comes with what
-    differs from where it was found.
+    PATH is a program file, a folder or a zip of them, or a file in a zip, written
+    artifact.zip!folder/name.json. Without --backend, each runs on the registered backend
+    that its file names. Of a program that no longer fails, the line says what differs
+    from the machine that found it.
     """
-    for name in backends:
-        get_target(name)
     console = Console(highlight=False)
     statuses = []
-    with Pool(1, failures / RUNNING, step_time, strict) as pool:
+    with Pool(1, failures / RUNNING, step_seconds, strict) as pool:
         for path, program in iterate_saved(list(paths)):
             try:
                 if isinstance(program, UsageError):

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lockstep.harness.cli.command import command, print_error
 from lockstep.harness.cli.options import (
-    BACKEND_HELP,
+    backend_option,
     backends_option,
     failures_option,
     step_option,
@@ -26,7 +26,6 @@ from lockstep.harness.reports.pages.save import save_page
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import ReportView, make_failure, make_report
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import get_target
 
 SHOW_EXAMPLES = """\b
 Examples:
@@ -37,7 +36,7 @@ Examples:
 
 REPORT_EXAMPLES = """\b
 Examples:
-  lockstep report -o page                          what `failures` holds, as a page
+  lockstep report -o page                          the folder `failures` as a page
   lockstep report runs/*/failures -o page          several checks on one page
   lockstep report --backend mycache:make -o page   a backend of your own
   lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
@@ -53,9 +52,13 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 
 @click.command(epilog=SHOW_EXAMPLES, short_help="Shows a failure, step by step.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@backend_option
 @click.option(
-    "--step", "number", type=click.IntRange(0), metavar="N", help="The step to draw."
+    "--step",
+    "number",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Step to draw; default: the one that diverges.",
 )
 @step_option
 @failures_option
@@ -64,24 +67,22 @@ def show(
     file: Path,
     backend: str | None,
     number: int | None,
-    step_time: float,
+    step_seconds: float,
     failures: Path,
 ) -> int:
     """Shows a failure: its steps in words, and the one that diverges as a picture.
 
-    The program runs again, on the registered backend that FILE names or on the one
-    given; without either there is the reference's side only. Exit status 0 if there was
-    something to show.
+    The program runs again, on the backend given or on the registered one that FILE
+    names; without either, only the reference's side is shown. Exit status 0 if the file
+    could be shown.
     """
-    if backend:
-        get_target(backend)
     saved = get_single(file)
     if number is not None and number >= len(saved.program.ops):
         last = len(saved.program.ops) - 1
         raise UsageError(f"--step {number}: the last step of {file} is {last}")
     console = Console(highlight=False)
     painter = Painter(console)
-    with Pool(1, failures / RUNNING, step_time) as pool:
+    with Pool(1, failures / RUNNING, step_seconds) as pool:
         stage = Stage(pool, [backend] if backend else [])
         view = make_failure(1, saved, stage, get_bounds(console.width))
     painter.show(view, number)
@@ -105,7 +106,7 @@ def get_single(file: Path) -> Saved:
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where report.html, report.md or annotations.txt is written.",
+    help="Folder for report.html, report.md or annotations.txt.",
 )
 @click.option(
     "--format",
@@ -123,21 +124,18 @@ def report(
     folder: Path | None,
     form: str,
     backends: Sequence[str],
-    step_time: float,
+    step_seconds: float,
     failures: Path,
 ) -> int:
     """Makes a page of what a check found: one file, which needs no network.
 
-    PATH is a folder that `lockstep check` has left, the outcome.json in one, or a program
-    file; by default the folder for failures. For the page programs run again, each on the
-    registered backend that its file names, or on one that is given; without either there
-    is the reference's side only. Exit status 0 if the report was made, 2 if some file
-    could not be read.
+    PATH is the folder for failures of a check, its outcome.json, or a program file;
+    default: `failures`. For a page, each program runs again, on a backend given or on the
+    registered one that its file names; without either, only the reference's side is
+    shown. Exit status: 0 if the report was made, 2 if some file could not be read.
     """
-    for name in backends:
-        get_target(name)
     if form == "html" and folder is None:
-        raise UsageError("a page needs a folder to stand in; give one with -o DIR")
+        raise UsageError("a page needs a folder; choose one with -o DIR")
     if not paths and not failures.exists():
         raise UsageError(
             f"{failures}: there is no such folder; `lockstep check` makes it"
@@ -149,7 +147,7 @@ def report(
         render, name = TEXTS[form]
         text = render(make_report(material, None))
     else:
-        with Pool(1, failures / RUNNING, step_time) as pool:
+        with Pool(1, failures / RUNNING, step_seconds) as pool:
             text = render_html(make_report(material, Stage(pool, backends)))
         name = "report.html"
     if folder is None:

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.command import command
-from lockstep.harness.cli.options import BACKEND_HELP, failures_option
+from lockstep.harness.cli.options import backend_option, failures_option
 from lockstep.harness.cli.replay import get_own_backend, get_single
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers.messages import Stopped, WriteSnippet
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import get_target
 
 EXAMPLES = """\b
 Example:
@@ -26,7 +25,7 @@ Example:
     epilog=EXAMPLES, short_help="Prints a failure as code for those who make the cache."
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", metavar="NAME", help=BACKEND_HELP)
+@backend_option
 @failures_option
 @command
 def snippet(file: Path, backend: str | None, failures: Path) -> int:
@@ -37,7 +36,6 @@ def snippet(file: Path, backend: str | None, failures: Path) -> int:
     """
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    get_target(name)
     with Pool(1, failures / RUNNING) as pool:
         event = pool.call(WriteSnippet(name, program.to_json()))
     if isinstance(event, Stopped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from lockstep.harness.cli.options import (
     json_option,
     kinds_option,
     step_option,
+    with_settings,
 )
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
@@ -34,13 +36,12 @@ from lockstep.harness.reports.vectors import (
     say_audit,
     to_json,
 )
-from lockstep.harness.workers.registry import get_target
 
 VECTORS_EXAMPLES = """\b
 Examples:
   lockstep vectors -o vectors                       all kinds
   lockstep vectors -o kv --kind kv --size standard  many programs of one kind
-  lockstep vectors verify vectors                   is this set whole, and right?
+  lockstep vectors verify vectors                   is this set complete and right?
 """
 
 VERIFY_EXAMPLES = """\b
@@ -63,14 +64,14 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The folder: empty, new, or with a set that is replaced.",
+    help="Folder of the set: new, empty, or with a set to replace.",
 )
 @click.option(
     "--size",
     type=click.Choice(list(SIZES)),
     default="small",
     show_default=True,
-    help="What is covered. "
+    help="Size of the set. "
     + "; ".join(f"{name}: {size.about}" for name, size in SIZES.items())
     + ".",
 )
@@ -98,7 +99,7 @@ def vectors(
 @command
 def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) -> int:
     if folder is None:
-        raise UsageError("where to? Give a folder with -o; lockstep vectors --help")
+        raise UsageError("give a folder for the set with -o DIR")
     console = Console(highlight=False)
     with Progress(console, get_export_status, get_export_status) as progress:
         work = export(folder, size, kinds, jobs, progress.show)
@@ -113,34 +114,20 @@ def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) 
 @step_option
 @failures_option
 @json_option
+@with_settings
 @command
-def verify(
-    folder: Path,
-    backends: Sequence[str],
-    jobs: int,
-    step_time: float,
-    failures: Path,
-    as_json: bool,
-) -> int:
-    """Checks that a set is whole and that the reference here expects what it says; with
-    --backend, runs its programs there too.
+def verify(settings: Settings, folder: Path, as_json: bool) -> int:
+    """Checks that a set is complete and that the reference here expects what it says.
 
-    Exit status: 0 all agree, 1 a divergence, 2 no proper set, or it could not run.
+    With --backend, also runs its programs there. Exit status: 0 all agree, 1 a
+    divergence, 2 the set is damaged, or something could not run.
     """
-    for name in backends:
-        get_target(name)
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_audit_status, get_audit_status) as progress:
-        audit = audit_set(folder, jobs, progress.show)
+        audit = audit_set(folder, settings.jobs, progress.show)
     status, outcome = audit.get_exit_status(), None
-    if status == 0 and backends:
-        settings = Settings(
-            backends=backends,
-            jobs=jobs,
-            failures=failures,
-            step_seconds=step_time,
-            front=FRONT,
-        )
+    if status == 0 and settings.backends:
+        settings = replace(settings, front=FRONT)
         with Progress(console, get_run_status, get_run_status) as running:
             outcome = Verification(settings, audit.programs, running.show).run()
         status = outcome.get_exit_status()

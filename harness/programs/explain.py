@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from lockstep.harness.core.fields import drop_defaults
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.walk import walk
 
@@ -23,20 +22,6 @@ class Life:
     position: int
     written: int
     removed: int | None = None
-
-
-def tell(program: Program, divergence: Divergence) -> Iterator[str]:
-    """The lines of a report."""
-    yield f"{program.kind} cache, {describe_config(program)}"
-    rules = program.rules
-    for step, op in enumerate(program.ops[: divergence.step + 1]):
-        mark = "→" if step == divergence.step else " "
-        yield f"{mark} step {step}: {rules.operations[op['op']].describe(op)}"
-    yield f"{divergence.what}: {divergence.message}"
-    if divergence.tokens:
-        lives = list_lives(program, divergence.step)
-        for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
-            yield describe_token(tag, lives.get(tag))
 
 
 def describe_config(program: Program) -> str:

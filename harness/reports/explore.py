@@ -6,13 +6,18 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.jobs.explore import Exploration, Survey
-from lockstep.harness.reports.console import list_unfinished, print_failure
+from lockstep.harness.reports.console import (
+    STYLES,
+    make_table,
+    print_failure,
+    print_notes,
+)
+from lockstep.harness.reports.model import summarize, summarize_pair
 
 
 def get_status(exploration: Exploration) -> Text:
@@ -47,17 +52,15 @@ def print_exploration(console: Console, exploration: Exploration) -> None:
     for failure in exploration.outcome.failures:
         print_failure(console, failure)
     if exploration.surveys:
-        console.print(make_table(exploration))
-    for note in list_notes(exploration):
+        console.print(draw_surveys(exploration))
+    print_notes(console, summarize(exploration.outcome), "explored")
+    for note in list_own_notes(exploration):
         console.print(note)
     console.print(get_summary(exploration))
 
 
-def make_table(exploration: Exploration) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(f"{exploration.size} domain", overflow="fold")
-    table.add_column("ops", justify="right", no_wrap=True)
-    table.add_column("programs", justify="right", no_wrap=True)
+def draw_surveys(exploration: Exploration) -> Table:
+    table = make_table(f"{exploration.size} domain", "ops", "programs")
     table.add_column("config", overflow="fold")
     table.add_column("", justify="right", no_wrap=True)
     for survey in exploration.surveys:
@@ -68,33 +71,26 @@ def make_table(exploration: Exploration) -> Table:
 
 
 def get_verdict(survey: Survey) -> Text:
-    pair, diverging = survey.pair, sum(survey.pair.signatures.values())
-    if diverging or pair.is_diverging:
-        return Text(f"✗ {diverging:,} diverge", "bold red")
-    if pair.missing:
-        return Text("! unfinished", "bold yellow")
-    if pair.is_error:
-        return Text("! ERROR", "bold yellow")
+    pair = summarize_pair(survey.pair)
+    diverging, verdict = sum(survey.pair.signatures.values()), pair.verdict
+    if diverging or verdict == "diverges":
+        return Text(f"✗ {diverging:,} diverge", STYLES["diverges"])
+    if verdict in ("unfinished", "error"):
+        return Text(pair.cell, STYLES[verdict])
     if not survey.is_complete:
         return Text(f"… {survey.done} of {len(survey.parts)}", "yellow")
-    return Text("✓ agree", "green")
+    return Text("✓ agree", STYLES["agrees"])
 
 
-def list_notes(exploration: Exploration) -> Iterator[Text]:
-    outcome = exploration.outcome
-    yield from list_unfinished(outcome)
-    for pair in outcome.pairs:
-        for error in pair.errors:
-            yield Text(f"{pair.name}: ERROR: {error}", "bold yellow")
+def list_own_notes(exploration: Exploration) -> Iterator[Text]:
+    for pair in exploration.outcome.pairs:
         if pair.avoided:
             count = f"{pair.avoided:,} programs that end with a known divergence"
-            known = f"{pair.name}: {count} were left out, and all that go on from there"
+            known = f"{pair.name}: skipped {count}, and all that continue from there"
             yield Text(known, "yellow")
-    for backend, why in {**outcome.dead, **outcome.unavailable}.items():
-        yield Text(f"{backend}: not explored: {why}", "yellow")
     if any(survey.symmetries for survey in exploration.surveys):
-        text = "one program stands for all that differ in names alone"
-        yield Text(f"{text} (of sequences, users, tokens)", "dim")
+        names = "names (of sequences, users, tokens)"
+        yield Text(f"of programs that differ only in {names}, one ran", "dim")
 
 
 def get_summary(exploration: Exploration) -> Text:

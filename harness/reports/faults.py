@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.jobs.faults import Search, Searches, list_survivors, summarize
+from lockstep.harness.reports.console import make_table
 
 
 def get_status(searches: Searches) -> Text:
@@ -29,7 +29,7 @@ def print_searches(console: Console, searches: Searches) -> None:
     """A table for each backend, what survived, and a summary."""
     for backend in dict.fromkeys(search.backend for search in searches.all):
         own = [search for search in searches.all if search.backend == backend]
-        console.print(make_table(backend, own))
+        console.print(draw_searches(backend, own))
     for search in list_survivors(searches):
         why = f"ERROR: {search.error}" if search.error else "not found"
         text = f"{search.backend}: {search.planted.id}: {why}: {search.planted.mistake}"
@@ -39,11 +39,8 @@ def print_searches(console: Console, searches: Searches) -> None:
     console.print(get_summary(searches))
 
 
-def make_table(backend: str, searches: list[Search]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(backend, no_wrap=True)
-    for name in ("programs", "seconds", "ops", "excess"):
-        table.add_column(name, justify="right", no_wrap=True)
+def draw_searches(backend: str, searches: list[Search]) -> Table:
+    table = make_table(backend, "programs", "seconds", "ops", "excess")
     table.add_column("differs in", overflow="fold")
     for search in searches:
         excess = search.excess

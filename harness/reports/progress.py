@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.reports.console import make_matrices
+from lockstep.harness.reports.console import draw_matrices, make_table
+from lockstep.harness.reports.model import summarize
 
 QUIET_SECONDS = 15.0
 """How often progress is printed where nothing can be redrawn."""
@@ -69,15 +69,13 @@ def draw_progress(outcome: Outcome) -> RenderableType:
     higher than the terminal is cut off."""
     if not outcome.pairs:
         return get_status(outcome)
-    return Group(get_status(outcome), make_running(outcome), make_matrices(outcome))
+    matrices = draw_matrices(summarize(outcome))
+    return Group(get_status(outcome), make_running(outcome), matrices)
 
 
 def make_running(outcome: Outcome) -> Table:
     """The pairs that run now: how far each is, and how fast on one core."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("running", overflow="fold")
-    for name in ("programs", "steps/s", "cells"):
-        table.add_column(name, justify="right", overflow="fold")
+    table = make_table("running", "programs", "steps/s", "cells", is_folded=True)
     for pair in [pair for pair in outcome.pairs if pair.running][:MOST_SHOWN]:
         programs, steps = pair.get_progress()
         rate = f"{steps / pair.get_seconds():,.0f}" if pair.get_seconds() else "–"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,8 +15,9 @@ from lockstep.harness.core.printable import make_printable
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.vectors.export import Export
 from lockstep.harness.jobs.vectors.verify import Audit
-from lockstep.harness.reports import machine as report
-from lockstep.harness.reports.console import list_errors, list_unfinished, print_failure
+from lockstep.harness.reports.console import make_table, print_failure, print_notes
+from lockstep.harness.reports.model import summarize
+from lockstep.harness.reports.outcome_file import describe_failure
 
 # --- a set that is made -----------------------------------------------------------------
 
@@ -35,10 +35,7 @@ def get_export_status(work: Export) -> Text:
 
 def print_export(console: Console, work: Export, folder: Path) -> None:
     """How many programs there are of each kind, and what they cover."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(f"{work.size} set", overflow="fold")
-    for name in ("programs", "drawn", "operations", "cells"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = make_table(f"{work.size} set", "programs", "drawn", "operations", "cells")
     for name, own in sorted(work.done.items()):
         covered = sum(map(len, own["covered"].values()))
         cells = f"{covered}/{own['reachable']}"
@@ -116,21 +113,18 @@ def print_verification(console: Console, outcome: Outcome) -> None:
     """Failures, and for each pair how many programs agree."""
     for failure in outcome.failures:
         print_failure(console, failure)
-    console.print(make_table(outcome))
+    console.print(draw_counts(outcome))
     for pair in outcome.pairs:
         for why, programs in pair.undeclared.most_common(1):
             text = f"{pair.name}: {programs} programs: {why}"
             console.print(Text(text, "dim"), soft_wrap=True)
-    for note in (*list_unfinished(outcome), *list_errors(outcome)):
-        console.print(note)
+    print_notes(console, summarize(outcome))
     console.print(get_summary(outcome))
 
 
-def make_table(outcome: Outcome) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("vectors", overflow="fold")
-    for name in ("agreed", "diverged", "not declared", "known", "crashed"):
-        table.add_column(name, justify="right", overflow="fold")
+def draw_counts(outcome: Outcome) -> Table:
+    columns = ("agreed", "diverged", "not declared", "known", "crashed")
+    table = make_table("vectors", *columns, is_folded=True)
     for pair in outcome.pairs:
         diverged = count_diverged(pair)
         style = "bold red" if diverged else "bold yellow" if pair.is_error else "green"
@@ -180,5 +174,5 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "crashed": pair.crashes,
         "errors": pair.errors,
         "missing": pair.missing,
-        "failures": [report.describe_failure(failure) for failure in pair.failures],
+        "failures": [describe_failure(failure) for failure in pair.failures],
     }

@@ -17,7 +17,8 @@ from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import list_empty_cells, make_details
-from lockstep.harness.reports.machine import describe_pair
+from lockstep.harness.reports.model import summarize
+from lockstep.harness.reports.outcome_file import describe_pair
 from lockstep.harness.workers.random_slice import get_seed
 from lockstep.harness.workers.registry import load
 
@@ -126,8 +127,8 @@ def make_pair(kind: str, reached: int) -> Pair:
 def show(outcome: Outcome) -> str:
     console = Console(width=80, record=True, file=None, quiet=False)
     with console.capture() as captured:
-        console.print(make_details(outcome))
-        for line in list_empty_cells(outcome):
+        console.print(make_details(summarize(outcome)))
+        for line in list_empty_cells(summarize(outcome)):
             console.print(line)
     return captured.get()
 

@@ -1,4 +1,4 @@
-"""A backend that is begun: written, run as it stands, and told what it lacks."""
+"""A backend that is begun: written, run as it stands, and told what is missing."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
     ended = write(tmp_path, "mine")
     assert ended.exit_code == 2
-    assert "is there already, and stays as it is" in ended.output
+    assert "exists already and was not changed" in ended.output
     assert (tmp_path / "mine.py").read_text() == "precious"
     ended = write(tmp_path / "mine.py", "other")
     assert ended.exit_code == 2

@@ -285,7 +285,7 @@ def test_what_is_no_set_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("vectors", "where to? Give a folder with -o"),
+        ("vectors", "give a folder for the set with -o DIR"),
         ("vectors -o x --size huge", "'huge' is not one of"),
         ("vectors -o x --kind kvv", "there is no kind kvv; did you mean kv?"),
         ("vectors -o x --jobs 0", "0 is not in the range"),

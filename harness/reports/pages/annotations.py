@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from lockstep.harness.core.printable import clean, say_needed
-from lockstep.harness.reports.pages.outcomes import OutcomeSummary
+from lockstep.harness.core.printable import clean
+from lockstep.harness.reports.model import list_notes
 from lockstep.harness.reports.pages.view import FailureView, ReportView
 
 MOST = 10
@@ -26,38 +26,20 @@ def render_annotations(report: ReportView) -> str:
     """An error for each failure, for what could not be checked and for each file that
     cannot be read, the last of them for all that are left out; a warning for each backend
     that is not there."""
-    errors = list(list_errors(report))
+    notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
+    errors = [
+        (f"{one.name}: {one.signature}", say_failure(one)) for one in report.failures
+    ]
+    errors += [(note.subject, note.words) for note in notes if note.sort != "unavailable"]
+    errors += [(NAME, line) for line in report.broken]
     shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]
     left = len(errors) + report.more - len(shown)
     if left:
         shown = [*shown, (NAME, f"{left} more; the summary of the run lists them")]
+    absent = [(NAME, note.say()) for note in notes if note.sort == "unavailable"]
     lines = [write_command("error", *error) for error in shown]
-    for outcome in report.outcomes:
-        for backend, why in list(outcome.unavailable.items())[:MOST]:
-            lines.append(write_command("warning", NAME, f"{backend}: not checked: {why}"))
+    lines += [write_command("warning", *warning) for warning in absent[:MOST]]
     return "".join(lines)
-
-
-def list_errors(report: ReportView) -> Iterator[tuple[str, str]]:
-    """(title, message)."""
-    for failure in report.failures:
-        yield f"{failure.name}: {failure.signature}", say_failure(failure)
-    for outcome in report.outcomes:
-        yield from list_own_errors(outcome)
-    for line in report.broken:
-        yield NAME, line
-
-
-def list_own_errors(outcome: OutcomeSummary) -> Iterator[tuple[str, str]]:
-    """What a check could not do, and what of a ledger is no longer so."""
-    for pair in outcome.pairs:
-        for part, operation in pair.missing.items():
-            yield pair.name, say_needed(part, operation)
-        for error in pair.errors:
-            yield pair.name, error
-        for entry in pair.outdated:
-            yield pair.name, f"the ledger is outdated: {entry}"
-    yield from outcome.dead.items()
 
 
 def say_failure(failure: FailureView) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,18 @@ from lockstep.harness.programs.files import (
     list_outcomes,
 )
 from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.reports.pages.outcomes import (
-    OutcomeSummary,
-    is_outcome,
-    read_outcome,
-)
+from lockstep.harness.reports.model import OutcomeSummary
+from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A program, and what its file says of how it failed: none of it is trusted.
+    """A program, and what its file says of how it failed, which is not trusted.
 
-    path: of its file. what, step, message: of the divergence. likely: a line about the
-    failure that is likely the same bug.
+    Attributes:
+        path: of its file.
+        what, step, message: of the divergence.
+        likely: a line about the failure that is likely the same bug.
     """
 
     program: Program
@@ -49,25 +48,22 @@ class Saved:
 
 @dataclass
 class Material:
-    """All of it. broken: what could not be read, a line each."""
+    """What was gathered. broken: files that cannot be read, a line each."""
 
     outcomes: list[OutcomeSummary] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
     def add(self, saved: Saved) -> None:
-        """Once, however many files and outcomes have it: what a file says counts more."""
+        """Adds a failure once, however many files and outcomes have it: what a file says
+        counts more."""
         for place, before in enumerate(self.saved):
             if before.key == saved.key:
-                likely = before.likely or saved.likely
                 fuller = saved if saved.message is not None else before
-                self.saved[place] = replace_likely(fuller, likely)
+                likely = before.likely or saved.likely
+                self.saved[place] = replace(fuller, likely=likely)
                 return
         self.saved.append(saved)
-
-
-def replace_likely(saved: Saved, likely: str | None) -> Saved:
-    return Saved(**{**vars(saved), "likely": likely})
 
 
 def gather(paths: Sequence[Path]) -> Material:
@@ -118,8 +114,8 @@ def read_document(path: Path) -> Any:
 def add_outcome(document: Any, where: str, material: Material) -> None:
     outcome = read_outcome(document, where)
     material.outcomes.append(outcome)
-    for pair in outcome.pairs:
-        for failure in pair.failures:
+    for pair in document["pairs"]:
+        for failure in pair["failures"]:
             try:
                 program = parse_program(failure["program"], where)
             except UsageError as error:
@@ -130,13 +126,13 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                 Saved(
                     program,
                     failure["path"],
-                    pair.backend,
+                    pair["backend"],
                     failure["signature"],
                     divergence["what"],
                     check_step(divergence["step"], program),
                     divergence["message"],
-                    versions=outcome.versions,
-                    likely=failure.get("why_likely"),
+                    outcome.versions,
+                    failure.get("why_likely"),
                 )
             )
 

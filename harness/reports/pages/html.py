@@ -14,8 +14,7 @@ from markupsafe import Markup
 from lockstep.harness import __version__
 from lockstep.harness.core.printable import make_printable
 from lockstep.harness.execution.recording.picture import EXTRA, HIDDEN, MISSING, SEEN
-from lockstep.harness.reports.pages.matrix import list_notes, make_matrices, say_pair
-from lockstep.harness.reports.pages.outcomes import PairSummary
+from lockstep.harness.reports.model import PairSummary, make_matrices
 from lockstep.harness.reports.pages.view import ReportView
 
 GENERATOR = f"Lockstep {__version__}"
@@ -51,8 +50,6 @@ def render_html(report: ReportView) -> str:
         statuses=STATUSES,
         find_failure=find_failure,
         matrices=make_matrices(report.outcomes),
-        notes=list(list_notes(report.outcomes)),
-        say_pair=say_pair,
     )
 
 

@@ -6,13 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from lockstep.harness.core.printable import clean
-from lockstep.harness.reports.pages.matrix import (
-    Matrix,
-    list_notes,
-    make_matrices,
-    say_pair,
-)
-from lockstep.harness.reports.pages.outcomes import PairSummary
+from lockstep.harness.reports.model import Matrix, make_matrices
 from lockstep.harness.reports.pages.view import FailureView, ReportView
 
 MOST_BYTES = 256 << 10
@@ -46,7 +40,7 @@ def list_head(report: ReportView) -> Iterator[str]:
     yield f"{report.summary}."
     for matrix in make_matrices(report.outcomes):
         yield from ("", *list_matrix(matrix))
-    yield from list_bounded(list_notes(report.outcomes))
+    yield from list_bounded(report.notes)
     yield from list_missed(report)
     yield from list_bounded(report.broken)
     yield ""
@@ -56,7 +50,7 @@ def list_matrix(matrix: Matrix) -> Iterator[str]:
     yield list_cells([code(matrix.contract), *map(code, matrix.kinds)])
     yield list_cells(["---", *("---:" for _ in matrix.kinds)])
     for backend, pairs in matrix.rows:
-        cells = ["–" if pair is None else say_pair(pair) for pair in pairs]
+        cells = ["–" if pair is None else pair.cell for pair in pairs]
         yield list_cells([code(backend), *cells])
 
 
@@ -80,42 +74,20 @@ def list_missed(report: ReportView) -> Iterator[str]:
     if not pairs:
         return
     yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
-    yield from list_bounded(map(say_missed, pairs))
+    yield from list_bounded(
+        f"{pair.name}: {pair.missed} of {pair.reachable}: {'; '.join(pair.groups)}"
+        for pair in pairs
+    )
     yield from ("", "</details>")
 
 
-def say_missed(pair: PairSummary) -> str:
-    groups = [f"{state} × {', '.join(ops)}" for state, ops in (pair.empty or {}).items()]
-    return f"{pair.name}: {pair.missed} of {pair.reachable}: {'; '.join(groups)}"
-
-
 def list_failure(failure: FailureView) -> Iterator[str]:
-    program = failure.saved.program
     yield f"### {failure.number}. {code(failure.name)} {code(failure.signature)}"
     yield ""
-    yield from fence(
-        [
-            f"{program.kind} cache, {failure.config}",
-            *list_steps(failure),
-            f"{failure.what}: {failure.message}",
-            *([failure.saved.likely] if failure.saved.likely else []),
-        ]
-    )
+    likely = [failure.saved.likely] if failure.saved.likely else []
+    yield from fence([*failure.tell(MOST_STEPS), *likely])
     yield ""
     yield from fence([failure.replay], "sh")
-
-
-def list_steps(failure: FailureView) -> Iterator[str]:
-    """The last steps up to the one that diverges."""
-    program = failure.saved.program
-    last = len(program.ops) - 1 if failure.step is None else failure.step
-    first = max(0, last + 1 - MOST_STEPS)
-    if first:
-        yield f"  steps 0 to {first - 1} are left out"
-    for step in range(first, last + 1):
-        op = program.ops[step]
-        mark = "→" if step == failure.step else " "
-        yield f"{mark} step {step}: {program.rules.operations[op['op']].describe(op)}"
 
 
 def code(text: str) -> str:

@@ -27,8 +27,17 @@ MOST_SNIPPET = 20_000
 
 @dataclass(frozen=True)
 class Played:
-    """What was seen. status: see `FailureView`. backend: the one that took part. snippet:
-    see `harness.execution.snippet`; it is written anew, never taken from a file."""
+    """What was seen.
+
+    Attributes:
+        status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
+            took part.
+        notes: why, or what else there is to know.
+        stories: where the tokens come from that the divergence is about.
+        backend: the one that took part.
+        snippet: see `harness.execution.snippet`; it is written anew, never taken from a
+            file.
+    """
 
     status: str
     steps: Sequence[Step]

@@ -79,14 +79,15 @@ class Painter:
         head.append(clean(view.signature), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
-        for note in view.notes:
+        for note in view.played.notes:
             self.say(note, "yellow")
-        if view.status == "agrees":
-            self.say(f"{view.backend} agrees now in every step; its file says:", "yellow")
+        if view.played.status == "agrees":
+            now = f"{view.played.backend} agrees now in every step"
+            self.say(f"{now}; its file says:", "yellow")
         drawn = self.choose(view, number)
         self.list_steps(view, drawn)
         self.say(f"{view.what}: {view.message}", "bold")
-        for story in view.stories:
+        for story in view.played.stories:
             self.say(story)
         if drawn is not None:
             self.draw(drawn)
@@ -95,12 +96,13 @@ class Painter:
     def choose(self, view: FailureView, number: int | None) -> Step | None:
         """The step that is drawn."""
         wanted = view.step if number is None else number
-        found = [step for step in view.steps if step.number == wanted]
-        return found[0] if found else (view.steps[-1] if view.steps else None)
+        steps = view.played.steps
+        found = [step for step in steps if step.number == wanted] or steps[-1:]
+        return found[0] if found else None
 
     def list_steps(self, view: FailureView, drawn: Step | None) -> None:
         before = -1
-        for step in view.steps:
+        for step in view.played.steps:
             if step.number != before + 1:
                 self.say(f"  steps {before + 1} to {step.number - 1} are left out", "dim")
             before = step.number
@@ -112,7 +114,7 @@ class Painter:
                 words += " (differs)"
             self.say(words, "bold" if step is drawn else "")
         rest = view.operations - before - 1
-        if view.steps and rest:
+        if view.played.steps and rest:
             self.say(f"  {rest} more steps were not reached", "dim")
 
     # --- a picture ----------------------------------------------------------------------

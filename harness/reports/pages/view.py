@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.harness.core.printable import clean
-from lockstep.harness.execution.recording.picture import Bounds, Step
+from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.failures import get_replay_line
 from lockstep.harness.programs.explain import describe_config
+from lockstep.harness.reports.model import (
+    OutcomeSummary,
+    PairSummary,
+    list_notes,
+    say_amount,
+    say_verdict,
+    tell,
+)
 from lockstep.harness.reports.pages.gather import Material, Saved
-from lockstep.harness.reports.pages.outcomes import OutcomeSummary, PairSummary
 from lockstep.harness.reports.pages.play import Played, Stage
 
 MOST_PLAYED = 40
@@ -28,36 +35,48 @@ MOST_SENTENCE = 600
 
 @dataclass(frozen=True)
 class FailureView:
-    """One failure.
+    """One failure: what its file says, and what was seen when it ran again.
 
-    number: from 1. status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if
-    no backend took part. note: why, or what else there is to know. message: the sentence
-    that says what is wrong. step: the one that diverges.
+    number: from 1.
     """
 
     number: int
     saved: Saved
-    status: str
-    what: str
-    message: str
-    step: int | None
-    notes: Sequence[str] = ()
-    stories: Sequence[str] = ()
-    steps: Sequence[Step] = ()
-    backend: str | None = None
-    snippet: str | None = None
+    played: Played
+
+    @property
+    def what(self) -> str:
+        seen = self.played.divergence
+        return seen.what if seen else self.saved.what or "program"
+
+    @property
+    def message(self) -> str:
+        """The sentence that says what differs."""
+        seen = self.played.divergence
+        said = self.saved.message or "its file does not say how it failed"
+        return clean(seen.message if seen else said, MOST_SENTENCE)
+
+    @property
+    def step(self) -> int | None:
+        """The step that diverges."""
+        seen = self.played.divergence
+        return seen.step if seen else self.saved.step
+
+    def tell(self, most: int) -> list[str]:
+        """The failure in words, with at most so many steps."""
+        return [*tell(self.saved.program, self.step, self.what, self.message, most)]
 
     @property
     def name(self) -> str:
         """The backend that the failure is about."""
-        return self.saved.backend or self.backend or "no backend"
+        return self.saved.backend or self.played.backend or "no backend"
 
     @property
     def replay(self) -> str:
         """The line that runs it again; of a file in a zip, all of that."""
         zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
         path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
-        return get_replay_line(path, self.backend or self.saved.backend or "NAME")
+        return get_replay_line(path, self.played.backend or self.saved.backend or "NAME")
 
     @property
     def operation(self) -> str:
@@ -102,41 +121,27 @@ class ReportView:
         return [pair for outcome in self.outcomes for pair in outcome.pairs]
 
     @property
+    def notes(self) -> list[str]:
+        """What the matrix leaves open, each line once."""
+        notes = (note for outcome in self.outcomes for note in list_notes(outcome))
+        return list(dict.fromkeys(note.say() for note in notes))
+
+    @property
     def missed(self) -> int:
-        """Cells that were never reached."""
+        """The number of cells that were never reached."""
         return sum(pair.missed for pair in self.pairs)
 
     @property
     def headline(self) -> str:
         """The verdict in a few words."""
-        found = len(self.failures) + self.more
-        if found:
-            return f"{found} failure" + ("" if found == 1 else "s")
-        pairs = self.pairs
-        if any(pair.verdict == "unfinished" for pair in pairs):
-            return "unfinished"
-        failed = any(outcome.exit_status or outcome.dead for outcome in self.outcomes)
-        if pairs and (failed or any(pair.verdict != "agrees" for pair in pairs)):
-            return "no failure, but not all agree"
-        return "all agree" if any(pair.programs for pair in pairs) else "nothing checked"
+        return say_verdict(self.outcomes, len(self.failures) + self.more)
 
     @property
     def summary(self) -> str:
         """How much was run."""
-        pairs = self.pairs
-        if not pairs:
+        if not self.pairs:
             return "no outcome of a check: programs from files"
-        programs, steps = (
-            sum(getattr(pair, name) for pair in pairs) for name in ("programs", "steps")
-        )
-        seconds = sum(outcome.seconds for outcome in self.outcomes)
-        seeds = list(dict.fromkeys(outcome.seed for outcome in self.outcomes))[:8]
-        word = "seed" if len(seeds) == 1 else "seeds"
-        text = f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s"
-        text += f", {word} {', '.join(map(str, seeds))}"
-        if not all(outcome.complete for outcome in self.outcomes):
-            text += "; stopped before the end"
-        return text
+        return say_amount(self.outcomes)
 
 
 def make_report(
@@ -157,37 +162,5 @@ def make_report(
 def make_failure(
     number: int, saved: Saved, stage: Stage | None, bounds: Bounds
 ) -> FailureView:
-    """The view of one failure."""
-    recorded = FailureView(
-        number,
-        saved,
-        "recorded",
-        saved.what or "program",
-        clean(saved.message or "its file does not say how it failed", MOST_SENTENCE),
-        saved.step,
-    )
-    if stage is None:
-        return recorded
-    return add_played(recorded, stage.play(saved, bounds))
-
-
-def add_played(view: FailureView, played: Played) -> FailureView:
-    """The view with what was seen when the program ran again."""
-    view = replace(
-        view,
-        status=played.status,
-        notes=played.notes,
-        steps=played.steps,
-        backend=played.backend,
-        snippet=played.snippet,
-    )
-    divergence = played.divergence
-    if divergence is None:
-        return view
-    return replace(
-        view,
-        what=divergence.what,
-        message=clean(divergence.message, MOST_SENTENCE),
-        step=divergence.step,
-        stories=played.stories,
-    )
+    played = stage.play(saved, bounds) if stage else Played("recorded", ())
+    return FailureView(number, saved, played)

@@ -42,7 +42,7 @@ def with_failure(**fields: Any) -> Make:
     return as_outcome(pair={"failures": [{**FAILURE, **fields}]})
 
 
-NO_OUTCOME = "is no outcome of a check"
+NO_OUTCOME = "is not the outcome of a check"
 
 OUTCOMES: Cases = {
     "empty": (as_outcome(""), "is not JSON"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.reports.pages.gather import Material, Saved, add_outcome
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.workers.messages import (
     Event,
@@ -33,15 +34,81 @@ FAULTS = "lockstep.impl.faults.torch"
 
 Recorded = tuple[list[Step], Divergence | None]
 
+HOSTILE = (
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}"
+    "\x1b[31m\u202e&amp;"
+)
+
+PLAIN: dict[str, Any] = {"kind": "kv", "step": 1, "conv_width": 2}
+"""A config of the backends that misbehave."""
+
 
 def make_program(contract: str, ops: Sequence[Any], **config: Any) -> Program:
-    document = {
-        "format": "lockstep/1",
-        "contract": contract,
-        "config": config,
-        "ops": list(ops),
+    document = {"format": "lockstep/1", "contract": contract, "config": config}
+    return parse_program({**document, "ops": list(ops)}, "here")
+
+
+def update(length: int, **more: Any) -> dict[str, Any]:
+    return {"op": "update", "length": length, **more}
+
+
+def save(program: Program, backend: str | None = None, **more: Any) -> Saved:
+    """A failure as its file has it."""
+    return Saved(program, "failures/x/f.json", backend, **more)
+
+
+def make_failure(program: Program, message: str = "m", **more: Any) -> dict[str, Any]:
+    """A failure as an outcome has it: the contents of the first step differ."""
+    return {
+        "signature": "layer-kv-update-contents",
+        "path": "failures/x/f.json",
+        "divergence": {
+            "what": "contents",
+            "step": 0,
+            "operation": "update",
+            "message": message,
+        },
+        "program": program.to_json(),
+        **more,
     }
-    return parse_program(document, "here")
+
+
+def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str, Any]:
+    """An outcome as a check writes it. more: other fields; pair: fields of its pair."""
+    whole = {
+        "backend": "torch-cpu",
+        "contract": "layer",
+        "kind": "kv",
+        "wanted": 100,
+        "programs": 100,
+        "steps": 900,
+        "margin": 0.25,
+        "known_divergences": 1,
+        "outdated": [],
+        "errors": [],
+        "cells": {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}},
+        "failures": [],
+        **pair,
+    }
+    return {
+        "format": "lockstep-outcome/1",
+        "seed": 7,
+        "seconds": 12.5,
+        "complete": True,
+        "versions": {"torch": "2.13.0"},
+        "unavailable": {"mlx-gpu": "there is no GPU"},
+        "dead": {},
+        "pairs": [whole],
+        **(more or {}),
+    }
+
+
+def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
+    """What is gathered of an outcome and of files."""
+    material = Material()
+    add_outcome(document, "outcome.json", material)
+    material.saved += saved
+    return material
 
 
 class Here:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +17,35 @@ from lockstep.harness.reports.pages.annotations import (
     render_annotations,
     write_command,
 )
-from lockstep.harness.reports.pages.gather import gather
 from lockstep.harness.reports.pages.view import make_report
+from tests.harness.pages.conftest import (
+    gather_outcome,
+    make_failure,
+    make_outcome,
+    make_program,
+    update,
+)
 
-PROGRAM = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv"},
-    "ops": [{"op": "update", "length": 2}, {"op": "trim", "count": 1}],
-}
 HARM = "a\n::set-output name=b::c\r%0A\x1b[2J,:"
 COMMAND = re.compile(r"::(error|warning) title=([^:,\r\n]*)::([^\r\n]*)")
+ALONE: Mapping[str, Any] = {"unavailable": {}}
 
 
-def make_failure(
-    length: int = 2, message: str = "trimmed is 0, not 1", step: int = 1
-) -> dict[str, Any]:
-    ops = [{"op": "update", "length": length}, PROGRAM["ops"][1]]
-    return {
-        "signature": "layer-kv-trim-result",
-        "path": "failures/layer-kv-trim-result/0.json",
-        "program": {**PROGRAM, "ops": ops},
-        "divergence": {
-            "what": "result",
-            "step": step,
-            "operation": "trim",
-            "message": message,
-        },
-    }
+def fail(length: int = 2, message: str = "m", **more: Any) -> dict[str, Any]:
+    return make_failure(
+        make_program("layer", [update(length)], kind="kv"), message, **more
+    )
 
 
-def make_outcome(
-    failures: Sequence[Mapping[str, Any]] = (), **more: Any
-) -> dict[str, Any]:
-    pair = {"backend": "mine", "contract": "layer", "kind": "kv", "programs": 5}
-    pair = {**pair, "steps": 9, "failures": list(failures), **more.pop("pair", {})}
-    outcome = {"format": "lockstep-outcome/1", "seed": 0, "seconds": 1.5}
-    return {**outcome, "complete": True, "pairs": [pair], **more}
-
-
-def render(folder: Path, outcome: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def render(outcome: Mapping[str, Any], *broken: str) -> list[tuple[str, str, str]]:
     """(level, title, message) of each line, as GitHub reads them."""
-    (folder / "outcome.json").write_text(json.dumps(outcome))
-    text = render_annotations(make_report(gather([folder]), None))
+    material = gather_outcome(outcome)
+    material.broken += broken
+    text = render_annotations(make_report(material, None))
     assert text.endswith("\n") or not text
     found = [COMMAND.fullmatch(line) for line in text.split("\n")[:-1]]
-    return [
-        (match[1], unescape(match[2]), unescape(match[3])) for match in found if match
-    ] + [("no command", "", text) for match in found if not match]
+    assert None not in found, text
+    return [(one[1], unescape(one[2]), unescape(one[3])) for one in found if one]
 
 
 def unescape(text: str) -> str:
@@ -73,41 +54,41 @@ def unescape(text: str) -> str:
     return text.replace("%25", "%")
 
 
-def test_nothing_is_said_of_what_agrees(tmp_path: Path) -> None:
-    assert render(tmp_path, make_outcome()) == []
+def test_nothing_is_said_of_what_agrees() -> None:
+    assert render(make_outcome(ALONE)) == []
 
 
-def test_a_failure_is_an_error_with_the_line_that_replays_it(tmp_path: Path) -> None:
-    ((level, title, message),) = render(tmp_path, make_outcome([make_failure()]))
-    assert (level, title) == ("error", "mine: layer-kv-trim-result")
-    assert message == (
-        "step 1: trimmed is 0, not 1\nlockstep replay"
-        " failures/layer-kv-trim-result/0.json --backend mine"
-    )
-
-
-def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
-    pair = {"errors": ["it broke"], "outdated": ["entry: agrees now"]}
+def test_everything_that_went_wrong_is_said() -> None:
+    """A failure with the line that replays it, what is unfinished or did not run."""
+    pair = {
+        "failures": [fail(message="row 0 sees nothing")],
+        "missing": {"mask (mine.py:5) is not written yet": "update"},
+        "errors": ["it broke"],
+        "outdated": ["entry: agrees now"],
+    }
     more = {"dead": {"other": "SIGSEGV"}, "unavailable": {"third": "no torch"}}
-    (tmp_path / "broken.json").write_text("{")
-    lines = render(tmp_path, make_outcome(pair=pair, **more))
-    assert lines[:3] == [
+    replay = "lockstep replay failures/x/f.json --backend mine"
+    missing = "mask (mine.py:5) is not written yet; update needs it"
+    assert render(make_outcome(more, backend="mine", **pair), "b.json: bad") == [
+        (
+            "error",
+            "mine: layer-kv-update-contents",
+            f"step 0: row 0 sees nothing\n{replay}",
+        ),
+        ("error", "mine × kv", missing),
         ("error", "mine × kv", "it broke"),
         ("error", "mine × kv", "the ledger is outdated: entry: agrees now"),
         ("error", "other", "SIGSEGV"),
+        ("error", "lockstep", "b.json: bad"),
+        ("warning", "lockstep", "third: not checked: no torch"),
     ]
-    assert lines[3][:2] == ("error", "lockstep")
-    assert "broken.json: is not JSON" in lines[3][2]
-    assert lines[4:] == [("warning", "lockstep", "third: not checked: no torch")]
 
 
-def test_no_text_of_a_file_ends_a_line_or_begins_a_command(tmp_path: Path) -> None:
-    failure = {**make_failure(message=HARM), "signature": HARM, "path": HARM}
+def test_no_text_of_a_file_ends_a_line_or_begins_a_command() -> None:
+    failure = fail(message=HARM, signature=HARM, path=HARM)
     more = {"dead": {HARM: HARM}, "unavailable": {HARM: HARM}}
-    outcome = make_outcome(
-        [failure], pair={"backend": HARM, "errors": [HARM], "outdated": [HARM]}, **more
-    )
-    lines = render(tmp_path, outcome)
+    pair = {"backend": HARM, "errors": [HARM], "outdated": [HARM]}
+    lines = render(make_outcome(more, failures=[failure], **pair))
     assert [level for level, _, _ in lines] == ["error"] * 4 + ["warning"]
     assert "%0A" in lines[0][2]  # as it stood there, not as a break
     assert not any("\x1b" in part or "\r" in part for line in lines for part in line)
@@ -132,11 +113,9 @@ def test_a_title_ends_where_it_should() -> None:
 @pytest.mark.parametrize(
     ("count", "shown"), [(1, 1), (MOST, MOST), (MOST + 1, MOST), (3 * MOST, MOST)]
 )
-def test_the_last_line_says_how_many_are_left_out(
-    tmp_path: Path, count: int, shown: int
-) -> None:
-    failures = [make_failure(length) for length in range(1, count + 1)]
-    lines = render(tmp_path, make_outcome(failures))
+def test_the_last_line_says_how_many_are_left_out(count: int, shown: int) -> None:
+    failures = [fail(length) for length in range(1, count + 1)]
+    lines = render(make_outcome(ALONE, failures=failures))
     assert len(lines) == shown
     said = [message for _, _, message in lines if "more; the summary" in message]
     left = [str(count - (MOST - 1))] if count > MOST else []
@@ -144,16 +123,8 @@ def test_the_last_line_says_how_many_are_left_out(
 
 
 def test_the_command_prints_them(tmp_path: Path) -> None:
-    (tmp_path / "outcome.json").write_text(json.dumps(make_outcome([make_failure()])))
+    outcome = make_outcome(ALONE, failures=[fail()])
+    (tmp_path / "outcome.json").write_text(json.dumps(outcome))
     ended = CliRunner().invoke(main, ["report", str(tmp_path), "--format", "github"])
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert COMMAND.fullmatch(ended.stdout.removesuffix("\n"))
-
-
-def test_what_is_not_written_is_an_error(tmp_path: Path) -> None:
-    missing = {"mask (mine.py:5) is not written yet": "update"}
-    ((level, title, message),) = render(
-        tmp_path, make_outcome(pair={"missing": missing}, exit_status=2)
-    )
-    assert (level, title) == ("error", "mine × kv")
-    assert message == "mask (mine.py:5) is not written yet; update needs it"

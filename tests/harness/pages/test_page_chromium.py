@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.reports.pages.gather import Material
 from lockstep.harness.reports.pages.html import render_html
-from lockstep.harness.reports.pages.outcomes import read_outcome
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.view import ReportView, make_report
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
-from tests.harness.pages.conftest import MISBEHAVING, make_program
-from tests.harness.pages.test_page_html import make_large_report, make_outcome, save
-from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+from tests.harness.pages.conftest import (
+    MISBEHAVING,
+    PLAIN,
+    gather_outcome,
+    make_outcome,
+    make_program,
+    save,
+    update,
+)
+from tests.harness.pages.test_page_html import make_large_report
+from tests.harness.pages.test_page_recorder import RECORDED
 
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="chromium is not installed")
 
@@ -39,8 +45,8 @@ def page(stage: Start, tmp_path: Path) -> Path:
     saved = [save(program, WRONG)]
     saved += [save(one, "elsewhere:make", message="it said so", step=len(one.ops) - 1)
               for one in list(RECORDED.values())[:2]]  # fmt: skip
-    outcome = read_outcome(make_outcome(), "outcome.json")
-    return write(tmp_path, make_report(Material([outcome], saved), stage(WRONG)))
+    material = gather_outcome(make_outcome(), *saved)
+    return write(tmp_path, make_report(material, stage(WRONG)))
 
 
 def write(folder: Path, report: ReportView) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,8 @@ import pytest
 from lockstep.harness.execution.recording.picture import WRONG, Bounds, Grid
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.reports.pages import html
-from lockstep.harness.reports.pages.gather import (
-    Material,
-    Saved,
-    add_outcome,
-    gather,
-    read_saved,
-)
+from lockstep.harness.reports.pages.gather import Material, gather, read_saved
 from lockstep.harness.reports.pages.html import render_html
-from lockstep.harness.reports.pages.outcomes import read_outcome
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.view import (
     MOST_PLAYED,
@@ -29,55 +23,29 @@ from lockstep.harness.reports.pages.view import (
     ReportView,
     make_report,
 )
-from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
+from tests.harness.pages.conftest import (
+    FAULTS,
+    HOSTILE,
+    MISBEHAVING,
+    PLAIN,
+    gather_outcome,
+    make_failure,
+    make_outcome,
+    make_program,
+    save,
+    update,
+)
 from tests.harness.pages.markup import check
-from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+from tests.harness.pages.test_page_recorder import RECORDED
 
 Start = Callable[..., Stage]
 
 LEDGER = Path(__file__).parents[3] / "impl" / "peers" / "ledger"
 
-HOSTILE = (
-    "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}"
-    "\x1b[31m\u202e&amp;"
-)
-
-
-def make_outcome(**more: Any) -> dict[str, Any]:
-    """An outcome as a check writes it."""
-    pair = {
-        "backend": "torch-cpu",
-        "contract": "layer",
-        "kind": "kv",
-        "wanted": 100,
-        "programs": 100,
-        "steps": 900,
-        "margin": 0.25,
-        "known_divergences": 1,
-        "outdated": [],
-        "errors": [],
-        "cells": {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}},
-        "failures": [],
-    }
-    return {
-        "format": "lockstep-outcome/1",
-        "seed": 7,
-        "seconds": 12.5,
-        "complete": True,
-        "versions": {"torch": "2.13.0"},
-        "unavailable": {"mlx-gpu": "there is no GPU"},
-        "dead": {},
-        "pairs": [{**pair, **more}],
-    }
-
-
-def save(program: Program, backend: str | None = None, **more: Any) -> Saved:
-    return Saved(program, "failures/x/f.json", backend, **more)
-
 
 def list_grids(views: Sequence[FailureView]) -> Iterator[Grid]:
     for view in views:
-        for step in view.steps:
+        for step in view.played.steps:
             for part in step.parts:
                 yield from part.grids
 
@@ -88,8 +56,7 @@ def report(stage: Start) -> ReportView:
     pytest.importorskip("torch", reason="torch is not installed")
     saved = [save(program, f"{FAULTS}:{name}") for name, program in RECORDED.items()]
     given = [f"{FAULTS}:{name}" for name in RECORDED]
-    outcome = read_outcome(make_outcome(), "outcome.json")
-    return make_report(Material([outcome], saved), stage(*given))
+    return make_report(gather_outcome(make_outcome(), *saved), stage(*given))
 
 
 def test_every_square_that_differs_is_marked_on_the_page(report: ReportView) -> None:
@@ -157,13 +124,8 @@ def test_the_matrix(report: ReportView) -> None:
     (matrix,) = page.root.find("table", "matrix")
     assert matrix.find("td", "agrees")[0].text == "✓ 100"
     (numbers,) = page.root.find("table", "numbers")
-    assert [cell.text for cell in numbers.find("td")] == [
-        "100",
-        "900",
-        "38/40",
-        "0.25",
-        "1",
-    ]
+    said = [cell.text for cell in numbers.find("td")]
+    assert said == ["100", "900", "38/40", "0.25", "1"]
     assert "never reached: 2 cells" in page.root.text
     assert "wrappedtrim, free" in page.root.text
     assert "mlx-gpu: not checked: there is no GPU" in page.root.text
@@ -174,67 +136,40 @@ def test_the_matrix(report: ReportView) -> None:
     [
         ({"outdated": ["old entry"]}, "✗ diverges"),
         ({"errors": ["it died"]}, "! ERROR"),
-        ({"programs": 60}, "… 60 of 100"),
+        ({"programs": 60}, "… 60"),
     ],
 )
 def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
-    outcome = read_outcome(make_outcome(**more), "o")
-    view = make_report(Material([outcome]), None)
+    view = make_report(gather_outcome(make_outcome(**more)), None)
     (cell,) = check(render_html(view)).root.find("table", "matrix")[0].find("td")
     assert cell.text == words
     assert view.headline == "no failure, but not all agree"
 
 
 def test_a_failure_in_the_matrix_leads_to_it() -> None:
-    failure = {
-        "signature": "layer-kv-update-contents",
-        "path": "failures/x/f.json",
-        "divergence": {
-            "what": "contents",
-            "step": 0,
-            "operation": "update",
-            "message": "?",
-        },
-        "program": make_program("layer", [update(1)], kind="kv").to_json(),
-    }
-    folder_view = gather_document(make_outcome(failures=[failure]))
-    page = check(render_html(make_report(folder_view, None)))
+    failure = make_failure(make_program("layer", [update(1)], kind="kv"))
+    material = gather_outcome(make_outcome(failures=[failure]))
+    page = check(render_html(make_report(material, None)))
     (cell,) = page.root.find("table", "matrix")[0].find("td")
     (link,) = cell.find("a")
     assert (cell.text, link.attributes["href"]) == ("✗ diverges", "#f1")
 
 
-def gather_document(document: dict[str, Any]) -> Material:
-    material = Material()
-    add_outcome(document, "outcome.json", material)
-    return material
-
-
 def test_nothing_from_a_file_is_markup(stage: Start) -> None:
     program = make_program("layer", [update(1)], **PLAIN)
-    document = make_outcome(backend=HOSTILE, contract=HOSTILE, kind=HOSTILE)
-    document["pairs"][0] |= {
-        "outdated": [HOSTILE],
-        "errors": [HOSTILE],
-        "cells": {"reachable": 3, "empty": {HOSTILE: [HOSTILE]}},
-        "failures": [
-            {
-                "signature": HOSTILE,
-                "path": HOSTILE,
-                "why_likely": HOSTILE,
-                "divergence": {
-                    "what": HOSTILE,
-                    "step": 0,
-                    "operation": HOSTILE,
-                    "message": HOSTILE,
-                },
-                "program": program.to_json(),
-            }
-        ],
-    }
-    document |= {"unavailable": {HOSTILE: HOSTILE}, "dead": {HOSTILE: HOSTILE}}
-    document["versions"] = {HOSTILE: HOSTILE}
-    material = gather_document(document)
+    failure = make_failure(program, HOSTILE, signature=HOSTILE, path=HOSTILE)
+    failure |= {"why_likely": HOSTILE}
+    failure["divergence"] |= {"what": HOSTILE, "operation": HOSTILE}
+    named = {HOSTILE: HOSTILE}
+    document = make_outcome(
+        {"unavailable": named, "dead": named, "versions": named},
+        **dict.fromkeys(("backend", "contract", "kind"), HOSTILE),
+        outdated=[HOSTILE],
+        errors=[HOSTILE],
+        cells={"reachable": 3, "empty": {HOSTILE: [HOSTILE]}},
+        failures=[failure],
+    )
+    material = gather_outcome(document)
     meta = {
         "signature": HOSTILE,
         "backend": HOSTILE + "2",
@@ -307,7 +242,7 @@ def make_large_report(stage: Stage) -> ReportView:
     ops += [update(300), *[update(1)] * 40, {"op": "state"}]
     large = make_program("layer", ops, kind="kv")
     (view,) = make_report(Material(saved=[save(large)]), stage).failures
-    views = [FailureView(**{**vars(view), "number": number}) for number in range(1, 21)]
+    views = [replace(view, number=number) for number in range(1, 21)]
     return ReportView([], views, [])
 
 
@@ -315,7 +250,7 @@ def test_large_programs_do_not_blow_the_page_up(stage: Start) -> None:
     report = make_large_report(stage())
     grids = list(list_grids(report.failures[:1]))
     assert grids and max(len(grid.rows) for grid in grids) <= Bounds().rows
-    assert len(report.failures[0].steps) == Bounds().first + Bounds().last
+    assert len(report.failures[0].played.steps) == Bounds().first + Bounds().last
     text = render_html(report)
     assert len(text.encode()) < 2_000_000
     page = check(text)
@@ -325,9 +260,7 @@ def test_large_programs_do_not_blow_the_page_up(stage: Start) -> None:
 
 def test_twenty_failures_fit(report: ReportView) -> None:
     views = [
-        FailureView(
-            **{**vars(report.failures[n % len(report.failures)]), "number": n + 1}
-        )
+        replace(report.failures[n % len(report.failures)], number=n + 1)
         for n in range(20)
     ]
     text = render_html(ReportView(report.outcomes, views, []))
@@ -342,7 +275,7 @@ def test_only_the_first_failures_are_played(stage: Start) -> None:
         for n in range(MOST_PLAYED + 3)
     ]
     view = make_report(Material(saved=saved), stage())
-    assert [bool(failure.steps) for failure in view.failures] == (
+    assert [bool(failure.played.steps) for failure in view.failures] == (
         [True] * MOST_PLAYED + [False] * 3
     )
     assert f"number {MOST_PLAYED + 2}" in check(render_html(view)).root.text
@@ -374,18 +307,9 @@ def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None
 def test_a_folder_is_gathered(tmp_path: Path) -> None:
     """What outcome and file both say is there once, and the file is where it is."""
     program = make_program("layer", [update(1)], kind="kv")
-    failure = {
-        "signature": "layer-kv-update-contents",
-        "path": "elsewhere/f.json",
-        "why_likely": "likely one bug with another",
-        "divergence": {
-            "what": "contents",
-            "step": 0,
-            "operation": "update",
-            "message": "m",
-        },
-        "program": program.to_json(),
-    }
+    failure = make_failure(
+        program, path="elsewhere/f.json", why_likely="likely one bug with another"
+    )
     (tmp_path / "sig").mkdir()
     (tmp_path / "outcome.json").write_text(json.dumps(make_outcome(failures=[failure])))
     meta = {

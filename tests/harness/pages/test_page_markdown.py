@@ -9,23 +9,27 @@ import pytest
 
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.pages import markdown
-from lockstep.harness.reports.pages.gather import Material
 from lockstep.harness.reports.pages.markdown import (
     MOST_BYTES,
     code,
     fence,
     render_markdown,
 )
-from lockstep.harness.reports.pages.outcomes import read_outcome
 from lockstep.harness.reports.pages.view import make_report
-from tests.harness.pages.conftest import make_program
-from tests.harness.pages.test_page_html import HOSTILE, make_outcome, save
-from tests.harness.pages.test_page_recorder import RING, update
+from tests.harness.pages.conftest import (
+    HOSTILE,
+    gather_outcome,
+    make_outcome,
+    make_program,
+    save,
+    update,
+)
+from tests.harness.pages.test_page_recorder import RING
 
 
-def render(*saved: Any, **outcome: Any) -> str:
-    outcomes = [read_outcome(make_outcome(**outcome), "outcome.json")]
-    return render_markdown(make_report(Material(outcomes, list(saved)), None))
+def render(*saved: Any, more: dict[str, Any] | None = None, **pair: Any) -> str:
+    material = gather_outcome(make_outcome(more, **pair), *saved)
+    return render_markdown(make_report(material, None))
 
 
 def test_the_whole_summary() -> None:
@@ -44,7 +48,7 @@ def test_the_whole_summary() -> None:
         == """\
 ## Lockstep: ✗ 1 failure
 
-100 programs, 900 steps in 12 s, seed 7.
+100 programs, 900 steps in 12 s, seed 7, 1 known divergence still there.
 
 | `layer` | `kv` |
 | --- | ---: |
@@ -113,14 +117,8 @@ def test_a_block_is_closed_by_its_own_fence_only() -> None:
 
 
 def test_it_is_bounded() -> None:
-    saved = [
-        save(
-            make_program("layer", [update(1)] * n, kind="kv"),
-            "b" * 290,
-            message="m" * 900,
-        )
-        for n in range(1, 390)
-    ]
+    programs = [make_program("layer", [update(1)] * n, kind="kv") for n in range(1, 390)]
+    saved = [save(program, "b" * 290, message="m" * 900) for program in programs]
     text = render(*saved)
     assert MOST_BYTES - 5000 < len(text.encode()) <= MOST_BYTES + 100
     (left,) = re.findall(r"^(\d+) more failures are left out\.$", text, re.M)
@@ -152,6 +150,5 @@ def test_what_is_not_written_does_not_agree() -> None:
 
 @pytest.mark.parametrize("more", [{"dead": {"mine": "SIGSEGV"}}, {"exit_status": 2}])
 def test_a_check_that_could_not_run_all_does_not_agree(more: dict[str, Any]) -> None:
-    outcome = read_outcome({**make_outcome(), **more}, "outcome.json")
-    text = render_markdown(make_report(Material([outcome], []), None))
+    text = render(more=more)
     assert text.startswith("## Lockstep: no failure, but not all agree\n")

@@ -15,9 +15,16 @@ from lockstep.harness.reports.pages import terminal
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
-from tests.harness.pages.conftest import FAULTS, MISBEHAVING, make_program
-from tests.harness.pages.test_page_html import HOSTILE, save
-from tests.harness.pages.test_page_recorder import PLAIN, RECORDED, update
+from tests.harness.pages.conftest import (
+    FAULTS,
+    HOSTILE,
+    MISBEHAVING,
+    PLAIN,
+    make_program,
+    save,
+    update,
+)
+from tests.harness.pages.test_page_recorder import RECORDED
 
 Start = Callable[..., Stage]
 

@@ -16,10 +16,15 @@ from click.testing import CliRunner, Result
 from lockstep.harness.cli import show as show_command
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.record import Record
-from tests.harness.pages.conftest import MISBEHAVING, Here, make_program
+from tests.harness.pages.conftest import (
+    MISBEHAVING,
+    PLAIN,
+    Here,
+    make_outcome,
+    make_program,
+    update,
+)
 from tests.harness.pages.markup import check
-from tests.harness.pages.test_page_html import make_outcome
-from tests.harness.pages.test_page_recorder import PLAIN, update
 
 ROOT = Path(__file__).parents[3]
 CORRECT = f"{MISBEHAVING}:correct"
@@ -220,13 +225,13 @@ def make_hostile(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("report", "a page needs a folder to stand in; give one with -o DIR"),
+        ("report", "a page needs a folder; choose one with -o DIR"),
         ("report -o page", "there is no such folder; `lockstep check` makes it"),
         ("report nothing -o page", "nothing: there is no such file"),
         ("report empty -o page", "empty: no program file (.json, .jsonl) in this folder"),
         ("report cut.json -o page", "cut.json: is not JSON"),
         ("report pipe.json -o page", "pipe.json: is a pipe or a device"),
-        ("report bad.json -o page", "bad.json: is no outcome of a check: "),
+        ("report bad.json -o page", "bad.json: is not the outcome of a check: "),
         ("report p.json -o file", "file: is a file; -o takes a folder"),
         ("report p.json -o file/x", "file/x: lies below a file; -o takes a folder"),
         ("report p.json -o foreign", "is there already and is no report of ours"),

@@ -1,0 +1,288 @@
+"""The report model: what a check has come to, as every report shows it.
+
+An `OutcomeSummary` is made of a check that runs here (`summarize`), or of the file that
+one has left (`outcome_file.read_outcome`). Verdicts, notes and matrices are made of
+summaries only; terminal, HTML, Markdown, GitHub and JSON choose their form.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.printable import clean, say_needed
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.programs.divergence import ERRORS
+from lockstep.harness.programs.explain import describe_config
+from lockstep.harness.programs.program import Program
+
+
+@dataclass(frozen=True)
+class PairSummary:
+    """One backend and one kind.
+
+    Attributes:
+        whats: of each failure, what differs (see `Divergence.what`).
+        empty: state → the operations that never found it.
+        missing: part of the backend that is not written yet → operation that needs it.
+        undeclared: operations that the backend does not declare, if it was asked for by
+            name.
+    """
+
+    backend: str
+    contract: str
+    kind: str
+    programs: int
+    steps: int
+    whats: Sequence[str] = ()
+    wanted: int = 0
+    margin: float = 0.0
+    known: int = 0
+    reachable: int = 0
+    empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    errors: Sequence[str] = ()
+    outdated: Sequence[str] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    undeclared: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} × {self.kind}"
+
+    @property
+    def missed(self) -> int:
+        """The number of cells that were never reached."""
+        return sum(map(len, self.empty.values()))
+
+    @property
+    def reached(self) -> int:
+        return max(0, self.reachable - self.missed)
+
+    @property
+    def verdict(self) -> str:
+        """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
+        if self.outdated or any(what not in ERRORS for what in self.whats):
+            return "diverges"
+        if self.missing:
+            return "unfinished"
+        if self.errors or self.whats:
+            return "error"
+        return "cut" if self.programs < self.wanted else "agrees"
+
+    @property
+    def cell(self) -> str:
+        """The verdict in a cell of the matrix."""
+        count = len(self.whats) + len(self.outdated)
+        return {
+            "diverges": f"✗ {count} diverge" if count > 1 else "✗ diverges",
+            "unfinished": "! unfinished",
+            "error": "! ERROR",
+            "cut": f"… {self.programs}",
+            "agrees": f"✓ {self.programs}",
+        }[self.verdict]
+
+    @property
+    def groups(self) -> list[str]:
+        """The cells that were never reached, grouped by state."""
+        return [f"{state} × {', '.join(ops)}" for state, ops in self.empty.items()]
+
+
+@dataclass(frozen=True)
+class OutcomeSummary:
+    """A check. place: its file, empty for one that runs here."""
+
+    pairs: Sequence[PairSummary]
+    seed: int
+    seconds: float
+    complete: bool
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    dead: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    exit_status: int = 0
+    place: str = ""
+
+
+def summarize(outcome: Outcome) -> OutcomeSummary:
+    """Summarizes a check of this process, which may still be running."""
+    chosen = outcome.settings.backends
+    return OutcomeSummary(
+        [summarize_pair(pair, chosen) for pair in outcome.pairs],
+        outcome.settings.seed,
+        outcome.seconds,
+        not outcome.is_cut,
+        outcome.unavailable,
+        outcome.dead,
+        outcome.versions,
+        outcome.get_exit_status(),
+    )
+
+
+def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
+    programs, steps = pair.get_progress()
+    return PairSummary(
+        pair.backend,
+        pair.contract,
+        pair.kind,
+        programs,
+        steps,
+        [failure.divergence.what for failure in pair.failures],
+        pair.wanted,
+        pair.margin,
+        pair.known,
+        len(pair.cells),
+        pair.group_empty_cells(),
+        pair.errors,
+        pair.outdated,
+        pair.missing,
+        pair.list_undeclared() if pair.backend in chosen else (),
+    )
+
+
+# --- notes ------------------------------------------------------------------------------
+
+
+class Note(NamedTuple):
+    """One line about what the matrix leaves open.
+
+    sort: "missing", "undeclared", "error", "outdated", "dead" or "unavailable".
+    """
+
+    sort: str
+    subject: str
+    words: str
+
+    def say(self, verb: str = "checked") -> str:
+        prefixes = {"error": "ERROR: ", "dead": "ERROR: ", "unavailable": f"not {verb}: "}
+        return f"{self.subject}: {prefixes.get(self.sort, '')}{self.words}"
+
+
+def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
+    for pair in outcome.pairs:
+        for part, operation in pair.missing.items():
+            yield Note("missing", pair.name, say_needed(part, operation))
+        if pair.undeclared:
+            names = ", ".join(pair.undeclared)
+            yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
+        for error in pair.errors:
+            yield Note("error", pair.name, error)
+        for entry in pair.outdated:
+            yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
+    for backend, why in outcome.dead.items():
+        yield Note("dead", backend, why)
+    for backend, why in outcome.unavailable.items():
+        yield Note("unavailable", backend, why)
+
+
+# --- a failure --------------------------------------------------------------------------
+
+
+def tell(
+    program: Program, step: int | None, what: str, message: str, most: int | None = None
+) -> Iterator[str]:
+    """A failure in words, a line each: the config, the steps, what differs.
+
+    Args:
+        program: the failing program.
+        step: the step that diverges; None if it is not known.
+        what: what differs, in a word.
+        message: the same in a sentence.
+        most: how many of the last steps are listed; None for all.
+    """
+    yield f"{program.kind} cache, {clean(describe_config(program))}"
+    last = len(program.ops) - 1 if step is None else step
+    first = 0 if most is None else max(0, last + 1 - most)
+    if first:
+        yield f"  steps 0 to {first - 1} are left out"
+    for number in range(first, last + 1):
+        op = program.ops[number]
+        mark = "→" if number == step else " "
+        words = program.rules.operations[op["op"]].describe(op)
+        yield f"{mark} step {number}: {words}"
+    yield f"{what}: {message}"
+
+
+# --- all of it --------------------------------------------------------------------------
+
+
+def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
+    """The verdict on several checks in a few words. found: failures."""
+    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
+    verdicts = {pair.verdict for pair in pairs}
+    failed = any(one.dead or one.exit_status not in (0, 130) for one in outcomes)
+    is_cut = not all(outcome.complete for outcome in outcomes)
+    if found:
+        words = f"{found} failure" + ("" if found == 1 else "s")
+    elif "unfinished" in verdicts:
+        words = "unfinished"
+    elif not any(pair.programs for pair in pairs):
+        words = "nothing was checked"
+    elif failed or verdicts - {"agrees", "cut" if is_cut else "agrees"}:
+        words = "no failure, but not all agree"
+    else:
+        words = "all agree"
+    return words + (" (stopped before the end)" if is_cut else "")
+
+
+def say_amount(outcomes: Sequence[OutcomeSummary]) -> str:
+    """How much was run."""
+    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
+    programs, steps, known = (
+        sum(getattr(pair, name) for pair in pairs)
+        for name in ("programs", "steps", "known")
+    )
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    seeds = list(dict.fromkeys(outcome.seed for outcome in outcomes))[:8]
+    word = "seed" if len(seeds) == 1 else "seeds"
+    text = f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s"
+    text += f", {word} {', '.join(map(str, seeds))}"
+    if known:
+        text += f", {known} known divergence{'s' * (known > 1)} still there"
+    return text
+
+
+# --- the matrix -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Backends × kinds of one contract. rows: a backend, and for each kind its pair."""
+
+    contract: str
+    kinds: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[PairSummary | None]]]
+
+
+def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
+    """One for each contract: all kinds side by side would be too wide. A backend of which
+    several checks have the same kind gets a row for each of them."""
+    placed = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
+    times = Counter((pair.backend, pair.contract, pair.kind) for _, pair in placed)
+    several = {backend for (backend, *_), count in times.items() if count > 1}
+    found: dict[str, dict[str, dict[str, PairSummary]]] = {}
+    for outcome, pair in placed:
+        row = pair.backend
+        if row in several:
+            row += f" ({outcome.place})"
+        found.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
+    return [
+        make_matrix(contract, found[contract]) for contract in sort_as(CONTRACTS, found)
+    ]
+
+
+def make_matrix(contract: str, rows: Mapping[str, Mapping[str, PairSummary]]) -> Matrix:
+    known = CONTRACTS[contract].kinds if contract in CONTRACTS else ()
+    kinds = sort_as(known, [kind for pairs in rows.values() for kind in pairs])
+    cells = [(row, [pairs.get(kind) for kind in kinds]) for row, pairs in rows.items()]
+    return Matrix(contract, kinds, cells)
+
+
+def sort_as(known: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Each name once: the known ones in their order, then the others."""
+    order = [*known]
+    return sorted(
+        dict.fromkeys(names),
+        key=lambda name: order.index(name) if name in order else len(order),
+    )

@@ -1,0 +1,186 @@
+"""The pytest plugin, in a project of somebody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CONFTEST = """
+def pytest_addoption(parser):
+    for name in ("--backend", "--kind", "--profile", "--seed", "--failures"):
+        parser.addoption(name, default="theirs")
+"""
+
+TESTS = """
+import pytest
+
+def test_agrees(lockstep_case, lockstep_check):
+    lockstep_check(lockstep_case)
+
+@pytest.mark.parametrize("number", [1])
+def test_of_theirs(number, request):
+    assert request.config.option.backend == "theirs"
+"""
+
+BACKENDS = """
+import os
+from tests.harness.misbehaving import correct, shows_nan, wrong_dtype
+
+def cannot_start():
+    with open("started.txt", "a") as file:
+        file.write("x")
+    raise OSError("no driver")
+
+def dies():
+    os._exit(3)
+"""
+
+HEAVY = ("numpy", "hypothesis", "click", "rich", "jsonschema", "lockstep.harness.workers")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in {
+        "conftest.py": CONFTEST,
+        "test_x.py": TESTS,
+        "mine.py": BACKENDS,
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`pytest` in a project, with room for long lines."""
+    inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**inherited, "COLUMNS": "160", "PYTHONPATH": f"{folder}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def choose(*factories: str) -> list[str]:
+    return [f"--lockstep-backend=mine:{name}" for name in factories]
+
+
+def test_where_it_is_not_used_nothing_is_imported(project: Path) -> None:
+    (project / "test_x.py").write_text(
+        "import sys\n"
+        "def test_nothing_is_there(request):\n"
+        "    assert request.config.pluginmanager.has_plugin('lockstep')\n"
+        f"    assert not {set(HEAVY)!r} & set(sys.modules)\n"
+    )
+    done = run(project, "-q")
+    assert done.returncode == 0, done.stdout
+    assert not (project / "failures").exists()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_only_what_is_declared_is_collected_and_a_bug_fails_one_test(
+    project: Path, workers: tuple[str, ...]
+) -> None:
+    """And a backend that was asked for and cannot run fails one test, with the reason."""
+    backends = choose("shows_nan", "correct", "cannot_start", "dies")
+    done = run(project, "-v", *backends, *workers)
+    wanted = {
+        "test_of_theirs[1]": "PASSED",
+        "test_agrees[mine:correct × kv]": "PASSED",
+        "test_agrees[mine:shows_nan × kv]": "FAILED",
+        "test_agrees[mine:cannot_start]": "FAILED",
+        "test_agrees[mine:dies]": "FAILED",
+    }
+    if workers:
+        found = re.findall(r"^\[gw\d\].* (\w+) test_x.py::(.*\]) *$", done.stdout, re.M)
+        assert {name: status for status, name in found} == wanted
+    else:
+        found = re.findall(r"^test_x.py::(.*\]) (\w+)", done.stdout, re.M)
+        assert dict(found) == wanted
+    assert len(found) == len(wanted)
+    assert done.returncode == 1
+    summary = done.stdout.partition("short test summary")[2].splitlines()
+    start = "FAILED test_x.py::test_agrees[mine:"
+    failed = sorted(line for line in summary if line.startswith("FAILED"))
+    for line, words in zip(
+        failed,
+        (
+            "cannot_start] - mine:cannot_start: its factory raised OSError: no driver",
+            "dies] - mine:dies: the process ended with exit status 3",
+            "shows_nan × kv] - layer-kv-update-contents: row 0 ",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(start + words)
+    assert "→ step 0: update with " in done.stdout
+    assert "lockstep replay failures/layer-kv-update-contents/" in done.stdout
+    assert (project / "started.txt").read_text() == "x"  # all workers asked it once
+
+
+def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> None:
+    names = {f"mine:{name}": "" for name in ("correct", "cannot_start")}
+    with (project / "conftest.py").open("a") as file:
+        file.write("from lockstep.harness.workers import registry\n")
+        file.write(f"registry.list_names = lambda: {names}\n")
+    done = run(project, "-q", "--lockstep-failures", "elsewhere", "-n", "1")
+    assert done.returncode == 0, done.stdout
+    said = re.findall("^not checked: .*$", done.stdout, re.M)
+    assert said == [
+        "not checked: mine:cannot_start: its factory raised OSError: no driver"
+    ]
+    assert "2 passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_a_kind_that_a_chosen_backend_does_not_declare_fails(project: Path) -> None:
+    kinds = ("--lockstep-kind", "trie", "--lockstep-kind", "swa")
+    done = run(project, "-q", *choose("correct"), *kinds)
+    assert done.returncode == 1
+    assert (
+        "test_agrees[mine:correct] - mine:correct: declares no cache of kind trie, swa"
+        in (done.stdout)
+    )
+
+
+def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
+    """By its name; the seed and the number of programs are those that were given."""
+    (project / "test_x.py").write_text(
+        "from lockstep.harness.jobs.check import Campaign\n"
+        "from lockstep.harness.jobs.outcome import Outcome\n"
+        "def test_agrees(lockstep_case, lockstep_check, monkeypatch):\n"
+        "    monkeypatch.setattr(Campaign, 'run_in', lambda self, pool: self.outcome)\n"
+        "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
+        "    settings = lockstep_check(lockstep_case).settings\n"
+        "    assert (settings.seed, settings.programs) == (7, 2000)\n"
+    )
+    size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8")
+    backends = choose("correct", "wrong_dtype")
+    done = run(
+        project, "-q", "test_x.py::test_agrees[mine:correct × kv]", *backends, *size
+    )
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--lockstep-kind", "kw"), "--lockstep-kind kw: there is no such kind; did you"),
+        (("--lockstep-backend", "zz"), "--lockstep-backend zz: no backend has this name"),
+        (("--lockstep-profile", "slow"), "invalid choice: 'slow'"),
+        (("--strict-messages",), "unrecognized arguments: --strict-messages"),
+    ],
+)
+def test_what_does_not_exist_is_refused_before_anything_runs(
+    project: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = run(project, "-q", *arguments, "-n", "1")
+    assert (done.returncode, words in done.stderr) == (4, True), done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (project / "failures").exists()
