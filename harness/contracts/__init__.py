@@ -1,4 +1,4 @@
-"""The contracts: what is checked, one package for each family of caches."""
+"""The contracts: one package for each family of caches."""
 
 from collections.abc import Mapping
 

@@ -19,7 +19,7 @@ Renaming = Callable[[Op], Op]
 
 @dataclass(frozen=True)
 class Domain:
-    """What a contract proposes for one kind.
+    """The small world that a contract proposes for one kind.
 
     config: for some fields, the values in the order in which they are preferred. moves:
     operations; fields that follow from what was done before are missing, and the contract

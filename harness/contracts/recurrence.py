@@ -132,7 +132,7 @@ class Recurrence:
         return self.identify(conv, delta)
 
     def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
-        """The same for `count` states, one after the other in the first axis."""
+        """Reads `count` states, one after the other in the first axis."""
         conv, delta = split_pair(pair, name)
         conv_shape = (count, self.width, self.channels)
         delta_shape = (count, *self.shape[1:])
@@ -143,7 +143,7 @@ class Recurrence:
         ]
 
     def identify(self, conv: F32, delta: F32) -> list[Column]:
-        """The same for one state as numpy has it."""
+        """Lists the tokens that one state, as numpy has it, has read."""
         candidates = self.known.get(delta.tobytes(), [])
         for tags in candidates:
             if holds(conv, self.compute_conv(tags).tobytes()):

@@ -10,7 +10,7 @@ Op = Mapping[str, Any]
 """One operation of a program: {"op": name, field: value, …}, every field set."""
 
 Answer = dict[str, Any]
-"""What an operation answers, in the form of a trace: {"offset": 3, "visible": […]}."""
+"""The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
 
 Cell = tuple[str, str]
 """(abstract state, operation that finds it). What is counted of a run."""
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Where the reference has a token.
+    """A token that the reference has, and where.
 
     sequences: whose it is; none where there is one only. is_old: a backend need not have
     it any more.
@@ -56,7 +56,7 @@ class Unreachable(NamedTuple):
 
 
 class Source(ABC):
-    """Where a front takes its choices from. Everything that is drawn is drawn here."""
+    """The source of all choices of a generator."""
 
     @abstractmethod
     def below(self, limit: int) -> int:

@@ -21,6 +21,7 @@ from lockstep.harness.reports.model import summarize
 from lockstep.harness.reports.outcome_file import describe_pair
 from lockstep.harness.workers.random_slice import get_seed
 from lockstep.harness.workers.registry import load
+from tests.harness.counting import count_cells
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 LEAST = 3
@@ -43,17 +44,6 @@ def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Progra
         yield from drawn
 
 
-def count(program: Program, counted: Counter[Cell]) -> None:
-    rules = program.rules
-    model = rules.open_model(program.config, rows=False)
-    for op in program.ops:
-        operation = rules.operations[op["op"]]
-        for state in rules.get_states(op, model):
-            counted[state, op["op"]] += 1
-        operation.expect(op, model)
-        model.tag += operation.tokens(op)
-
-
 @every_kind
 def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str) -> None:
     """It ends as soon as every cell was reached often enough."""
@@ -63,7 +53,7 @@ def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str
     for number, program in enumerate(
         draw(contract, kind, declared, PROFILES["ci"].programs)
     ):
-        count(program, counted)
+        count_cells([program], counted)
         if number % 50 == 49 and all(counted[cell] >= LEAST for cell in cells):
             break
     rare = {cell: counted[cell] for cell in cells if counted[cell] < LEAST}
@@ -75,9 +65,7 @@ def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str
 def test_without_misuse_fewer_cells_can_be_reached(contract: str, kind: str) -> None:
     """And none beyond those."""
     declared = replace(declare(contract, kind), refuses=False)
-    counted: Counter[Cell] = Counter()
-    for program in draw(contract, kind, declared, 125):
-        count(program, counted)
+    counted = count_cells(draw(contract, kind, declared, 125))
     cells = CONTRACTS[contract].list_cells(kind, declared)
     assert set(counted) <= set(cells)
     assert len(counted) > 0.8 * len(cells)
@@ -93,9 +81,7 @@ def test_with_fewer_operations_there_are_fewer_cells() -> None:
     states = {state for state, _ in cells}
     assert {"window-one", "refusal", "rewind"} <= states
     assert not states & {"clone", "restore", "snapshot-live", "mid-ring", "at-step"}
-    counted: Counter[Cell] = Counter()
-    for program in draw("layer", "rotating", declared, 250):
-        count(program, counted)
+    counted = count_cells(draw("layer", "rotating", declared, 250))
     assert {cell for cell in cells if not counted[cell]} == set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import product
 from random import Random
 
 import pytest
@@ -16,8 +17,9 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.walk import trace
+from tests.harness.counting import count_cells
 
-KINDS = UNIFIED.kinds
+every_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)
 PROGRAMS, LEAST, LEAST_OF_EACH = 400, 10, 3
 OPT_IN = dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4))
 
@@ -34,50 +36,22 @@ def draw(kind: str, refuses: bool = False) -> list[Program]:
     return [drawer.draw(source) for _ in range(PROGRAMS)]
 
 
-@cache
-def count_states(kind: str) -> Counter[tuple[str, str]]:
-    """(abstract state, operation) → how often."""
-    counted: Counter[tuple[str, str]] = Counter()
-    for program in draw(kind):
-        model = UNIFIED.open_model(program.config, rows=False)
-        for op in program.ops:
-            operation = UNIFIED.operations[op["op"]]
-            for state in UNIFIED.get_states(op, model):
-                counted[state, op["op"]] += 1
-            operation.expect(op, model)
-            model.tag += operation.tokens(op)
-    return counted
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_state_is_reached_often(kind: str) -> None:
-    reached: Counter[str] = Counter()
-    for (state, _), times in count_states(kind).items():
+@every_kind
+def test_every_state_is_reached_often_and_by_every_operation(kind: str) -> None:
+    """Only passes find the states of a pass itself. `get` reads an open pass, so it never
+    comes after what ends one."""
+    counted, reached = count_cells(draw(kind)), Counter[str]()
+    for (state, _), times in counted.items():
         reached[state] += times
-    wanted = UNIFIED.list_states(kind, declare(kind))
-    assert {state: reached[state] for state in wanted if reached[state] < LEAST} == {}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_operation_runs_in_every_state(kind: str) -> None:
-    """States of the operation itself aside. `get` asks of an open pass, so it never comes
-    after what ends one; encoders and single sequences cannot be copied from."""
-    counted = count_states(kind)
-    operations = {"forward", "remove", "copy_prefix", "can_resume"}
-    states = set(UNIFIED.list_states(kind, declare(kind))) - {
-        *PASS,
-        *("image-in-batch", "several-images", "uneven-batch"),
-    }
-    rare = {
-        (state, operation): counted[state, operation]
-        for state in states
-        for operation in operations
-        if counted[state, operation] < LEAST_OF_EACH
-    }
+    states = UNIFIED.list_states(kind, declare(kind))
+    assert {state: reached[state] for state in states if reached[state] < LEAST} == {}
+    own = {*PASS, "image-in-batch", "several-images", "uneven-batch"}
+    cells = product(set(states) - own, ("forward", "remove", "copy_prefix", "can_resume"))
+    rare = {cell: counted[cell] for cell in cells if counted[cell] < LEAST_OF_EACH}
     assert rare == {}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_programs_vary_in_what_matters(kind: str) -> None:
     programs = draw(kind)
     for name, least in (("sequences", 4), ("capacity", 5), ("batch", 4), ("dtype", 1)):
@@ -87,14 +61,10 @@ def test_programs_vary_in_what_matters(kind: str) -> None:
     assert 20 < sum(lengths) / len(lengths) < 36
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_programs_break_no_rule_of_usage(kind: str) -> None:
+@every_kind
+def test_usage_is_broken_often_but_only_where_that_is_asked_for(kind: str) -> None:
     for program in draw(kind)[:100]:
         assert {"error": "usage"} not in trace(program)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
     refused: Counter[str] = Counter()
     steps = 0
     for program in draw(kind, refuses=True)[:100]:
@@ -108,7 +78,7 @@ def test_where_usage_is_broken_many_operations_are_refused(kind: str) -> None:
     assert {name for name, times in refused.items() if times > 5} >= wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_programs_are_total(kind: str) -> None:
     """Whatever is left out, the rest can be traced, and is the same after a detour
     through JSON."""

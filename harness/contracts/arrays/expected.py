@@ -1,4 +1,4 @@
-"""What goes into one layer, and what attention over it must come to."""
+"""The K and V that go into one layer, and the attention over them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tables:
 
     @cached_property
     def queries(self) -> Table:
-        """Of the few passes that are put through attention."""
+        """The queries of the few passes that are put through attention."""
         return self.get_table("query", self.key_dim)
 
     def compute_row(

@@ -19,7 +19,7 @@ from lockstep.harness.core.printable import say_error
 from lockstep.reference.token import Token
 
 Column = int | str | tuple[int, int]
-"""What stands in one column of K and V: a tag, (position, tag) where positions are the
+"""The content of one column of K and V: a tag, (position, tag) where positions are the
 caller's, or words for what is neither."""
 
 
@@ -144,7 +144,7 @@ class Reader(PairReader):
 
 
 def is_of_form(shape: Sequence[int], table: Table) -> bool:
-    """Whether this is [1, heads, tokens, dim]."""
+    """Says whether this is [1, heads, tokens, dim]."""
     if len(shape) != 4:
         return False
     one, heads, _, dim = shape
@@ -156,7 +156,7 @@ def say_owner(owner: Column) -> str:
 
 
 NEAR = 1 / 32
-"""What is closer to the vectors of a token than this is a token that was changed."""
+"""Vectors that are closer to those of a token are called that token, changed."""
 
 
 def name_vectors(vectors: F32, table: Table) -> Column:
@@ -218,10 +218,16 @@ def get_rows(
     arrays: Arrays,
     additive: str | None = None,
 ) -> list[list[Column]]:
-    """What each of the first `length` rows sees, whatever the form of the mask.
+    """Lists what each of the first `length` rows sees, whatever the form of the mask.
 
-    rows: how many rows the mask must have; those beyond `length` must see nothing.
-    additive: the dtype that an array must have; None for any.
+    Args:
+        columns: what stands in each column.
+        mask: as the backend returned it.
+        length: the number of real rows.
+        rows: the number of rows that the mask must have; padding must see nothing.
+        alignment: of a mask that is "causal".
+        arrays: of the framework.
+        additive: the dtype that an array must have; None for any.
     """
     width = len(columns)
     if mask is None or isinstance(mask, str):
@@ -232,7 +238,7 @@ def get_rows(
     for row in range(length, rows):
         if sight.rows[row]:
             raise Broken(
-                "mask", f"row {row} of the mask belongs to padding, but sees something"
+                "mask", f"row {row} of the mask belongs to padding, but sees columns"
             )
     return [[columns[at] for at in seen] for seen in sight.rows[:length]]
 
@@ -242,7 +248,8 @@ def get_implied_rows(
 ) -> list[list[Column]]:
     if rows > length:
         raise Broken(
-            "mask", f"the mask is {mask!r}, so {rows - length} rows of padding see"
+            "mask",
+            f"the mask is {mask!r}, so {rows - length} rows of padding see columns",
         )
     if mask is None:
         return [list(columns) for _ in range(length)]
@@ -363,8 +370,8 @@ class Promises:
 
 
 def holds(array: npt.NDArray[Any], content: bytes) -> bool:
-    """Whether the array still has the numbers that are in `content`; NaN is one. Bytes
-    that are the same, as they mostly are, need no look at the numbers."""
+    """Says whether the array still has the numbers that are in `content`; NaN is one.
+    Equal bytes, the usual case, need no look at the numbers."""
     if array.tobytes() == content:
         return True
     if array.nbytes != len(content):

@@ -1,4 +1,4 @@
-"""What makes a layer program simpler: fewer caches and snapshots, shorter updates."""
+"""Simpler layer programs: fewer caches and snapshots, shorter updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MORE = 3
 
 
 def merge_updates(first: Op, second: Op) -> Op | None:
-    """Two updates of one cache in a row are one update."""
+    """Joins two updates of one cache in a row."""
     updates = first["op"] == second["op"] == "update"
     if not updates or first["cache"] != second["cache"]:
         return None
@@ -45,7 +45,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer_caches(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """What one cache does, done by another."""
+    """Lets one cache do what another does."""
     named = (name for op in ops for name in list_names(op, OPERATIONS, "cache"))
     caches = sorted({"a", *named})
     for name in caches:

@@ -56,7 +56,7 @@ def get_layer_states(op: Op, model: LayerModel) -> list[str]:
 def get_update_states(
     length: int, offset: int, past: Collection[str], window: int | None
 ) -> list[str]:
-    """What an update finds, and where it leads."""
+    """Names what an update finds, and where it leads."""
     states = [f"append-after-{what}" for what in ("rewind", "restore") if what in past]
     if window is not None and offset + length > window:
         states.append("ends-wrapped")
@@ -66,7 +66,7 @@ def get_update_states(
 
 
 def get_offset_states(offset: int, config: Mapping[str, Any]) -> list[str]:
-    """Where the offset stands between the boundaries of window, step and chunk."""
+    """Names the place of the offset between boundaries of window, step and chunk."""
     if offset == 0:
         return ["empty"]
     states = []

@@ -47,7 +47,7 @@ class LayerSubject(Subject):
 
     @cached_property
     def recurrence(self) -> Recurrence:
-        """What a recurrent layer computes; others have no use for it."""
+        """The computation of a recurrent layer."""
         return Recurrence(self.arrays, self.reader.keys, self.config)
 
     # --- caches and snapshots by name ---------------------------------------------------
@@ -116,8 +116,13 @@ class LayerSubject(Subject):
         return answer
 
     def read_all(self, operation: str, name: str, right: Cache) -> Answer:
-        """What `state` or `view` returns, less the older tokens that may come along.
-        right: the reference of the cache."""
+        """Reads what `state` or `view` returns, less older tokens that may come along.
+
+        Args:
+            operation: "state" or "view".
+            name: of the cache.
+            right: the reference of the cache.
+        """
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()
         if self.config["kind"] == "state":

@@ -60,8 +60,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "permuted_values": (False, True),
     "shift": (True, True, True, False),
 }
-"""What is drawn for a field of the config, the simplest first. "memory" is drawn as what
-it exceeds the window by; None for no limit."""
+"""As in `Contract.choices`. "memory" is drawn as its excess over the window; None for no
+limit."""
 
 LONG = 32
 FAR: Sequence[Mapping[str, int]] = (

@@ -27,8 +27,11 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True)
 class View:
-    """What one layer of a pass returned, of the part number `which`. seen: of each column
-    whether some row sees it."""
+    """The arrays that one layer of a pass returned, of the part number `which`.
+
+    Attributes:
+        seen: of each column, whether some row sees it.
+    """
 
     which: int
     reader: PositionReader

@@ -85,8 +85,8 @@ STANDARD: Sequence[Op] = join(
     ({"op": "load", "from": "x", "fresh": True},),
     ({"op": "open", "window": 3, "memory": 4},),
 )
-"""What a kind does not have is left out: only causal ones can be saved, only swa-memory
-is opened with two sizes."""
+"""Moves that a kind does not have are left out: only causal caches can be saved, only
+swa-memory is opened with two sizes."""
 
 MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
 

@@ -172,7 +172,7 @@ def open_part(config: Mapping[str, Any]) -> Part:
 
 @dataclass(frozen=True)
 class Saved:
-    """What `save` put aside: the tokens, and how often each key had been turned."""
+    """Saved content: the tokens, and how often each key had been turned."""
 
     tokens: Sequence[SharedToken]
     turns: Mapping[int, Turns]

@@ -82,7 +82,7 @@ class Remove(UnifiedOperation):
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
     def draw_again(self, source: Source, model: UnifiedModel, sequence: int) -> Op:
-        """One more token out of the middle, before the next pass."""
+        """Draws one more token out of the middle, before the next pass."""
         begin = source.below(max(1, model.get_end(sequence) - 1))
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": begin + 1}
 
@@ -229,7 +229,7 @@ class Get(UnifiedOperation):
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
-        """Of a layer that is never written, or of any while no pass is open."""
+        """Draws a layer that is never written, or any while no pass is open."""
         layers = model.config["layers"]
         layer = source.pick((0, layers, layers - 1, layers + 3, -1))
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
@@ -251,7 +251,7 @@ class Get(UnifiedOperation):
 
 
 class Put(UnifiedOperation):
-    """K and V once more, as they were, or of a form that the pass must refuse."""
+    """Puts K and V once more, as they were, or of a form that the pass must refuse."""
 
     name = "put"
     is_method = False
@@ -304,7 +304,7 @@ class Put(UnifiedOperation):
         return {"error": "usage"} if wrong else {}
 
     def put_image(self, part: EncoderCache, model: UnifiedModel) -> Answer:
-        """What the encoder made of the image of this pass, as it is stored already."""
+        """Puts the image of this pass, which is stored already, once more."""
         assert model.batch is not None
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
@@ -339,8 +339,7 @@ class Open(UnifiedOperation):
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        """Of the same sizes: whatever caches have in common, the live one is not to
-        notice."""
+        """Draws the same sizes: the live cache must not notice the other one."""
         sizes = {name: model.config[name] for name in self.fields}
         return None if max(sizes.values()) > LARGEST else {"op": self.name, **sizes}
 

@@ -58,8 +58,11 @@ class PositionReader(PairReader):
         self.margin = 0.0
 
     def learn(self, places: Sequence[Place]) -> None:
-        """What the keys look like there. Once for the 40 places of a program takes twice
-        as long as once for a pass of three rows, of which it may have a dozen."""
+        """Computes the keys at these places.
+
+        All 40 places of a program take twice as long as a pass of three rows, of which it
+        may have a dozen.
+        """
         for begin in range(0, len(places), AT_ONCE):
             some = places[begin : begin + AT_ONCE]
             positions, tags = zip(*some, strict=True)
@@ -120,8 +123,8 @@ class PositionReader(PairReader):
         turns: Mapping[int, Turns],
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """The same of K and V whose forms have been checked: by their bytes, which is
-        fast, and what differs from what was stored, by its numbers."""
+        """Reads K and V whose forms have been checked: by their bytes, which is fast, and
+        what differs from what was stored, by its numbers."""
         if keys.dtype != np.float32 or values.dtype != np.float32:
             return self.look(keys, values, positions, turns, seen)
         spelled, get_position = split_tokens(keys), positions.get
@@ -156,7 +159,7 @@ class PositionReader(PairReader):
                 self.accepted[column, turns.get(column[1], NEVER)] = key
 
     def was_accepted(self, place: Place, key: bytes, turns: Mapping[int, Turns]) -> bool:
-        """Whether a key was found near enough before, after the same turns."""
+        """Says whether a key was found near enough before, after the same turns."""
         return self.accepted.get((place, turns.get(place[1], NEVER))) == key
 
     def look(
@@ -167,7 +170,7 @@ class PositionReader(PairReader):
         turns: Mapping[int, Turns],
         seen: Sequence[bool] | None,
     ) -> list[Column]:
-        """The same by their numbers."""
+        """Reads the columns by their numbers."""
         if keys.shape[2] == 0:
             return []
         tags = self.values.read_tags(values)
@@ -208,8 +211,7 @@ class PositionReader(PairReader):
         return right
 
     def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
-        """What stands in a column that is not the token it should be. key, value:
-        [1, heads, 1, dim]."""
+        """Names what stands in a wrong column; key, value: [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
@@ -220,7 +222,7 @@ class PositionReader(PairReader):
         return place, owner
 
     def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:
-        """Where the key of `tag` would look like this."""
+        """Finds the position at which the key of `tag` would look like this."""
         if np.isnan(key).any():
             return None
         same = [tag] * SEARCHED

@@ -1,4 +1,4 @@
-"""What makes a unified program simpler: fewer rows, lower positions, fewer sequences."""
+"""Simpler unified programs: fewer rows, lower positions, fewer sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = ("begin", "end", "position", "length")
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:
-    """Two passes in a row are one, if nothing is special about either."""
+    """Joins two passes in a row, if nothing is special about either."""
     if not first["op"] == second["op"] == "forward":
         return None
     special = ("multimodal", "reserve", "except")
@@ -89,8 +89,8 @@ def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """What lies behind a gap, of all sequences or of one, moves up: to its end, half the
-    way, by one; and the same for single rows."""
+    """Moves what lies behind a gap up, of all sequences or of one: all the way, half of
+    it, by one; and the same for single rows."""
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
         for before, after in pairwise(positions):
@@ -119,8 +119,8 @@ Changed = tuple[Mapping[str, Any], Sequence[Op]]
 
 
 def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
-    """The same room from fewer numbers: capacity for padding, capacity for sequences;
-    less room, with as many rows fewer to fill it; simpler caches in a wrapper."""
+    """Proposes the same room from fewer numbers: capacity for padding, capacity for
+    sequences; less room, with fewer rows to fill it; simpler caches in a wrapper."""
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
     if config["cache_padding"] > 1:

@@ -65,7 +65,7 @@ STATES = (
 
 
 def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
-    """The states that `op` is about to run in."""
+    """Names the states that `op` is about to run in."""
     found = model.past | model.ever
     is_pass = op["op"] == "forward"
     owners = set(op["sequences"]) if is_pass else {get_owner(op)}
@@ -89,7 +89,7 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
 
 
 def get_owner(op: Op) -> int | None:
-    """The sequence that an operation between passes is about."""
+    """Returns the sequence that an operation between passes is about."""
     owner: int | None = op.get("sequence", op.get("source"))
     return owner
 
@@ -113,7 +113,7 @@ def add_held_states(
     places: Places,
     model: UnifiedModel,
 ) -> None:
-    """What the tokens that are held look like."""
+    """Adds the states of the tokens that are held."""
     tokens = part.tokens
     held = len(tokens)
     free = part.room - held
@@ -145,7 +145,7 @@ def add_held_states(
 
 
 def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
-    """The same of tokens, some of which belong to several sequences."""
+    """Finds the states of tokens that belong to several sequences."""
     found = {"shared"}
     together = {token.sequences for token in part.tokens}
     if any(owners.isdisjoint(sequences) for sequences in together):
@@ -159,7 +159,7 @@ def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
 def add_size_states(
     found: set[str], part: CausalCache, owners: set[int | None], places: Places
 ) -> None:
-    """Where the sequences stand between the boundaries of window, memory and chunk."""
+    """Adds the states at the boundaries of window, memory and chunk."""
     for owner, at in places.items():
         low, end = min(at), max(at) + 1
         if part.memory != inf:
@@ -200,7 +200,7 @@ def add_pass_states(
     ends: Mapping[int, int],
     model: UnifiedModel,
 ) -> None:
-    """What a pass brings. ends: of the sequences that have tokens, as in `get_end`."""
+    """Adds the states of a new pass; ends: as in `get_end`, of sequences with tokens."""
     positions, sequences = op["positions"], op["sequences"]
     length = min(len(positions), len(sequences))
     if op["except"]:
@@ -247,7 +247,7 @@ COPIED = ("shared", "shared-in-part", "state-shared")
 
 
 def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
-    """The states that generation must reach for a kind as it is declared."""
+    """Lists the states that generation must reach for a kind as it is declared."""
     has, config = declared.operations, declared.config
     states = {*PASS, "after-exception", "after-reserve"}
     for part in list_parts(kind, config):
@@ -268,7 +268,7 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
 
 
 def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
-    """The kinds of the caches: of a wrapper, all that it can be made of."""
+    """Lists the kinds of the caches: of a wrapper, all that it can be made of."""
     if kind != "wrapper":
         return [kind]
     caches = config.get("caches")
@@ -305,7 +305,7 @@ CLOSED_WRAPPER = Unreachable(
 
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    """Which of the states some operations never find."""
+    """Lists the states that some operations never find."""
     rules = [OF_A_PASS, OF_A_SEQUENCE]
     if not declared.refuses:
         rules += [CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]

@@ -97,8 +97,8 @@ class UnifiedSubject(Subject):
     # --- what is asked ------------------------------------------------------------------
 
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"error": name, "why": in its words} if the backend refuses; else what the call
-        answers."""
+        """Returns {"error": name, "why": in its words} if the backend refuses, else the
+        answer."""
         try:
             result = call()
         except ValueError as error:
@@ -114,13 +114,13 @@ class UnifiedSubject(Subject):
 
     def answer_error(self, name: str, error: Exception) -> Answer:
         if not str(error).strip():
-            raise Broken("error", f"a {name} error came without a word")
+            raise Broken("error", f"a {name} error came without a message")
         return {"error": name, "why": clean(str(error))}
 
     # --- a pass -------------------------------------------------------------------------
 
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
-        """A whole pass: announced, then put and got in every layer of every part."""
+        """Runs a whole pass: announced, then put and got in every layer of every part."""
         answer = self.ask(
             lambda: self.cache.forward(
                 op["positions"],
@@ -143,8 +143,10 @@ class UnifiedSubject(Subject):
         return answers[0]
 
     def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
-        """Every layer of one part, now and then from the last to the first; the answer of
-        the first layer has those of the others in "layers"."""
+        """Runs every layer of one part, now and then from the last to the first.
+
+        The answer of the first layer has those of the others in "layers".
+        """
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
         places = self.get_places(which, model)
@@ -156,7 +158,7 @@ class UnifiedSubject(Subject):
     def pass_layer(
         self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
     ) -> Answer:
-        """Put, and get what the rows see."""
+        """Puts K and V in one layer, and gets what the rows see."""
         part, batch = self.get_part(which), model.batch
         assert batch is not None
         reader, tags = self.get_reader(model.kinds[which], which, layer), model.tags
@@ -179,7 +181,7 @@ class UnifiedSubject(Subject):
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
-        """A pass that breaks off: only the first `count` parts are put."""
+        """Runs a pass that breaks off: only the first `count` parts are put."""
         batch = model.batch
         assert batch is not None
         self.fed.update(zip(model.tags, batch.positions, strict=True))
@@ -192,7 +194,7 @@ class UnifiedSubject(Subject):
         self.inputs += pair
 
     def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
-        """What is stored of an image, in whatever order."""
+        """Reads a stored image; the order of its vectors does not matter."""
         answer: Answer = {"cached": part.cached, "stored": None}
         pair = part.get(layer)
         if pair is not None:
@@ -206,7 +208,7 @@ class UnifiedSubject(Subject):
         return answer
 
     def get_places(self, which: int, model: UnifiedModel) -> Positions:
-        """Where the tokens stand that the part holds; of others, where they were fed."""
+        """Returns tag → position; of tokens that are gone, where they were fed."""
         return {**self.fed, **get_positions(model, which)}
 
     def read_rows(
@@ -217,7 +219,7 @@ class UnifiedSubject(Subject):
         model: UnifiedModel,
         places: Positions,
     ) -> Answer:
-        """What each row of the open pass sees in one layer."""
+        """Reads what each row of the open pass sees in one layer."""
         batch = model.batch
         assert batch is not None
         keys, values, mask = split_triple(self.get_part(which).get(layer))
@@ -241,19 +243,20 @@ class UnifiedSubject(Subject):
         return answer
 
     def count_rows(self, length: int) -> int:
-        """Of the mask, with its padding."""
+        """Counts the rows of the mask, with its padding."""
         padding: int = self.config["mask_padding"]
         return -(-length // padding) * padding
 
     def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
-        """Padding rows see nothing; columns come in multiples, and are no more than a
-        reserving pass announced."""
+        """Checks that padding rows see nothing, and the number of columns."""
         for row in range(length, len(sight.rows)):
             if sight.rows[row]:
-                raise Broken("mask", f"row {row} belongs to padding, but sees something")
+                raise Broken("mask", f"row {row} belongs to padding, but sees columns")
         padding = self.config["cache_padding"]
         if width % padding:
-            raise Broken("mask", f"{width} columns are no multiple of {padding}")
+            raise Broken(
+                "mask", f"{width} columns; a multiple of {padding} was asked for"
+            )
         if width > self.reserved.get(which, width):
             raise Broken(
                 "mask",
@@ -263,8 +266,7 @@ class UnifiedSubject(Subject):
     def check_reserved(
         self, which: int, result: Any, reader: PositionReader, batch: Batch
     ) -> None:
-        """The arrays of a reserving pass have the form of any other; their content means
-        nothing."""
+        """Checks the form of the arrays of a reserving pass; their content is free."""
         keys, values, mask = split_triple(result)
         width = reader.check_forms(keys, values, "get")[0].shape[2]
         shape = to_numpy(self.arrays, mask, "the mask").shape
@@ -325,7 +327,7 @@ class UnifiedSubject(Subject):
         return self.read_rows(which, layer, reader, model, places)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
-        """The K and V of the open pass, or of the last one, in another form."""
+        """Puts the K and V of the open or last pass again, perhaps in another form."""
         config = self.config
         kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
         first = model.tags.start
@@ -352,8 +354,8 @@ class UnifiedSubject(Subject):
     # --- checks beside the answer -------------------------------------------------------
 
     def settle(self, op: Op) -> None:
-        """Before `op`: whatever it may end must have held until now. Then the arrays
-        that the cache was given are free to be used again."""
+        """Before `op`, checks the arrays that it may change; then the arrays that the
+        cache was given are used for something else."""
         if self.every:
             self.promises.check()
         if op["op"] not in self.writes:
@@ -390,7 +392,7 @@ def get_positions(model: UnifiedModel, which: int) -> Positions:
 
 
 def sort_columns(columns: list[Column]) -> list[Column]:
-    """Tokens first, in the order of positions; then words."""
+    """Sorts tokens first, in the order of positions; then words."""
     try:
         columns.sort()  # there are seldom words among them
     except TypeError:

@@ -20,7 +20,7 @@ NEAR = 256
 
 @dataclass(frozen=True)
 class Turns:
-    """How often a key was turned to another position, and by how much in all."""
+    """The number of times that a key was turned, and the distance in all."""
 
     count: int = 0
     distance: int = 0
