@@ -362,7 +362,7 @@ class WriteSnippet(Task[Snippet], frozen=True):
 
 @dataclass(frozen=True)
 class LedgerResult:
-    """What the program of a known divergence shows now; `got` is None if it agrees."""
+    """The signature that the program of a known divergence shows now; None: it agrees."""
 
     id: str
     kind: str

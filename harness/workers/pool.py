@@ -45,7 +45,7 @@ from lockstep.harness.workers.messages import (
 A = TypeVar("A")
 
 STEP_SECONDS = 20.0
-"""How long one step may take before the worker counts as hanging."""
+"""A worker hangs if one step takes longer."""
 
 START_SECONDS = 180.0
 """The same for importing a backend."""
@@ -94,7 +94,7 @@ class Process:
             self.popen.kill()
             why = say_exit(self.popen.wait())
         except ValueError as error:
-            why = f"the process sent something that is no event: {clean(str(error))}"
+            why = f"the process sent a message that is not an event: {clean(str(error))}"
         return self.describe_death("crash", why)
 
     def describe_death(self, what: Literal["crash", "hang"], why: str) -> Died:

@@ -142,8 +142,8 @@ def frame(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (frame(b"hello"), "the process sent something that is no event: Expecting value"),
-        (frame(encode(Clustered([]))), "no event: Invalid value 'Clustered'"),
+        (frame(b"hello"), "sent a message that is not an event: Expecting value"),
+        (frame(encode(Clustered([]))), "not an event: Invalid value 'Clustered'"),
         (b"\x7f\xff\xff\xff", "the process was ended by SIGKILL"),
         (frame(b"hello")[:-1], "the process was ended by SIGKILL"),
     ],

@@ -59,7 +59,11 @@ def list_kinds(chosen: Sequence[str]) -> list[tuple[str, str]]:
 def export(
     folder: Path, size: str, kinds: Sequence[str], jobs: int, watch: Watch
 ) -> Export:
-    """Makes a set and writes it to `folder`. Raises UsageError where it must not be."""
+    """Makes a set and writes it to a folder.
+
+    Raises:
+        UsageError: the folder holds something else than a former set.
+    """
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
     tasks = [messages.DrawVectors(NAME, *own, size) for own in work.kinds]

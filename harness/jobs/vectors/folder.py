@@ -1,4 +1,4 @@
-"""Where a set is written: in one folder, and nothing beyond what was a set before."""
+"""Writes a set to a folder, and replaces nothing but a former set."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ DRAFT = f"{MANIFEST}.draft"
 
 
 def list_replaced(folder: Path) -> list[Path]:
-    """What a new set in `folder` takes the place of: nothing, or a former set. Raises
-    UsageError if there is anything else."""
+    """The files of a former set in the folder, which a new set replaces.
+
+    Raises:
+        UsageError: the folder holds anything else.
+    """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is not a folder; choose another with -o")
     if not folder.exists():
