@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer
+from lockstep.harness.contracts.types import MIXED, Answer
 from lockstep.harness.core.printable import make_plain
 
 Tokens = Sequence[Any]
@@ -69,7 +69,7 @@ def find_difference(
             difference = compare_states(wanted, got or [])
         else:
             what = NAMED.get(name, "result")
-            difference = Difference(what, f"{name} is {say(got)}, not {say(wanted)}")
+            difference = Difference(what, say_other(name, got, wanted))
         if difference:
             return locate(difference, observed)
     for layer in observed.get(LAYERS, ()):
@@ -77,6 +77,15 @@ def find_difference(
         if difference:
             return difference
     return None
+
+
+def say_other(name: str, got: Any, wanted: Any) -> str:
+    """A single value that differs, in words."""
+    if name != "error":
+        return f"{name} is {say(got)}, not {say(wanted)}"
+    if got is None:
+        return f"did not refuse; expected {say(wanted)}"
+    return f"refused with {say(got)}; expected {say(wanted)}"
 
 
 def is_list(value: Any) -> bool:
@@ -126,11 +135,21 @@ def compare_rows(
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                f"{describe(row)} sees {say_tokens(seen)}, but should see"
-                f" {say_tokens(right)}" + say_parts(missing, extra),
+                describe(row) + say_row(seen, right, missing, extra),
                 get_tags([*missing, *extra]),
             )
     return None
+
+
+def say_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
+    """How a row differs. A key beside the value of something else says it all."""
+    mixed = [token for token in extra if str(token).startswith(MIXED)]
+    if mixed:
+        return f": {mixed[0]}"
+    return (
+        f" sees {say_tokens(seen)}, but should see {say_tokens(right)}"
+        f"{say_parts(missing, extra)}"
+    )
 
 
 def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:

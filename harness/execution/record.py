@@ -54,6 +54,7 @@ class Record:
         self.put(b"{}")
 
     def put(self, content: bytes) -> None:
+        """Writes a content and blanks over what stood there."""
         if len(content) > len(self.map):
             self.map.close()
             self.map = self.make_map(2 * len(content))

@@ -57,7 +57,9 @@ def test_a_key_whose_tag_no_value_can_have_is_said_in_words(backend: Backend) ->
     reader = Reader(backend, config, 10)
     keys = np.array(reader.keys.vectors[:, :, [20]])
     values = np.array(reader.values.vectors[:, :, [3]])
-    assert reader.read((keys, values), "update") == ["the key of 20 with the value of 3"]
+    assert reader.read((keys, values), "update") == [
+        "key of token 20, but value of token 3"
+    ]
 
 
 def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> None:
@@ -123,7 +125,7 @@ def mix(keys: Any, values: Any) -> Pair:
         (spoil(np.nan), "NaN"),
         (spoil(np.inf), "2 but not in head 1"),
         (blank, "zeros"),
-        (mix, "the key of 2 with the value of 1"),
+        (mix, "key of token 2, but value of token 1"),
     ],
 )
 def test_what_is_no_token_is_named(
