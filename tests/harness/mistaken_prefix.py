@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import lockstep.reference.session
@@ -11,7 +10,6 @@ import lockstep.reference.trie
 from lockstep.reference.layers import Layer, Model
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.session import Session
-from lockstep.reference.slots import REFUSALS, Slots
 from lockstep.reference.trie import Path, Trie
 
 Replace = Callable[[Any, str, Any], None]
@@ -126,66 +124,6 @@ def shared_tokens_count_twice(replace: Replace) -> None:
     replace(Trie, "count_tokens", count_tokens)
 
 
-def forks_are_short(replace: Replace) -> None:
-    """One token fewer is copied than the slot then says that it holds."""
-    fork = Slots.fork
-
-    def wrong(self: Slots, source: int, target: int, tokens: Sequence[int]) -> None:
-        fork(self, source, target, tokens)
-        with suppress(*REFUSALS):
-            self.cache.remove(target, len(tokens) - 1, None)
-
-    replace(Slots, "fork", wrong)
-
-
-def newest_slot_is_taken(replace: Replace) -> None:
-    choose = Slots.choose
-
-    def wrong(self: Slots, tokens: Sequence[int]) -> int:
-        for slot in self.slots:
-            slot.used = -slot.used
-        number = choose(self, tokens)
-        for slot in self.slots:
-            slot.used = -slot.used
-        return number
-
-    replace(Slots, "choose", wrong)
-
-
-def the_first_free_slot_is_taken(replace: Replace) -> None:
-    choose = Slots.choose
-
-    def wrong(self: Slots, tokens: Sequence[int]) -> int:
-        if self.several_users:
-            return choose(self, tokens)
-        free = [number for number, slot in enumerate(self.slots) if not slot.in_use]
-        return free[0] if free else choose(self, tokens)
-
-    replace(Slots, "choose", wrong)
-
-
-def the_wrong_middle_goes(replace: Replace) -> None:
-    """The cache loses one token later than the slot says."""
-    discard = Slots.discard
-
-    def wrong(self: Slots, number: int, count: int) -> None:
-        cache = self.cache
-
-        class Late:
-            def remove(self, sequence: int, begin: int, end: int | None) -> None:
-                late = end is not None and begin > 0
-                more = 1 if late else 0
-                cache.remove(sequence, begin + more, end and end + more)
-
-        self.cache = Late()  # type: ignore[assignment]
-        try:
-            discard(self, number, count)
-        finally:
-            self.cache = cache
-
-    replace(Slots, "discard", wrong)
-
-
 MISTAKES = {
     "compares-three-tokens": ("session", compares_three_tokens),
     "windows-come-back-short": ("session", windows_come_back_short),
@@ -197,8 +135,4 @@ MISTAKES = {
     "checkpoints-are-one-late": ("trie", checkpoints_are_one_late),
     "parting-captures-nothing": ("trie", parting_captures_nothing),
     "shared-tokens-count-twice": ("trie", shared_tokens_count_twice),
-    "forks-are-short": ("slots", forks_are_short),
-    "newest-slot-is-taken": ("slots", newest_slot_is_taken),
-    "the-first-free-slot-is-taken": ("slots", the_first_free_slot_is_taken),
-    "the-wrong-middle-goes": ("slots", the_wrong_middle_goes),
 }
