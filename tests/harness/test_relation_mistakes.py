@@ -96,7 +96,7 @@ def test_a_contradiction_is_an_ordinary_failure(
     """Found, shrunk, saved, printed and replayed like that of any backend, each as it was
     first seen."""
     mistaken = "tests.harness.mistaken:reference"
-    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 64, "--jobs", 1)
+    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 32, "--jobs", 1)
     planted = {CHOSEN: mistake}
     where = ("--failures", tmp_path)
     ended = lockstep("check", *arguments, *where, "--json", **planted)
