@@ -12,6 +12,9 @@ Op = Mapping[str, Any]
 Answer = dict[str, Any]
 """The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
 
+MIXED = "key of"
+"""Begins the words for a column with the key of one token and the value of another."""
+
 Cell = tuple[str, str]
 """(abstract state, operation that finds it). What is counted of a run."""
 

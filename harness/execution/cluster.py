@@ -1,4 +1,4 @@
-"""Whether two failures of one backend are likely one bug, seen in two ways."""
+"""Tells which failures of one backend are likely one bug, seen in two ways."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ FindSignature = Callable[[Program], str | None]
 def find_likely(
     failing: Sequence[tuple[Program, str]], find: FindSignature
 ) -> dict[int, int]:
-    """The place of each failure that is likely one bug with an earlier one → the place of
-    the earliest of these. failing: programs, made as short as they go, and what they fail
-    with."""
+    """Finds failures that are likely one bug with an earlier one.
+
+    Args:
+        failing: shrunk programs with their signatures.
+        find: runs a program.
+
+    Returns:
+        The place of each such failure → the place of the earliest one with that bug.
+    """
     first = list(range(len(failing)))
     for later, earlier in ((n, m) for n in range(len(failing)) for m in range(n)):
         if first[later] == first[earlier]:
@@ -34,12 +40,11 @@ def find_likely(
 def is_likely_one(
     first: Program, second: Program, signature: str, find: FindSignature
 ) -> bool:
-    """Whether the steps that lead to the first failure lead to the second one too: when
-    the last step of the second follows them, it fails as it did, with `signature`, and no
-    longer when any of them is left out. That every one of them is needed for both is hard
-    to explain by two bugs.
+    """Whether the steps that lead to the first failure also lead to the second one.
 
-    first, second: made as short as they go.
+    They do if the last step of the second program fails with `signature` after them, and
+    no longer fails when any of them is left out: two bugs would hardly need the same
+    steps. Both programs are shrunk.
     """
     for program in list_seen_otherwise(first, second):
         ops = program.ops
@@ -52,8 +57,8 @@ def is_likely_one(
 
 
 def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
-    """The steps of the first program, the last one as in the second; and all of them,
-    with the last one of the second in addition."""
+    """Programs from the steps of the first one, with the last step of the second in place
+    of the last one, or behind it."""
     if not first.ops or not second.ops:
         return
     last = second.ops[-1]
@@ -64,14 +69,14 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
 
 
 def is_telling(program: Program, ops: Sequence[Op]) -> bool:
-    """Whether these steps are more than one plain one, such as an update, however often:
-    that leads anywhere."""
+    """Whether these steps are more than repetitions of one plain operation, such as an
+    update, which lead anywhere."""
     return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)
 
 
 def is_special(program: Program, op: Op) -> bool:
-    """Whether an operation is none of those that every program has, or has a field that
-    most have not."""
+    """Whether an operation is not among those that every backend has, or has a field that
+    is not at its default."""
     fields = program.rules.operations[op["op"]].fields
     optional = {name: fields[name] for name in fields if "default" in fields[name]}
     return bool(drop_defaults(op, optional)) or op["op"] not in program.rules.required

@@ -1,4 +1,4 @@
-"""Expected against observed: the first thing in which two answers part, in words."""
+"""Finds the first difference between an expected and an observed answer, in words."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer
+from lockstep.harness.contracts.types import MIXED, Answer
 from lockstep.harness.core.printable import make_plain
 
 Tokens = Sequence[Any]
-"""Tags, or (position, tag); words for what is neither."""
+"""Tags, or (position, tag) pairs; words stand for what is no token."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two answers part.
+    """The first difference of two answers.
 
-    what: the name of what differs, as it stands in a signature. message: how, in a
-    sentence. tokens: the tags that are missing or too much.
+    Attributes:
+        what: the name of what differs, as in a signature.
+        message: a sentence.
+        tokens: the tags that are missing or too much.
     """
 
     what: str
@@ -36,7 +38,7 @@ NAMED = {
     "bytes": "size",
     "error": "error",
 }
-"""What differs if a number with this name does; anything else is a "result"."""
+"""Field of an answer → its name in a signature; any other field is a "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 ONE_OF, BETWEEN = "one_of", "between"
@@ -44,7 +46,7 @@ ONE_OF, BETWEEN = "one_of", "between"
 
 
 Describe = Callable[[int], str]
-"""A row's number in words."""
+"""Describes a row by its number."""
 
 
 def find_difference(
@@ -136,9 +138,11 @@ def compare_choice(
 
 def say_difference(name: str, got: Any, wanted: Any) -> str:
     """Puts a value that differs in words."""
-    if name == "error" and got is None:
+    if name != "error":
+        return f"{name} is {say(got)}, not {say(wanted)}"
+    if got is None:
         return f"did not refuse; expected {say(wanted)}"
-    return f"{name} is {say(got)}, not {say(wanted)}"
+    return f"refused with {say(got)}; expected {say(wanted)}"
 
 
 def is_list(value: Any) -> bool:
@@ -146,7 +150,7 @@ def is_list(value: Any) -> bool:
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:
-    """The same difference, with the place that the answer is about."""
+    """Adds the place that the answer is about to a difference."""
     if "where" not in observed:
         return difference
     return replace(difference, message=f"{observed['where']}: {difference.message}")
@@ -163,7 +167,7 @@ def compare_parts(
 
 
 def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
-    """The order of tokens counts."""
+    """Compares what states have read; the order of tokens counts."""
     for number, (right, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
         if list(right) != list(seen):
             return Difference(
@@ -188,11 +192,21 @@ def compare_rows(
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                f"{describe(row)} sees {say_tokens(seen)}, but should see"
-                f" {say_tokens(right)}" + say_parts(missing, extra),
+                describe(row) + say_row(seen, right, missing, extra),
                 get_tags([*missing, *extra]),
             )
     return None
+
+
+def say_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
+    """How a row differs. A key beside the value of something else says it all."""
+    mixed = [token for token in extra if str(token).startswith(MIXED)]
+    if mixed:
+        return f": {mixed[0]}"
+    return (
+        f" sees {say_tokens(seen)}, but should see {say_tokens(right)}"
+        f"{say_parts(missing, extra)}"
+    )
 
 
 def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
@@ -206,8 +220,8 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
-    """The mask is to blame if what is missing did come back, and what is too much is a
-    token that other rows may see. Anything else is wrong contents."""
+    """Blames the mask if all missing tokens did come back and all extra ones are tokens,
+    which other rows may see; otherwise the contents."""
     if columns is None or any(isinstance(token, str) for token in extra):
         return "contents"
     if not subtract(missing, columns):
@@ -216,7 +230,7 @@ def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
 
 
 def subtract(left: Tokens, right: Tokens) -> list[Any]:
-    """What is in `left` more often than in `right`, in the order of `left`."""
+    """The tokens that are more often in `left` than in `right`, in its order."""
     return list((Counter(left) - Counter(right)).elements())
 
 
@@ -243,7 +257,7 @@ def say_parts(missing: Tokens, extra: Tokens) -> str:
 
 
 def join(tokens: Tokens, most: int = 12) -> str:
-    """The tokens in words; the middle of a long list left out."""
+    """The tokens in words; of a long list without the middle."""
     if len(tokens) > most:
         tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
     return ", ".join(say_token(token) for token in tokens)

@@ -1,4 +1,4 @@
-"""The executor: one program, the reference and a backend, step by step."""
+"""Runs one program on the reference and a backend, step by step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ Coverage = Counter[Cell]
 """How often each cell was reached."""
 
 LAYOUT = ("columns", "seen")
-"""What an answer says of the order in which tokens came back: not compared."""
+"""Fields of an answer that are not compared: the order in which tokens came back."""
 
 
 @dataclass
 class Result:
-    """What came of one run.
+    """The result of one run.
 
-    why_skipped: the reason of the first operation that was skipped. margin: the largest
-    error that a tolerance allowed, as a share of that tolerance.
+    Attributes:
+        steps: operations that ran.
+        skipped: operations that did not.
+        why_skipped: the reason of the first one that did not.
+        margin: the largest error that a tolerance allowed, as a share of that tolerance.
+        divergence: the first difference, if there is one.
     """
 
     steps: int = 0
@@ -41,8 +45,12 @@ class Result:
 class Run:
     """One program on the reference and on a backend.
 
-    every: make the costly checks at each step, not at some.
-    coverage: is counted up. on_step: is called with each step before it runs.
+    Args:
+        program: a complete program.
+        backend: runs beside the reference.
+        every: make the costly checks at each step, not at some.
+        coverage: is counted up.
+        on_step: is called with the number of each step before it runs.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class Run:
         self.result = Result()
 
     def run(self) -> Result:
-        """Until the end, or the first divergence."""
+        """Runs the program until its end or its first divergence."""
         number, operation = 0, "open"
         try:
             with self.backend.scope():
@@ -104,7 +112,7 @@ class Run:
         )
 
     def begin(self, step: Step) -> None:
-        """Is called before each step, also before one that is skipped."""
+        """Announces a step, also one that is skipped."""
         if self.on_step:
             self.on_step(step.number)
 
@@ -113,7 +121,7 @@ class Run:
         self.result.skipped += 1
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
-        """One operation on both sides: the backend's answer, and how it differs."""
+        """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
         subject = self.subject
         if self.coverage is not None:
@@ -157,7 +165,7 @@ class Run:
 
 
 def leave_out_columns(answer: Any) -> Any:
-    """An answer without what only the comparison and pictures need."""
+    """The answer without fields that only the comparison and pictures need."""
     if isinstance(answer, list):
         return [leave_out_columns(part) for part in answer]
     if not isinstance(answer, Mapping):

@@ -19,7 +19,7 @@ WIDTH = 8
 
 
 class Record:
-    """One worker's record, at `path`."""
+    """The record of one worker, in the file `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Record:
         return mmap.mmap(self.file.fileno(), size)
 
     def begin(self, program: Program, backend: str) -> bytes:
-        """`program` is about to run. Returns its JSON, without anything in `meta`."""
+        """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
         meta = json.dumps({"backend": backend, "running": True}).encode()
         head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
@@ -46,14 +46,15 @@ class Record:
         return body
 
     def step(self, step: int) -> None:
-        """The step that is about to run."""
+        """Records the step that is about to run."""
         self.map[self.place : self.place + WIDTH] = b"%8d" % step
 
     def clear(self) -> None:
-        """Nothing is running."""
+        """Records that nothing is running."""
         self.put(b"{}")
 
     def put(self, content: bytes) -> None:
+        """Writes a content and blanks over what stood there."""
         if len(content) > len(self.map):
             self.map.close()
             self.map = self.make_map(2 * len(content))
@@ -62,7 +63,7 @@ class Record:
         self.used = len(content)
 
     def close(self) -> None:
-        """The worker ends well: nothing is left behind."""
+        """Removes the file, when the worker ends well."""
         self.map.close()
         self.file.close()
         self.path.unlink(missing_ok=True)

@@ -1,6 +1,8 @@
-"""Makes a failing program as short and simple as it goes, in steps that a person would
-take: leave out operations, join updates, lower numbers, take the plain config. What is
-simpler, and what is not, is said by `get_rank`; no step makes a program rank worse."""
+"""Makes a failing program as short and simple as possible, in steps that a person would
+take: leave out operations, join updates, lower numbers, take the plain config.
+
+`get_rank` tells which of two programs is simpler; no step makes a program rank worse.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,14 @@ Fails = Callable[[Program], bool]
 """Whether a program still shows the same bug."""
 
 Clock = Callable[[], float]
-"""Seconds, from any beginning."""
+"""Returns seconds, from any beginning."""
 
 PATIENCE = 4
 
 
 def make_busy_clock() -> Clock:
-    """Tells the seconds that this process computes, or a share of those that pass, if
-    that is more: on a machine that is busy with something else, shrinking comes as far as
-    on an idle one."""
+    """A clock that counts the seconds of CPU time, or a quarter of the seconds that pass
+    if that is more. So shrinking gets as far on a busy machine as on an idle one."""
     computed, passed = time.process_time(), time.monotonic()
 
     def tell() -> float:
@@ -42,12 +43,16 @@ FEW = 14
 
 
 class Shrinker:
-    """The smallest program found so far.
+    """Searches for the smallest program that still fails.
 
-    fails: must hold for `program`. seconds: when to stop, at the latest. allows: which
-    programs may be tried at all. cut: of the program that has just failed, what is needed
-    for that: with another config it may fail earlier, and what follows is in the way.
-    clock: what `seconds` are told by.
+    Args:
+        program: the one to begin with.
+        fails: whether a program still shows the bug; must hold for `program`.
+        seconds: when to stop, at the latest.
+        allows: whether a program may be tried at all.
+        cut: leaves out what follows the failure of a program that has just failed: with
+            another config it may fail earlier.
+        clock: counts the seconds.
     """
 
     def __init__(
@@ -91,8 +96,7 @@ class Shrinker:
         return self.clock() > self.deadline
 
     def take(self, candidate: Program) -> bool:
-        """Makes `candidate` the best if it still fails, ranks no worse, and was not tried
-        before."""
+        """Makes a candidate the best if it still fails, ranks no worse, and is new."""
         if self.is_over() or get_rank(candidate) > self.rank:
             return False
         digest = candidate.digest()
@@ -111,11 +115,11 @@ class Shrinker:
     def while_time(
         self, propose: Callable[[Program], Iterator[Program]]
     ) -> Iterator[Program]:
-        """The candidates for the best; to make them takes time too."""
+        """Candidates for the best, until time is up: making them takes time too."""
         return takewhile(lambda _: not self.is_over(), propose(self.best))
 
     def leave_out_runs(self) -> None:
-        """Runs of neighbours, from half of all down to single ones, last first."""
+        """Leaves out runs of neighbours, half of all first, single ones last."""
         size = max(1, len(self.best.ops) // 2)
         while size:
             end = len(self.best.ops)
@@ -127,7 +131,7 @@ class Shrinker:
             size //= 2
 
     def leave_out_pairs(self) -> None:
-        """Two that need each other, such as a snapshot and its restore."""
+        """Leaves out two that need each other, such as a snapshot and its restore."""
         found = True
         while found and 2 < len(self.best.ops) <= FEW:
             ops = self.best.ops
@@ -139,7 +143,7 @@ class Shrinker:
     def take_candidates(
         self, propose: Callable[[Program], Iterator[Program]]
     ) -> Callable[[], None]:
-        """Takes what fails, and starts over from it."""
+        """A pass that takes each candidate that fails, and starts over from it."""
 
         def improve() -> None:
             while any(self.take(candidate) for candidate in self.while_time(propose)):
@@ -153,7 +157,7 @@ def leave_out(ops: Sequence[Op], places: Sequence[int]) -> list[Op]:
 
 
 def get_merged(program: Program) -> Iterator[Program]:
-    """Neighbours that one operation can stand for."""
+    """Programs in which one operation replaces two neighbours."""
     ops = program.ops
     for place in range(len(ops) - 1):
         merged = program.rules.merge_operations(ops[place], ops[place + 1])
@@ -195,8 +199,7 @@ def get_simpler_fields(program: Program) -> Iterator[Program]:
 
 
 def get_simpler(value: Any, schema: Schema) -> list[Any]:
-    """Values for a field that a person would rather read, best first: the default, or
-    where there is none, nothing at all, or something lower."""
+    """Simpler values for a field, best first: its default, null, or something lower."""
     default = schema.get("default")
     if value is None or value == default or JOINT in schema:
         return []
@@ -217,7 +220,7 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
 
 
 def lower_items(values: list[Any]) -> list[list[Any]]:
-    """One number of a list lower by one."""
+    """The lists in which one number is lower by one."""
     return [
         [*values[:place], value - 1, *values[place + 1 :]]
         for place, value in enumerate(values)
@@ -226,5 +229,5 @@ def lower_items(values: list[Any]) -> list[list[Any]]:
 
 
 def rename(program: Program) -> Program:
-    """Names in the order of their appearance: caches a, b, c; snapshots s0, s1, …."""
+    """Renames in the order of appearance: caches a, b, c; snapshots s0, s1, …."""
     return replace(program, ops=program.rules.rename(program.ops))

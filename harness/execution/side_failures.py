@@ -1,4 +1,4 @@
-"""What comes of shrinking a program: the shortest one, and others found on the way."""
+"""The result of shrinking: the shortest program, and other failures met on the way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from lockstep.harness.programs.program import Program
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What came of shrinking a program.
+    """The result of shrinking a program.
 
-    others: signature → a program that was tried and failed in that other way.
+    Attributes:
+        program: the shortest one that fails in the way that was looked for.
+        divergence: of that program.
+        others: signature → a program that was tried and failed in that other way.
     """
 
     program: Program
@@ -22,7 +25,7 @@ class Shrunk:
 
 
 class Others:
-    """The shortest programs that failed, but not in the way that was looked for."""
+    """The shortest program for each other way to fail."""
 
     def __init__(self) -> None:
         self.shortest: dict[str, tuple[Program, Divergence]] = {}

@@ -1,7 +1,7 @@
-"""A program as plain code in a framework's own API: a report to those who make it.
+"""Writes a program as plain code in a framework's own API, to report a bug to its makers.
 
-Runs where the framework is installed, without this project. What a program file says is
-data: of it only numbers are written, and variables that are named here.
+The code runs where the framework is installed, without this project. A program file is
+data: only its numbers are written, and variables that are named here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_SHOWN = {
     "attention": "what attention makes of K, V and mask",
     "malformed": "arrays of another shape or dtype",
 }
-"""What a program may show, but no snippet does."""
+"""Differences that no snippet can show."""
 
 MOST_LISTED = 8
 """Tokens that are listed one by one."""
@@ -44,9 +44,12 @@ def compare(what, got, expected):
 
 
 def write_snippet(program: Program, backend: Backend) -> str:
-    """The source text of a script that carries out the program's operations up to the one
-    at which it fails, prints what the last answers beside what it should, and ends with
-    status 1 if they differ. Raises UsageError, saying why, if there can be none."""
+    """A script that runs the operations up to the failing one, prints its answers beside
+    the expected ones, and ends with status 1 if they differ.
+
+    Raises:
+        UsageError: why there can be no such script.
+    """
     unsupported = why_unsupported(program, backend)
     if unsupported:
         raise UsageError(unsupported)
@@ -96,7 +99,7 @@ class Writer:
         return "\n".join([*self.list_comments(), "", copied + COMPARE, "", body])
 
     def list_comments(self) -> Iterator[str]:
-        """What the script is about, above it."""
+        """The comments above the script."""
         backend, program = self.backend, self.program
         versions = [f"{name} {at}" for name, at in backend.versions.items()]
         for line in (
@@ -129,8 +132,8 @@ class Writer:
     def list_fields(
         self, call: Call, op: Op, answer: Answer, lines: list[str]
     ) -> Iterator[tuple[str, str]]:
-        """What stands in the braces of a call. A cache that was not there yet is opened
-        first, in `lines`, unless it is made now."""
+        """The values for the braces of a call. A cache that does not exist yet is first
+        opened in `lines`, unless this call makes it."""
         yield "cache", self.get_cache(op.get("cache", "a"), lines)
         yield "written", write_value(list_written(answer))
         if "into" in op:
@@ -148,7 +151,7 @@ class Writer:
         return f"{self.name_cache(name)} = {self.code.opening}"
 
     def name_cache(self, name: str) -> str:
-        """A variable for a cache; its own name may be no Python, or more than a name."""
+        """A variable for a cache, whose own name may not be a Python name."""
         number = len(self.variables) + 1
         variable = "cache" if number == 1 else f"cache_{number}"
         return self.variables.setdefault(name, variable)
@@ -168,7 +171,7 @@ class Step:
 def list_checks(
     call: Call, answer: Answer, fields: Mapping[str, str], layer: int | None = None
 ) -> Iterator[tuple[str, str, Any]]:
-    """(what, the expression that gives it, what it should be) of a step."""
+    """(description, expression, expected value) for each check of a step."""
     where = "" if layer is None else f"layer {layer}: "
     for name, expected in answer.items():
         if name == "caches":
@@ -194,8 +197,8 @@ def list_written(answer: Answer) -> list[int]:
 
 
 def write_value(value: Any) -> str:
-    """Numbers, and lists of them, as Python writes them; nothing else is ever written.
-    Numbers in a row are written as such if they are many."""
+    """Numbers and lists of numbers as Python code; nothing else is ever written. A long
+    list of consecutive numbers becomes a range."""
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, list):

@@ -13,7 +13,12 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.metamorphic.reference import REFERENCE
-from tests.harness import mistaken_layers, mistaken_prefix, mistaken_unified
+from tests.harness import (
+    mistaken_layers,
+    mistaken_parts,
+    mistaken_prefix,
+    mistaken_unified,
+)
 
 Replace = Callable[[Any, str, Any], None]
 Mistake = Callable[[Replace], None]
@@ -21,6 +26,7 @@ Mistake = Callable[[Replace], None]
 MISTAKES: Mapping[str, tuple[str, Mistake]] = {
     **mistaken_layers.MISTAKES,
     **mistaken_unified.MISTAKES,
+    **mistaken_parts.MISTAKES,
     **mistaken_prefix.MISTAKES,
 }
 """name → (kind, how to plant it)"""

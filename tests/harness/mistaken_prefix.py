@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import lockstep.reference.session
@@ -11,7 +10,6 @@ import lockstep.reference.trie
 from lockstep.reference.layers import Layer, Model
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.session import Session
-from lockstep.reference.slots import REFUSALS, Slot, Slots
 from lockstep.reference.trie import Path, Trie
 
 Replace = Callable[[Any, str, Any], None]
@@ -126,61 +124,6 @@ def shared_tokens_count_twice(replace: Replace) -> None:
     replace(Trie, "count_tokens", count_tokens)
 
 
-def forks_are_short(replace: Replace) -> None:
-    """One token fewer is copied than the slot then says that it holds."""
-    copy = Slots.copy
-
-    def wrong(self: Slots, source: int, target: int, length: int) -> bool:
-        copied = copy(self, source, target, length)
-        with suppress(*REFUSALS):
-            self.cache.remove(target, length - 1, None)
-        return copied
-
-    replace(Slots, "copy", wrong)
-
-
-def newest_slot_is_taken(replace: Replace) -> None:
-    rank = Slots.rank
-
-    def wrong(self: Slots, slot: Slot, tokens: Sequence[int]) -> tuple[bool, int, int]:
-        parts, age, number = rank(self, slot, tokens)
-        return parts, -age if self.several_users else age, number
-
-    replace(Slots, "rank", wrong)
-
-
-def the_first_free_slot_is_taken(replace: Replace) -> None:
-    rank = Slots.rank
-
-    def wrong(self: Slots, slot: Slot, tokens: Sequence[int]) -> tuple[bool, int, int]:
-        ranked = rank(self, slot, tokens)
-        return ranked if self.several_users else (False, 0, slot.number)
-
-    replace(Slots, "rank", wrong)
-
-
-def the_wrong_middle_goes(replace: Replace) -> None:
-    """The cache loses one token later than the slot says."""
-    discard = Slots.discard
-
-    def wrong(self: Slots, slot: Slot, end: int) -> None:
-        cache = self.cache
-
-        class Late:
-            def remove(self, sequence: int, begin: int, end: int | None) -> None:
-                late = end is not None and begin > 0
-                more = 1 if late else 0
-                cache.remove(sequence, begin + more, end and end + more)
-
-        self.cache = Late()  # type: ignore[assignment]
-        try:
-            discard(self, slot, end)
-        finally:
-            self.cache = cache
-
-    replace(Slots, "discard", wrong)
-
-
 MISTAKES = {
     "compares-three-tokens": ("session", compares_three_tokens),
     "windows-come-back-short": ("session", windows_come_back_short),
@@ -192,8 +135,4 @@ MISTAKES = {
     "checkpoints-are-one-late": ("trie", checkpoints_are_one_late),
     "parting-captures-nothing": ("trie", parting_captures_nothing),
     "shared-tokens-count-twice": ("trie", shared_tokens_count_twice),
-    "forks-are-short": ("slots", forks_are_short),
-    "newest-slot-is-taken": ("slots", newest_slot_is_taken),
-    "the-first-free-slot-is-taken": ("slots", the_first_free_slot_is_taken),
-    "the-wrong-middle-goes": ("slots", the_wrong_middle_goes),
 }

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
-from lockstep.reference.encoder import EncoderCache, Image, Removal
 from lockstep.reference.errors import CacheFull
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.token import SharedToken
-from lockstep.reference.wrapper import WrapperCache
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -190,65 +188,6 @@ def chunk_ends_at_the_batch(replace: Replace) -> None:
     change_rule(replace, rule)
 
 
-def image_of_the_first_row(replace: Replace) -> None:
-    def image(self: EncoderCache) -> int | None:
-        rows = self.current.multimodal if self.current else ()
-        return self.current.positions[min(rows)] if self.current and rows else None
-
-    replace(EncoderCache, "image", property(image))
-
-
-def image_survives_its_own_place(replace: Replace) -> None:
-    def spares(self: Removal, image: Image) -> bool:
-        return not self.begin < image.position < self.end
-
-    replace(Removal, "spares", spares)
-
-
-def image_belongs_to_a_sequence(replace: Replace) -> None:
-    """Only sequence 0 can remove it."""
-    remove = EncoderCache.remove
-
-    def wrong(self: EncoderCache, sequence: int, begin: int, end: int | None) -> None:
-        if sequence == 0:
-            remove(self, sequence, begin, end)
-
-    replace(EncoderCache, "remove", wrong)
-
-
-def one_refuses_the_others_keep(replace: Replace) -> None:
-    """Of a wrapper only the first cache is asked whether there is room."""
-
-    def forward(
-        self: WrapperCache, batch: Batch, tags: Sequence[int], reserve: bool = False
-    ) -> None:
-        batch.check(self.caches[0].sequences, self.caches[0].batch)
-        self.close()
-        if not reserve:
-            for cache in self.caches:
-                cache.forward(batch, tags)
-
-    replace(WrapperCache, "forward", forward)
-
-
-def the_last_cache_is_not_cut(replace: Replace) -> None:
-    remove = WrapperCache.remove
-
-    def wrong(self: WrapperCache, sequence: int, begin: int, end: int | None) -> None:
-        last = self.caches.pop()
-        remove(self, sequence, begin, end)
-        self.caches.append(last)
-
-    replace(WrapperCache, "remove", wrong)
-
-
-def the_last_cache_decides(replace: Replace) -> None:
-    def can_resume(self: WrapperCache, sequence: int, position: int) -> bool:
-        return self.caches[-1].can_resume(sequence, position)
-
-    replace(WrapperCache, "can_resume", can_resume)
-
-
 def states_stay_shared(replace: Replace) -> None:
     replace(RecurrentCache, "is_shared", lambda self, sequence: False)
 
@@ -292,12 +231,6 @@ MISTAKES = {
     "resumes-too-often": ("swa-memory", resumes_too_often),
     "chunks-are-shifted": ("chunked", chunks_are_shifted),
     "chunk-ends-at-the-batch": ("chunked", chunk_ends_at_the_batch),
-    "image-of-the-first-row": ("encoder", image_of_the_first_row),
-    "image-survives-its-own-place": ("encoder", image_survives_its_own_place),
-    "image-belongs-to-a-sequence": ("encoder", image_belongs_to_a_sequence),
-    "one-refuses-the-others-keep": ("wrapper", one_refuses_the_others_keep),
-    "the-last-cache-is-not-cut": ("wrapper", the_last_cache_is_not_cut),
-    "the-last-cache-decides": ("wrapper", the_last_cache_decides),
     "states-stay-shared": ("recurrent", states_stay_shared),
     "checkpoint-is-the-state": ("recurrent", checkpoint_is_the_state),
     "cut-state-keeps-its-end": ("recurrent", cut_state_keeps_its_end),

@@ -85,6 +85,30 @@ def test_the_sentence_says_which_row_and_which_tokens() -> None:
     assert difference.tokens == (1, 7)
 
 
+@pytest.mark.parametrize(
+    ("expected", "observed", "message"),
+    [
+        ({"error": "cache-full"}, {"offset": 3}, "did not refuse; expected cache-full"),
+        (
+            {"error": "cache-full"},
+            {"error": "shared"},
+            "refused with shared; expected cache-full",
+        ),
+        (
+            {"visible": [[0]]},
+            {"visible": [["key of token 0, but its value is all zeros"]]},
+            "row 0: key of token 0, but its value is all zeros",
+        ),
+    ],
+)
+def test_a_sentence_says_what_happened(
+    expected: dict[str, Any], observed: dict[str, Any], message: str
+) -> None:
+    difference = find_difference(expected, observed)
+    assert difference is not None
+    assert difference.message == message
+
+
 def test_a_long_row_is_shortened() -> None:
     difference = find_difference({"tags": []}, {"tags": list(range(1000))})
     assert difference is not None

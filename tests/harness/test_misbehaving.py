@@ -26,7 +26,7 @@ BLAMED: list[tuple[str, int, str, int, str]] = [
     ("wrong_dtype", CANNOT, "malformed", 1, "K of update has dtype float16, not float32"),
     ("one_column_less", CANNOT, "malformed", 1, "0 columns of K and 1 of V"),
     ("shows_nan", DIVERGES, "contents", 3, "NaN"),
-    ("shows_infinity", DIVERGES, "contents", 3, "row 0 sees"),
+    ("shows_infinity", DIVERGES, "contents", 3, "row 0: key of "),
     ("writes_its_input", DIVERGES, "alias", 1, "array that update was given has changed"),
     ("wrong_mask_width", DIVERGES, "mask", 1, "for 1 rows × 1 columns"),
     ("raises", DIVERGES, "error", 1, "raised RuntimeError: no room"),

@@ -57,7 +57,9 @@ def test_a_key_whose_tag_no_value_can_have_is_said_in_words(backend: Backend) ->
     reader = Reader(backend, config, 10)
     keys = np.array(reader.keys.vectors[:, :, [20]])
     values = np.array(reader.values.vectors[:, :, [3]])
-    assert reader.read((keys, values), "update") == ["(key: token 20, value: token 3)"]
+    assert reader.read((keys, values), "update") == [
+        "key of token 20, but value of token 3"
+    ]
 
 
 def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> None:
@@ -128,8 +130,8 @@ def mix(keys: Any, values: Any) -> Pair:
         (spoil(np.nan), "NaN"),
         (spoil(np.inf), "2 but not in head 1"),
         (blank, "zeros"),
-        (mix, "(key: token 2, value: token 1)"),
-        (drift, "(key: token 2, value: token 2 off by 0.0031)"),
+        (mix, "key of token 2, but value of token 1"),
+        (drift, "key of token 2, but its value is token 2 off by 0.0031"),
     ],
 )
 def test_what_is_no_token_is_named(

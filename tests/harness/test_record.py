@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ UPDATE = {"op": "update", "length": 1}
 
 @pytest.fixture
 def record(tmp_path: Path) -> Iterator[Record]:
-    record = Record(tmp_path / "running" / "1-1.json")
-    yield record
-    record.close()
+    with closing(Record(tmp_path / "running" / "1-1.json")) as record:
+        yield record
 
 
 def load(record: Record) -> tuple[Program, Any]:
@@ -97,7 +97,6 @@ def test_begin_returns_what_only_depends_on_the_program(
 
 
 def test_closing_leaves_nothing_behind(tmp_path: Path, make: Make) -> None:
-    record = Record(tmp_path / "1-1.json")
-    record.begin(make(UPDATE), "one")
-    record.close()
+    with closing(Record(tmp_path / "1-1.json")) as record:
+        record.begin(make(UPDATE), "one")
     assert not any(tmp_path.iterdir())

@@ -23,7 +23,7 @@ from tests.harness.mistaken import CHOSEN, MISTAKES
 
 PROGRAMS = 150
 """Of each kind; the ci profile has 250 for the reference. Half of the mistakes are found
-by the second, and with nine seeds none needed more than 64."""
+by the second, and with nine seeds none needed more than 51."""
 
 APPLIED = 100
 """Of these, those that all relations are counted on."""
@@ -96,7 +96,7 @@ def test_a_contradiction_is_an_ordinary_failure(
     """Found, shrunk, saved, printed and replayed like that of any backend, each as it was
     first seen."""
     mistaken = "tests.harness.mistaken:reference"
-    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 64, "--jobs", 1)
+    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 32, "--jobs", 1)
     planted = {CHOSEN: mistake}
     where = ("--failures", tmp_path)
     ended = lockstep("check", *arguments, *where, "--json", **planted)

@@ -89,10 +89,10 @@ def test_what_is_no_token_is_said_in_words() -> None:
     positions = {tag: tag - 4 for tag in range(4, 8)}
     columns = reader.read((keys, values), positions, {}, "get")
     assert columns == [
-        "(key: no token at any position, value: token 4)",
+        "key of no token at any position, but value of token 4",
         "(value: 5 but not in head 1)",
         "NaN",
-        "(key: no token at any position, value: token 9)",
+        "key of no token at any position, but value of token 9",
     ]
     unseen = reader.read((keys, values), positions, {}, "get", [False] * 4)
     assert unseen == ["what no row sees"] * 4

@@ -14,6 +14,7 @@ from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.arrays.expected import Tables
+from lockstep.harness.contracts.types import MIXED
 from lockstep.harness.core.payload import F32, Table, snap, split_tokens
 from lockstep.harness.core.printable import say_error
 from lockstep.reference.token import Token
@@ -135,12 +136,21 @@ class Reader(PairReader):
         return columns
 
     def name_column(self, keys: F32, values: F32, at: int) -> Column:
-        """Names what stands in column `at`, if need be in words."""
+        """The token in column `at`, or words for what is no token."""
         key = name_vectors(keys[:, :, at : at + 1], self.keys)
         value = name_vectors(values[:, :, at : at + 1], self.values)
         if key == value or (self.values.dim == 0 and isinstance(key, int)):
             return key
-        return f"(key: {say_owner(key)}, value: {say_owner(value)})"
+        if isinstance(value, int):
+            return f"{MIXED} {say_vectors(key)}, but value of {say_vectors(value)}"
+        return f"{MIXED} {say_vectors(key)}, but its value is {say_vectors(value)}"
+
+
+def say_vectors(name: Column) -> str:
+    """What `name_vectors` found, in a sentence."""
+    if isinstance(name, int):
+        return f"token {name}"
+    return "all zeros" if name == "zeros" else str(name)
 
 
 def is_of_form(shape: Sequence[int], table: Table) -> bool:
@@ -149,10 +159,6 @@ def is_of_form(shape: Sequence[int], table: Table) -> bool:
         return False
     one, heads, _, dim = shape
     return one == 1 and heads == table.heads and dim == table.dim
-
-
-def say_owner(owner: Column) -> str:
-    return f"token {owner}" if isinstance(owner, int) else str(owner)
 
 
 NEAR = 1 / 32

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.arrays.reading import (
     name_vectors,
     split_pair,
 )
+from lockstep.harness.contracts.types import MIXED
 from lockstep.harness.contracts.unified.turning import (
     F64,
     NEVER,
@@ -218,7 +219,7 @@ class PositionReader(PairReader):
             return "NaN" if blank else f"(value: {owner})"
         place = self.find_position(key, owner, turns)
         if place is None:
-            return f"(key: no token at any position, value: token {owner})"
+            return f"{MIXED} no token at any position, but value of token {owner}"
         return place, owner
 
     def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:

@@ -302,13 +302,6 @@ class Detour:
         self.restore("r0", length)
         self.close("r0", "r1", "r2")
 
-    def exchange(self) -> None:
-        self.add("clone", into="r0")
-        self.add("trim", count=2)
-        self.add("update", length=3)
-        self.builder.add({"op": "clone", "cache": "r0", "into": self.cache})
-        self.builder.add({"op": "free", "cache": "r0"})
-
     def go_too_far(self) -> None:
         """A full window can be trimmed. One token later, it cannot: something has slid
         out. Nor can a state, ever."""
@@ -325,14 +318,13 @@ class Detour:
 
 
 BACK = {"snapshot of the later half, other tokens, restore": Detour.bring_back}
-CLONE = {"a clone, other tokens, the clone takes its place": Detour.exchange}
 SPLIT = {"snapshot, its later half split off, other tokens, restore": Detour.split}
 JOINED = {"snapshots of all and of one more token, merged, restore": Detour.join}
 CAPTURE = {"two captures, other tokens, restore of what was captured": Detour.capture}
 REFUSED = {"tokens that slid out, or were read, cannot be taken back": Detour.go_too_far}
 DETOURS: Mapping[str, Mapping[str, Callable[[Detour], None]]] = {
-    "kv": {**BACK, **CLONE, **SPLIT, **JOINED, **CAPTURE},
-    "rotating": {**BACK, **CLONE, **CAPTURE, **REFUSED},
-    "state": {**BACK, **CLONE, **REFUSED},
+    "kv": {**BACK, **SPLIT, **JOINED, **CAPTURE},
+    "rotating": {**BACK, **CAPTURE, **REFUSED},
+    "state": {**BACK, **REFUSED},
 }
 FAMILIES = dict.fromkeys(DETOURS, Family(LayerShadow))

@@ -173,15 +173,10 @@ class UnifiedShadow(ShadowState):
         return renamed
 
     def rebuild(self, builder: Builder) -> bool:
-        """Sequence by sequence. A state may have read what is gone, or have checkpoints,
-        and shared tokens would take more room in a fresh cache."""
-        is_steady = not self.now.unsteady and not self.config["interval"]
-        if self.saved or any(len(cell.owners) > 1 for cell in self.now.cells):
-            return False
-        copies = any(op["op"] == "copy_prefix" for op in self.program.ops)
-        if not self.kinds <= {*PURE} and (
-            not self.kinds <= {*PURE, "recurrent"} or not is_steady or copies
-        ):
+        """Sequence by sequence, if nothing was dropped, read into a state, or saved.
+        Shared tokens would take more room in a fresh cache."""
+        shares = any(len(cell.owners) > 1 for cell in self.now.cells)
+        if self.saved or shares or not self.kinds <= {*PURE}:
             return False
         for owner in self.list_owners():
             add_cells(builder, owner, self.get_cells(owner))
