@@ -15,53 +15,25 @@ from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
-HELD = (
-    "empty",
-    "idle",
-    "shared",
-    "shared-in-part",
-    "fragmented",
-    "wrapped",
-    "full",
-    "one-free",
-    "less-than-a-batch-free",
-    "gap",
-    "same-position-twice",
-)
-HAPPENED = (
-    "forward-failed",
-    "remove-failed",
-    "after-exception",
-    "after-reserve",
-    "loaded",
-    "shifted",
-    "shifted-twice",
-)
-PASS = (
-    "exception",
-    "reserve",
-    "several-sequences",
-    "interleaved",
-    "one-row",
-    "whole-batch",
-    "step-back",
-    "too-many-rows",
-    "uneven-batch",
-)
-SLIDING = ("evicted", "idle-evicts", "at-window", "past-window", "before-memory")
+SHARED = ("shared", "shared-in-part")
+ROOM = ("wrapped", "full", "one-free", "less-than-a-batch-free")
+PLACES = ("gap", "same-position-twice")
+HELD = ("empty", "idle", *SHARED, "fragmented", *ROOM, *PLACES)
+FAILED = ("forward-failed", "remove-failed")
+AFTER = ("after-exception", "after-reserve")
+SHIFTED = ("shifted", "shifted-twice")
+HAPPENED = (*FAILED, *AFTER, "loaded", *SHIFTED)
+MIXED = ("several-sequences", "interleaved")
+SIZED = ("one-row", "whole-batch")
+REACHING = ("step-back", "too-many-rows")
+PASS = ("exception", "reserve", *MIXED, *SIZED, *REACHING, "uneven-batch")
+WINDOWED = ("at-window", "past-window")
+SLIDING = ("evicted", "idle-evicts", *WINDOWED, "before-memory")
 CHUNKED = ("chunk-boundary", "inside-chunk", "past-chunk")
-ENCODER = ("image-cached", "image-not-cached", "image-in-batch", "several-images")
+IMAGES = ("image-in-batch", "several-images")
+ENCODER = ("image-cached", "image-not-cached", *IMAGES)
 RECURRENT = ("state-shared", "checkpointed", "slots-full")
-
-STATES = (
-    *HELD,
-    *HAPPENED,
-    *PASS,
-    *SLIDING,
-    *CHUNKED,
-    *ENCODER,
-    *RECURRENT,
-)
+STATES = (*HELD, *HAPPENED, *PASS, *SLIDING, *CHUNKED, *ENCODER, *RECURRENT)
 
 
 def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
@@ -94,11 +66,11 @@ def get_owner(op: Op) -> int | None:
     return owner
 
 
-Places = Mapping[int, Sequence[int]]
+Positions = Mapping[int, Sequence[int]]
 """sequence → the positions of its tokens, if it has any"""
 
 
-def group_positions(part: CausalCache) -> Places:
+def group_positions(part: CausalCache) -> Positions:
     places: dict[int, list[int]] = defaultdict(list)
     for _, position, owners in part.tokens:
         for owner in owners:
@@ -110,7 +82,7 @@ def add_held_states(
     found: set[str],
     part: CausalCache,
     owners: set[int | None],
-    places: Places,
+    places: Positions,
     model: UnifiedModel,
 ) -> None:
     """Adds the states of the tokens that are held."""
@@ -157,7 +129,7 @@ def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
 
 
 def add_size_states(
-    found: set[str], part: CausalCache, owners: set[int | None], places: Places
+    found: set[str], part: CausalCache, owners: set[int | None], places: Positions
 ) -> None:
     """Adds the states at the boundaries of window, memory and chunk."""
     for owner, at in places.items():
@@ -239,32 +211,32 @@ OF_KIND: Mapping[str, Sequence[str]] = {
 }
 """The states that only some kinds have; a wrapper those of all its caches."""
 
-SEVERAL = ("idle", "several-sequences", "interleaved", "uneven-batch", "idle-evicts")
+SEVERAL = ("idle", *MIXED, "uneven-batch", "idle-evicts")
 """They need more than one sequence."""
 
-COPIED = ("shared", "shared-in-part", "state-shared")
+COPIED = (*SHARED, "state-shared")
 """They need a copied prefix, and so more than one sequence."""
 
 
 def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
     """Lists the states that generation must reach for a kind as it is declared."""
     has, config = declared.operations, declared.config
-    states = {*PASS, "after-exception", "after-reserve"}
-    for part in list_parts(kind, config):
-        states |= {*OF_KIND.get(part, ())}
-    if kind == "encoder":
-        states -= {"step-back", "too-many-rows"}  # it never looks at the tokens
-    else:
-        states |= {*HELD, "forward-failed"}
-        states |= {"remove-failed"} if "remove" in has else set()
-        states |= {"loaded"} if "load" in has else set()
-    if kind not in ("encoder", "recurrent") and "remove" in has and can_shift(config):
-        states |= {"shifted", "shifted-twice"}
     several = any(count > 1 for count in config.get("sequences", (2,)))
-    states -= set() if several else {*SEVERAL}
-    states -= set() if several and "copy_prefix" in has else {*COPIED}
-    states -= set() if any(config.get("interval", (1,))) else {"checkpointed"}
-    return [state for state in STATES if state in states]
+    holds = kind != "encoder"  # it never looks at the tokens
+    shifts = kind not in ("encoder", "recurrent") and "remove" in has
+    own = [state for part in list_parts(kind, config) for state in OF_KIND.get(part, ())]
+    reached = {
+        **dict.fromkeys((*PASS, *AFTER, *own), True),
+        **dict.fromkeys(REACHING, holds),
+        **dict.fromkeys((*HELD, "forward-failed"), holds),
+        "remove-failed": holds and "remove" in has,
+        "loaded": holds and "load" in has,
+        **dict.fromkeys(SHIFTED, shifts and True in config.get("shift", (True,))),
+    }
+    out = {*(() if several else SEVERAL)}
+    out |= {*(() if several and "copy_prefix" in has else COPIED)}
+    out |= {*(() if any(config.get("interval", (1,))) else ("checkpointed",))}
+    return [state for state in STATES if reached.get(state) and state not in out]
 
 
 def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
@@ -275,21 +247,16 @@ def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
     return OF_KIND if caches is None else {one["kind"] for all in caches for one in all}
 
 
-def can_shift(config: Mapping[str, Any]) -> bool:
-    return True in config.get("shift", (True,))
-
-
-OF_ONE_SEQUENCE = ("gap", "same-position-twice", "at-window", "past-window", *CHUNKED)
 NAMING = ("forward", "copy_prefix", "remove", "can_resume")
 
 OF_A_PASS = Unreachable(
     "tells of the rows that a pass brings",
-    (*PASS, "image-in-batch", "several-images"),
+    (*PASS, *IMAGES),
     only=("forward",),
 )
 OF_A_SEQUENCE = Unreachable(
     "tells of a sequence that the operation names, and the others name none",
-    OF_ONE_SEQUENCE,
+    (*PLACES, *WINDOWED, *CHUNKED),
     only=NAMING,
 )
 CLOSED = Unreachable(
