@@ -21,10 +21,10 @@ from lockstep.harness.core.errors import UsageError
 
 EXAMPLES = """\b
 Examples:
-  lockstep new-backend my-cache                       my_cache.py, a full cache on numpy
+  lockstep new-backend my-cache               my_cache.py, a numpy kv cache
   lockstep new-backend my-ring --kind rotating --arrays torch
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
-  lockstep new-backend my-driver --exec               a program that speaks JSON lines
+  lockstep new-backend my-driver --exec       a program that answers JSON lines
 """
 
 

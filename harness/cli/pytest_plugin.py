@@ -197,13 +197,17 @@ def ask_backends(config: pytest.Config) -> Declared:
 
 def get_pool(config: pytest.Config) -> Pool:
     """The one worker process of this pytest process."""
+    from lockstep.harness.core.errors import UsageError
     from lockstep.harness.programs.files import RUNNING
     from lockstep.harness.workers.pool import Pool
 
     if POOL not in config.stash:
-        pool = config.stash[POOL] = Pool(
-            1, Path(config.option.lockstep_failures) / RUNNING
-        )
+        folder = Path(config.option.lockstep_failures) / RUNNING
+        try:
+            pool = config.stash[POOL] = Pool(1, folder)
+        except UsageError as error:
+            words = str(error).replace("--failures", "--lockstep-failures")
+            raise pytest.Collector.CollectError(words) from None
         config.add_cleanup(lambda: pool.__exit__())
     return config.stash[POOL]
 

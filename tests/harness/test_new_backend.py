@@ -126,11 +126,7 @@ def test_replay_and_explore_say_what_is_not_written(
     backend = ("--backend", "tests.harness.misbehaving:has_no_trim_yet")
     program = tmp_path / "p.json"
     ops = [{"op": "update", "length": 1}, {"op": "trim", "count": 1}]
-    head = {
-        "format": "lockstep/1",
-        "contract": "layer",
-        "config": CONFIG,
-    }
+    head = {"format": "lockstep/1", "contract": "layer", "config": CONFIG}
     program.write_text(json.dumps({**head, "ops": ops}))
     where = ("--failures", tmp_path / "f")
     ended = lockstep("replay", program, *backend, *where)

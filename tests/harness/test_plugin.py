@@ -149,6 +149,14 @@ def test_a_kind_that_a_chosen_backend_does_not_declare_fails(project: Path) -> N
     )
 
 
+def test_a_folder_that_cannot_be_made_is_said(project: Path) -> None:
+    done = run(project, "-q", *choose("correct"), "--lockstep-failures", "mine.py")
+    assert done.returncode == 2
+    words = "choose another folder for failures with --lockstep-failures"
+    assert words in done.stdout
+    assert "pytest_plugin.py" not in done.stdout  # no traceback
+
+
 def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     """By its name; the seed and the number of programs are those that were given."""
     (project / "test_x.py").write_text(

@@ -95,14 +95,10 @@ def test_what_a_failure_shows(report: ReportView) -> None:
         "contents row 0 sees token 4, but should see tokens 3, 4 (3 is missing)"
     )
     steps = first.find("details", "step")
-    assert [("open" in s.attributes, "here" in s.classes) for s in steps] == [
-        (False, False),
-        (True, True),
-    ]
-    assert [s.find("summary")[0].find("span", "words")[0].text for s in steps] == [
-        "update with 4 tokens",
-        "update with 2 tokens",
-    ]
+    shown = [("open" in step.attributes, "here" in step.classes) for step in steps]
+    assert shown == [(False, False), (True, True)]
+    words = [step.find("span", "words")[0].text for step in steps]
+    assert words == ["update with 4 tokens", "update with 2 tokens"]
     held, returned = (strip.find("li") for strip in steps[1].find("div", "strip"))
     assert [chip.attributes["data-t"] for chip in held] == list("012345")
     assert [chip.attributes["data-t"] for chip in returned] == ["4", "5"]
@@ -113,10 +109,8 @@ def test_what_a_failure_shows(report: ReportView) -> None:
         "lockstep replay failures/x/f.json --backend"
         " lockstep.impl.faults.torch:rotating_chunk_mid_ring"
     )
-    assert (
-        parse_program(json.loads(program), "page").digest()
-        == RECORDED["rotating_chunk_mid_ring"].digest()
-    )
+    digest = RECORDED["rotating_chunk_mid_ring"].digest()
+    assert parse_program(json.loads(program), "page").digest() == digest
 
 
 def test_the_matrix(report: ReportView) -> None:
@@ -292,11 +286,8 @@ def test_the_same_report_is_the_same_page(report: ReportView, stage: Start) -> N
 
 def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None:
     page = check(render_html(report))
-    (policy,) = [
-        str(e.attributes["content"])
-        for e in page.root.find("meta")
-        if "http-equiv" in e.attributes
-    ]
+    metas = [element.attributes for element in page.root.find("meta")]
+    (policy,) = [str(meta["content"]) for meta in metas if "http-equiv" in meta]
     assert policy.startswith("default-src 'none'; img-src data:;")
     for name in ("style", "script"):
         (element,) = page.root.find(name)
@@ -312,12 +303,8 @@ def test_a_folder_is_gathered(tmp_path: Path) -> None:
     )
     (tmp_path / "sig").mkdir()
     (tmp_path / "outcome.json").write_text(json.dumps(make_outcome(failures=[failure])))
-    meta = {
-        "backend": "torch-cpu",
-        "what": "m",
-        "step": 0,
-        "signature": failure["signature"],
-    }
+    meta = {"backend": "torch-cpu", "what": "m", "step": 0}
+    meta |= {"signature": failure["signature"]}
     document = {**program.to_json(), "meta": meta}
     (tmp_path / "sig" / "f.json").write_text(json.dumps(document))
     material = gather([tmp_path])
