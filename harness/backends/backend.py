@@ -25,6 +25,10 @@ Lifetime = Literal["forever", "until-write"]
 update, restore, trim or free of the cache that returned it (a view)."""
 
 
+REFERENCE_NAME = "reference"
+"""The name of the reference as a backend."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a backend promises for one kind of cache.

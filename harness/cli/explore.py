@@ -7,6 +7,7 @@ import json
 import click
 from rich.console import Console
 
+from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.cli.check import require_pairs
 from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import (
@@ -21,7 +22,6 @@ from lockstep.harness.cli.options import (
     with_settings,
 )
 from lockstep.harness.contracts.domain import SIZES
-from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.reports.explore import describe, get_status, print_exploration
@@ -74,7 +74,7 @@ def explore(
     """
     console = Console(stderr=as_json, highlight=False)
     with Progress(console, get_status, get_status) as progress:
-        names = [name for name in list_names() if name != NAME]
+        names = [name for name in list_names() if name != REFERENCE_NAME]
         explorer = Explorer(settings, names, size, depth, resume, progress.show)
         exploration = explorer.explore()
     outcome = exploration.outcome

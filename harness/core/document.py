@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.printable import shorten
 
 # Of one document, unpacked.
 MAX_BYTES = 8 << 20
@@ -99,10 +100,6 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError as error:
         why = "a number has too many digits" if "digits" in str(error) else error
         raise UsageError(f"{where}: is not JSON: {why}") from None
-
-
-def shorten(text: str, most: int = 120) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema
 
-from lockstep.harness.core.document import shorten
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.printable import shorten
 
 Schema = Mapping[str, Any]
 """A JSON Schema for one field. A field with a "default" may be left out."""

@@ -96,3 +96,7 @@ def say_exit(code: int) -> str:
         names = {number.value: number.name for number in signal.Signals}
         return f"the process was ended by {names.get(-code, f'signal {-code}')}"
     return f"the process ended with exit status {code}"
+
+
+def shorten(text: str, most: int = 120) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

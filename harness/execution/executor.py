@@ -12,8 +12,7 @@ from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.types import Answer, Cell
 from lockstep.harness.core.printable import make_plain, say_error, say_missing, say_raised
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import Step, walk
 
 Coverage = Counter[Cell]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from lockstep.harness.execution.shrink import Shrinker
 from lockstep.harness.jobs.failures import save
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.programs.complexity import get_rank
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 

@@ -11,8 +11,7 @@ from shlex import quote
 from typing import Any
 
 from lockstep.harness.core.document import write_whole
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 
 
 @dataclass(frozen=True)

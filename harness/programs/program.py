@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.document import parse_json, read_text
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import (
@@ -74,6 +74,43 @@ class Program:
         body = replace(self, meta={}).to_json()
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# --- how a program fails ----------------------------------------------------------------
+
+ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
+"""Values of `what` for a backend that is not wrong about a cache, but does not answer."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first step where a backend and the reference differ.
+
+    Attributes:
+        what: contents, mask, offset, size, result, error, attention, alias, malformed,
+            crash, hang, or missing (a part of the backend that is not written yet).
+        message: how they differ, in a sentence.
+        tokens: the tags that the sentence is about.
+    """
+
+    what: str
+    step: int
+    operation: str
+    message: str
+    expected: Answer | None = None
+    got: Answer | None = None
+    tokens: tuple[int, ...] = ()
+
+    @property
+    def is_error(self) -> bool:
+        return self.what in ERRORS
+
+    def get_signature(self, program: Program) -> str:
+        """The same for all divergences that are counted as one bug of a backend."""
+        return f"{program.contract}-{program.kind}-{self.operation}-{self.what}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 # --- from a file ------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from typing import NamedTuple
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.printable import clean, say_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.programs.divergence import ERRORS
 from lockstep.harness.programs.explain import describe_config
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import ERRORS, Program
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from lockstep.harness.contracts.types import Cell, Op
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import get_named
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.vectors.audit import Problem
+from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.vectors.problem import Problem
 
 MAX_BYTES = 128 << 20
 """Size of a message: a file of a set of vectors may have 64 MiB."""

@@ -11,9 +11,8 @@ from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Clock, Shrinker
 from lockstep.harness.execution.side_failures import Others, Shrunk
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.ledger import Entry
-from lockstep.harness.programs.program import Program, why_too_large
+from lockstep.harness.programs.program import Divergence, Program, why_too_large
 from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.programs.walk import breaks_usage
 from lockstep.harness.workers.messages import Event

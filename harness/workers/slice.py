@@ -13,10 +13,9 @@ from lockstep.harness.contracts.types import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.shrink import make_busy_clock
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.ledger import load_ledger
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.runner import Runner
 

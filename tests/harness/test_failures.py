@@ -11,9 +11,8 @@ import pytest
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import Failure, save
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.files import iterate_saved
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 
 Make = Callable[..., Program]
 UPDATE = {"op": "update", "length": 3}

@@ -14,7 +14,7 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.divergence import Divergence
+from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers import pool
 from lockstep.harness.workers.messages import (
     Answer,

@@ -17,8 +17,7 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
 from lockstep.harness.cli.main import main
 from lockstep.harness.jobs.failures import save
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"

@@ -9,10 +9,9 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.impl.shared import batch, sight
 from tests.impl.frameworks import INSTALLED
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays, Mask
-from lockstep.harness.contracts.arrays.expected import Tables
 from lockstep.harness.contracts.types import MIXED
-from lockstep.harness.core.payload import F32, Table, snap, split_tokens
+from lockstep.harness.core.payload import F32, Table, Tables, snap, split_tokens
 from lockstep.harness.core.printable import say_error
 from lockstep.reference.token import Token
 

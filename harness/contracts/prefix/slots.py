@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
 from lockstep.harness.contracts.prefix.model import PrefixModel, ask
 from lockstep.harness.contracts.types import Answer, Held, Op, Source
-from lockstep.harness.contracts.unified.forward import Forward
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.errors import NotSupported
 from lockstep.reference.slots import REFUSALS, Slot, Slots
 
-FORWARD = Forward()
 USERS = ("a", "b", "c", "d")
 
 
@@ -125,7 +123,7 @@ class SlotsModel(PrefixModel):
         if positions[0] < held:
             self.past.add("moved-up" if positions[0] else "computed-again")
         self.unified.tag = self.tag
-        answer = FORWARD.expect(make_forward(positions, number), self.unified)
+        answer = self.unified.forward(make_forward(positions, number))
         return {"positions": positions, **answer}
 
     def close(self, op: Op) -> Answer:
@@ -195,4 +193,4 @@ def name_user(user: str) -> dict[str, str]:
 def make_forward(positions: Sequence[int], sequence: int) -> Op:
     """The pass of the unified contract."""
     rows = {"positions": list(positions), "sequences": [sequence] * len(positions)}
-    return {**FORWARD.get_defaults(), **rows}
+    return {"op": "forward", **rows, "except": [], "multimodal": [], "reserve": False}

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
-from lockstep.harness.contracts.prefix.slots import FORWARD, SlotsModel, make_forward
+from lockstep.harness.contracts.prefix.slots import SlotsModel, make_forward
 from lockstep.harness.contracts.prefix.subject import PrefixSubject
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.system import UnifiedSubject
@@ -111,7 +111,7 @@ class SlotsSubject(PrefixSubject):
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
         """Announces a pass, and puts it in the first layers only."""
-        announced = [forward[name] for name in FORWARD.fields]
+        announced = [value for name, value in forward.items() if name != "op"]
         answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:
             self.unified.put_some(layers, model.unified)
@@ -142,7 +142,7 @@ class SlotsSubject(PrefixSubject):
             self.unified.verify_attention(model.unified)
 
     def settle(self, op: Op) -> None:
-        self.unified.settle(FORWARD.get_defaults())
+        self.unified.settle({"op": "forward"})
 
     def finish(self) -> None:
         self.unified.finish()

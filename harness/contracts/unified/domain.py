@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.harness.contracts.domain import Domain, Renaming, join
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.contracts.unified.model import CAUSAL
-from lockstep.harness.contracts.unified.simpler import rename_owner
+from lockstep.harness.contracts.unified.operations import rename_owner
 
 CONFIG: Mapping[str, Sequence[Any]] = {
     "window": [2],

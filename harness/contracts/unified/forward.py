@@ -8,11 +8,8 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import ANY, UnifiedOperation
-from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.contracts.unified.operation import ANY, Subject, UnifiedOperation
 from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
-from lockstep.reference.batch import Batch
-from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
@@ -49,33 +46,13 @@ class Forward(UnifiedOperation):
         return count_tags(op)
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        batch = Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
-        tags = range(model.tag, model.tag + len(batch))
-        answer = model.ask(lambda: model.cache.forward(batch, tags, op["reserve"]))
-        if answer:
-            if answer["error"] != "usage":
-                model.batch = None
-                model.past.add("forward-failed")
-            return answer
-        model.batch, model.reserved, model.tags = batch, op["reserve"], tags
-        model.past, model.moved = set(), None
-        model.past |= {"after-exception"} if op["except"] else set()
-        if op["reserve"]:
-            model.past.add("after-reserve")
-            return {}
-        if op["multimodal"]:
-            image = range(tags.stop, tags.stop + IMAGE)
-            for number, part in enumerate(model.parts):
-                if isinstance(part, EncoderCache):
-                    part.put(image)
-                    model.fixed.add(number)
-        model.written += len(tags)
-        return model.answer_pass(batch) if model.rows else {}
+        return model.forward(op)
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        return subject.forward(op, model)
+    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
+        answer: Answer = subject.forward(op, model)
+        return answer
 
-    def verify(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> None:
+    def verify(self, op: Op, subject: Subject, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:
             subject.verify_attention(model)
 

@@ -258,6 +258,31 @@ class UnifiedModel:
             return {"error": ERRORS[type(error)]}
         return {} if result is None else {"result": result}
 
+    def forward(self, op: Op) -> Answer:
+        """Announces a pass; the answer says what its rows see."""
+        batch = Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
+        tags = range(self.tag, self.tag + len(batch))
+        answer = self.ask(lambda: self.cache.forward(batch, tags, op["reserve"]))
+        if answer:
+            if answer["error"] != "usage":
+                self.batch = None
+                self.past.add("forward-failed")
+            return answer
+        self.batch, self.reserved, self.tags = batch, op["reserve"], tags
+        self.past, self.moved = set(), None
+        self.past |= {"after-exception"} if op["except"] else set()
+        if op["reserve"]:
+            self.past.add("after-reserve")
+            return {}
+        if op["multimodal"]:
+            image = range(tags.stop, tags.stop + IMAGE)
+            for number, part in enumerate(self.parts):
+                if isinstance(part, EncoderCache):
+                    part.put(image)
+                    self.fixed.add(number)
+        self.written += len(tags)
+        return self.answer_pass(batch) if self.rows else {}
+
     def open(self, config: Mapping[str, Any]) -> None:
         """Opens one more cache, and drops it."""
         for part in list_part_configs(config):

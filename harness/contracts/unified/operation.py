@@ -17,6 +17,11 @@ file."""
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
 
+Subject = Any
+"""The system under test, a `UnifiedSubject`. Operations only call it; to import its type
+would make them depend on everything that reads arrays."""
+
+
 class Side(Protocol):
     """The cache of a program: the reference's or a backend's."""
 

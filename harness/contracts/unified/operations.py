@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from lockstep.harness.contracts.base import index, say_fields
+from lockstep.harness.contracts.naming import rename
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.forward import Forward
 from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
@@ -13,9 +14,9 @@ from lockstep.harness.contracts.unified.operation import (
     ANY,
     SEQUENCE,
     Side,
+    Subject,
     UnifiedOperation,
 )
-from lockstep.harness.contracts.unified.system import UnifiedSubject
 from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
@@ -243,8 +244,9 @@ class Get(UnifiedOperation):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        return subject.get(op["type"], op["layer"], model)
+    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
+        answer: Answer = subject.get(op["type"], op["layer"], model)
+        return answer
 
     def describe(self, op: Op) -> str:
         return f"get layer {op['layer']} of type {op['type']} again"
@@ -309,8 +311,9 @@ class Put(UnifiedOperation):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
-        return subject.put_again(op, model)
+    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
+        answer: Answer = subject.put_again(op, model)
+        return answer
 
     def describe(self, op: Op) -> str:
         other = say_fields(op, [name for name in FORM if op[name] is not None])
@@ -358,3 +361,7 @@ class Open(UnifiedOperation):
 OPERATIONS = index(
     Forward(), CopyPrefix(), Remove(), CanResume(), Save(), Load(), Get(), Put(), Open()
 )
+
+
+def rename_owner(op: Op, names: Mapping[int, int]) -> Op:
+    return rename(op, OPERATIONS, "sequence", names)

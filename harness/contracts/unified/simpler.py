@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from lockstep.harness.contracts.naming import list_names, rename
+from lockstep.harness.contracts.naming import list_names
 from lockstep.harness.contracts.shrinking import list_steps, replace_at
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.contracts.unified.operations import OPERATIONS
+from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_owner
 
 LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}
 PLACES = ("begin", "end", "position", "length")
@@ -194,7 +194,3 @@ def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
 
 def list_owners(ops: Sequence[Op]) -> set[int]:
     return {name for op in ops for name in list_names(op, OPERATIONS, "sequence")}
-
-
-def rename_owner(op: Op, names: Mapping[int, int]) -> Op:
-    return rename(op, OPERATIONS, "sequence", names)

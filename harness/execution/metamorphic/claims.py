@@ -10,8 +10,7 @@ from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.execution.metamorphic.answers import map_answer, restrict
 from lockstep.harness.execution.metamorphic.derived import Claim, Derived, Relation
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import trace
 
 MOST_TOLD = 8

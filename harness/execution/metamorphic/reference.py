@@ -10,17 +10,14 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic.check import find_contradiction
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import walk
-
-NAME = "reference"
 
 SHARE = 8
 """The reference gets every 8th of the programs that a backend runs: with each it runs
@@ -79,7 +76,7 @@ def open_nothing(config: Mapping[str, Any]) -> Any:
 
 
 REFERENCE = Backend(
-    name=NAME,
+    name=REFERENCE_NAME,
     device="none",
     contracts={
         name: {

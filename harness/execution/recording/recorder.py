@@ -16,9 +16,8 @@ from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
 from lockstep.harness.execution.recording.grid import Known
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.explain import MOST, describe_token, list_lives
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import Step as Walked
 
 Note = Callable[[Program], object]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.metamorphic.reference import NAME
 from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
 from lockstep.harness.jobs.vectors.manual import make_manual
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.jobs.vectors.run import run_tasks
 from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
 from lockstep.harness.programs.vectors.manifest import make_manifest
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.pool import Pool
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 
@@ -66,7 +63,7 @@ def export(
     """
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
-    tasks = [messages.DrawVectors(NAME, *own, size) for own in work.kinds]
+    tasks = [messages.DrawVectors(REFERENCE_NAME, *own, size) for own in work.kinds]
     run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
@@ -82,24 +79,6 @@ def export(
 
 def get_name(contract: str, kind: str) -> str:
     return f"{contract}-{kind}.jsonl"
-
-
-def run_tasks(
-    tasks: Iterable[messages.Task[Any]],
-    jobs: int,
-    handle: Callable[[Any, messages.Event], None],
-    watch: Callable[[], None],
-) -> None:
-    """Runs tasks that need the reference alone.
-
-    The results do not depend on which worker runs a task.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
-        Pool(jobs, Path(records) / RUNNING) as pool,
-    ):
-        for task, event in pool.run(deque(tasks), watch):
-            handle(task, event)
 
 
 def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:

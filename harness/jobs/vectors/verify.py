@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.execution.metamorphic.reference import NAME
+from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.jobs.check import MAX_CRASHES, Campaign
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.jobs.vectors.export import run_tasks
-from lockstep.harness.programs.vectors.audit import Problem
+from lockstep.harness.jobs.vectors.run import run_tasks
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
+from lockstep.harness.programs.vectors.problem import Problem
 from lockstep.harness.workers import messages
 
 SLICE = 25
@@ -53,7 +53,9 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
     files = read_manifest(folder)
     check_files(folder, files)
     tasks = [
-        messages.AuditFile(NAME, str((folder / name).absolute()), dict(file.holds))
+        messages.AuditFile(
+            REFERENCE_NAME, str((folder / name).absolute()), dict(file.holds)
+        )
         for name, file in sorted(files.items())
         if file.holds is not None
     ]

@@ -1,0 +1,5 @@
+"""Sets of programs with the answers that the reference expects."""
+
+TRACE_FORMAT = "lockstep-trace/1"
+
+SEED = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,19 @@ from typing import Any
 import jsonschema
 
 from lockstep.harness.contracts.types import Cell
-from lockstep.harness.core.document import MAX_BYTES, parse_json, shorten
+from lockstep.harness.core.document import MAX_BYTES, parse_json
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.printable import shorten
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.vectors.lines import write_json
 from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded
+from lockstep.harness.programs.vectors.problem import Problem
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import iter_cells
 from lockstep.harness.programs.walk import trace
 
 # Of one file.
 MOST_REPORTED = 10
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with a file. differs: it is a proper vector, but the reference here
-    expects something else."""
-
-    words: str
-    differs: bool = False
 
 
 def audit(

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.harness.programs.program import FORMAT, Program
+from lockstep.harness.programs.vectors import TRACE_FORMAT
 from lockstep.harness.programs.walk import trace
-
-TRACE_FORMAT = "lockstep-trace/1"
 
 
 def make_typed(program: Program) -> Program:

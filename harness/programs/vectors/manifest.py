@@ -13,12 +13,12 @@ import jsonschema
 
 from lockstep.harness import __version__
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.document import parse_json, read_bytes, shorten
+from lockstep.harness.core.document import parse_json, read_bytes
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import show
+from lockstep.harness.core.printable import shorten
 from lockstep.harness.programs.program import FORMAT
-from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
-from lockstep.harness.programs.vectors.selection import SEED
+from lockstep.harness.programs.vectors import SEED, TRACE_FORMAT
 
 SET_FORMAT = "lockstep-vectors/1"
 MANIFEST = "manifest.json"

@@ -10,8 +10,8 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
 from lockstep.harness.core.fields import Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
+from lockstep.harness.programs.vectors import TRACE_FORMAT
 from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers, record
-from lockstep.harness.programs.vectors.lines import TRACE_FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

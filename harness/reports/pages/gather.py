@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,55 +14,9 @@ from lockstep.harness.programs.files import (
     list_files,
     list_outcomes,
 )
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.reports.model import OutcomeSummary
+from lockstep.harness.programs.program import parse_program
 from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A program, and what its file says of how it failed, which is not trusted.
-
-    Attributes:
-        path: of its file.
-        what, step, message: of the divergence.
-        likely: a line about the failure that is likely the same bug.
-    """
-
-    program: Program
-    path: str
-    backend: str | None = None
-    signature: str | None = None
-    what: str | None = None
-    step: int | None = None
-    message: str | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    likely: str | None = None
-
-    @property
-    def key(self) -> tuple[str, str | None]:
-        """The same for the same failure, wherever it was found."""
-        return self.program.digest(), self.backend
-
-
-@dataclass
-class Material:
-    """What was gathered. broken: files that cannot be read, a line each."""
-
-    outcomes: list[OutcomeSummary] = field(default_factory=list)
-    saved: list[Saved] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-    def add(self, saved: Saved) -> None:
-        """Adds a failure once, however many files and outcomes have it: what a file says
-        counts more."""
-        for place, before in enumerate(self.saved):
-            if before.key == saved.key:
-                fuller = saved if saved.message is not None else before
-                likely = before.likely or saved.likely
-                self.saved[place] = replace(fuller, likely=likely)
-                return
-        self.saved.append(saved)
+from lockstep.harness.reports.pages.saved import Material, Saved, check_step, read_saved
 
 
 def gather(paths: Sequence[Path]) -> Material:
@@ -143,35 +96,3 @@ def add_programs(path: Path, material: Material) -> None:
             material.broken.append(str(program))
         else:
             material.add(read_saved(program, str(file)))
-
-
-def read_saved(program: Program, path: str) -> Saved:
-    """What the file of a program says in `meta`, where it has the form that it should."""
-    meta = program.meta
-    signature, versions = get_text(meta, "signature"), meta.get("versions")
-    return Saved(
-        program,
-        path,
-        get_text(meta, "backend"),
-        signature,
-        signature.rpartition("-")[2] if signature else None,
-        check_step(meta.get("step"), program),
-        get_text(meta, "what"),
-        dict(list_texts(versions)) if isinstance(versions, Mapping) else {},
-    )
-
-
-def check_step(step: Any, program: Program) -> int | None:
-    """The number of a step, if it is one of the program's."""
-    return step if isinstance(step, int) and 0 <= step < len(program.ops) else None
-
-
-def get_text(meta: Mapping[str, Any], name: str) -> str | None:
-    value = meta.get(name)
-    return value if isinstance(value, str) and value else None
-
-
-def list_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, str):
-            yield name, value

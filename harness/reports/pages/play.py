@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.backends.environment import compare_surroundings
 from lockstep.harness.core.printable import clean
-from lockstep.harness.execution.metamorphic.reference import NAME
-from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program
-from lockstep.harness.reports.pages.gather import Saved
+from lockstep.harness.execution.recording.picture import Bounds
+from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.reports.pages.saved import Played, Saved
 from lockstep.harness.workers.messages import (
     Recorded,
     RecordProgram,
@@ -23,29 +22,6 @@ from lockstep.harness.workers.registry import list_names
 
 MOST_SNIPPET = 20_000
 """Letters of a snippet that is shown."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """What was seen.
-
-    Attributes:
-        status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
-            took part.
-        notes: why, or what else there is to know.
-        stories: where the tokens come from that the divergence is about.
-        backend: the one that took part.
-        snippet: see `harness.execution.snippet`; it is written anew, never taken from a
-            file.
-    """
-
-    status: str
-    steps: Sequence[Step]
-    notes: Sequence[str] = ()
-    divergence: Divergence | None = None
-    stories: Sequence[str] = ()
-    backend: str | None = None
-    snippet: str | None = None
 
 
 class Stage:
@@ -108,7 +84,7 @@ class Stage:
         program = saved.program
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
-        event = self.record(NAME, program, 0, bounds)
+        event = self.record(REFERENCE_NAME, program, 0, bounds)
         if isinstance(event, Stopped):
             more = f"The reference did not come to an end: {clean(event.why)}"
             return Played("recorded", (), [*notes, more])
@@ -120,7 +96,7 @@ class Stage:
         """Both sides up to the step at which the backend ended or stood still."""
         again = self.record(backend, program, divergence.step, bounds)
         if isinstance(again, Stopped):
-            again = self.record(NAME, program, 0, bounds)
+            again = self.record(REFERENCE_NAME, program, 0, bounds)
         steps = again.steps if isinstance(again, Recorded) else []
         return Played(divergence.what, steps, (), divergence, (), backend)
 

@@ -19,8 +19,7 @@ from lockstep.harness.reports.model import (
     say_verdict,
     tell,
 )
-from lockstep.harness.reports.pages.gather import Material, Saved
-from lockstep.harness.reports.pages.play import Played, Stage
+from lockstep.harness.reports.pages.saved import Material, Play, Played, Saved
 
 MOST_PLAYED = 40
 """Failures that are shown step by step; of others, there is the sentence."""
@@ -145,7 +144,7 @@ class ReportView:
 
 
 def make_report(
-    material: Material, stage: Stage | None, bounds: Bounds | None = None
+    material: Material, stage: Play | None, bounds: Bounds | None = None
 ) -> ReportView:
     """stage: where programs are played again; None to show what was recorded."""
     listed = material.saved[:MOST_LISTED]
@@ -160,7 +159,7 @@ def make_report(
 
 
 def make_failure(
-    number: int, saved: Saved, stage: Stage | None, bounds: Bounds
+    number: int, saved: Saved, stage: Play | None, bounds: Bounds
 ) -> FailureView:
     played = stage.play(saved, bounds) if stage else Played("recorded", ())
     return FailureView(number, saved, played)

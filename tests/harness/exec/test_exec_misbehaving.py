@@ -18,8 +18,7 @@ from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.registry import hash_code, load
 
 HERE = Path(__file__).parent

@@ -14,10 +14,10 @@ from msgspec import convert
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
 from lockstep.harness.execution.recording.recorder import record
-from lockstep.harness.programs.divergence import Divergence
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.reports.pages.gather import Material, Saved, add_outcome
+from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.reports.pages.gather import add_outcome
 from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.saved import Material, Saved
 from lockstep.harness.workers.messages import (
     Event,
     Task,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Bounds, Step
-from lockstep.harness.programs.divergence import Divergence
 from lockstep.harness.programs.generate import FRONTS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.registry import load
 from tests.harness.pages.conftest import (
     FAULTS,
