@@ -43,7 +43,7 @@ EXAMPLES = """\b
 Examples:
   python ci/mutants.py --count 100 --seed 1            a sample of all folders
   python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
-  python ci/mutants.py --mutant impl/shared/track.py:54:44-46:drop-sign
+  python ci/mutants.py --mutant impl/shared/sequence_index.py:54:44-46:drop-sign
 """
 
 

@@ -37,7 +37,7 @@ import click  # noqa: E402
 from lockstep.harness.backends.backend import Backend, Kind  # noqa: E402
 from lockstep.harness.execution.executor import run  # noqa: E402
 from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
-from lockstep.harness.programs.generate import FRONTS  # noqa: E402
+from lockstep.harness.programs.generate import GENERATORS  # noqa: E402
 from lockstep.harness.programs.generate.drawer import Drawer  # noqa: E402
 from lockstep.harness.programs.program import Program  # noqa: E402
 from lockstep.harness.workers.random_slice import get_seed  # noqa: E402
@@ -74,7 +74,7 @@ class Work(NamedTuple):
 
         drawer = Drawer(self.contract, self.kind, self.declared, backend.dtypes)
         seed = get_seed(0, self.contract, self.kind, shard)
-        FRONTS["hypothesis"](programs, seed, drawer.draw, consume)
+        GENERATORS["hypothesis"](programs, seed, drawer.draw, consume)
 
 
 def list_work(names: tuple[str, ...]) -> Iterator[Work]:

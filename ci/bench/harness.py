@@ -10,14 +10,14 @@ count; on a GPU, for which the process waits, those of the clock.
 
 Steps per second:
 
-* hypothesis, plain: programs of a front, drawn, recorded and checked;
+* hypothesis, plain: programs of a generator, drawn, recorded and checked;
 * explore: some programs of four operations of `lockstep explore`, the same;
 * shard: what `lockstep check` does with programs from Hypothesis: besides, one program in
   twelve gets a derived one, whose steps are not counted, and all are hashed.
 
 Shares of the time of the plain front, of the same programs, each obtained by itself:
 
-* draw: the front, and nothing done with its programs;
+* draw: the generator, and nothing done with its programs;
 * record: the write-ahead record of all programs and steps;
 * reference: its answers, and nothing to compare them with;
 * backend: the programs are checked while a stopwatch runs whenever the harness has called
@@ -81,7 +81,7 @@ Row = dict[str, Any]
 
 
 def make_row(backend: str, kind: str, taken: dict[str, float]) -> Row:
-    """taken: microseconds a step, of the fronts and of the parts of the plain one."""
+    """taken: microseconds a step, of the generators and of the parts of the plain one."""
     rates = {name: 1e6 / taken[name] for name in RATES}
     shares = {name: taken[name] / taken["plain"] for name in PARTS}
     shares["outside"] = 1 - sum(shares[name] for name in WITHIN)

@@ -24,7 +24,7 @@ import coverage
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.core.printable import say_error, say_exit
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
@@ -138,7 +138,7 @@ def measure_baseline(beat: Beat, root: Path, count: int, seed: int) -> Baseline:
             beat()
             drawn.append([])
             drawer = Drawer(contract, kind, declared, backend.dtypes)
-            FRONTS["plain"](count, seed, drawer.draw, drawn[-1].append)
+            GENERATORS["plain"](count, seed, drawer.draw, drawn[-1].append)
     programs = [program for turn in zip(*drawn, strict=True) for program in turn]
     for number, program in enumerate(programs):
         beat()

@@ -16,7 +16,7 @@ from lockstep.harness.core.printable import clean
 MOST_VERSIONS = 8
 
 
-def get_surroundings(declared: Mapping[str, Any]) -> dict[str, Any]:
+def get_environment(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Versions, device and platform, for the `meta` of a failure.
 
     Args:
@@ -30,7 +30,7 @@ def get_surroundings(declared: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def compare_surroundings(
+def compare_environments(
     meta: Mapping[str, Any], backend: str, here: Mapping[str, Any]
 ) -> str | None:
     """How the place where a failure was found differs from this one, in words.
@@ -38,7 +38,7 @@ def compare_surroundings(
     Args:
         meta: of the failure.
         backend: the backend that runs here.
-        here: see `get_surroundings`.
+        here: see `get_environment`.
 
     Returns:
         None if the failure's file does not say where it was found.

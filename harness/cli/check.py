@@ -24,7 +24,7 @@ from lockstep.harness.cli.options import (
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.reports.console import print_outcome
 from lockstep.harness.reports.outcome_file import to_json, write_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
@@ -61,9 +61,10 @@ Examples:
 )
 @seconds_option
 @click.option(
+    "--generator",
     "--front",
     "generator",
-    type=click.Choice(list(FRONTS)),
+    type=click.Choice(list(GENERATORS)),
     help="Generator of the programs; default: hypothesis.",
 )
 @jobs_option
@@ -89,7 +90,7 @@ def check(
     settings = replace(
         settings,
         programs=count or PROFILES[profile].programs,
-        front=generator or PROFILES[profile].front,
+        generator=generator or PROFILES[profile].generator,
         seed=seed if chosen is None else chosen,
     )
     console = Console(stderr=as_json, highlight=False)

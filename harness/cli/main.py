@@ -118,7 +118,7 @@ def shrink(
         return 0
     else:
         small, divergence = event.found.parse(), event.found.divergence
-    place = failures, small, divergence, name, declared.get_surroundings()
+    place = failures, small, divergence, name, declared.get_environment()
     print_failure(console, save(*place, {"shrunk_from": file.name}))
     return 2 if divergence.is_error else 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.backends.environment import compare_surroundings
+from lockstep.harness.backends.environment import compare_environments
 from lockstep.harness.cli.command import command, print_error
 from lockstep.harness.cli.options import (
     backends_option,
@@ -66,7 +66,7 @@ def replay(
                     event = pool.call(RunProgram(backend, program.to_json()))
                     status, words = judge(event, program)
                     if status == "FIXED" and isinstance(event, Ran):
-                        words += say_surroundings(event, program, backend)
+                        words += format_environment(event, program, backend)
                     print_replayed(console, f"{backend} {path}", status, words)
                     statuses.append(status)
             except UsageError as error:
@@ -112,7 +112,7 @@ def judge(event: Ran | Stopped, program: Program) -> tuple[str, str]:
     return "ERROR" if divergence.is_error else "FAILED", words
 
 
-def say_surroundings(event: Ran, program: Program, backend: str) -> str:
+def format_environment(event: Ran, program: Program, backend: str) -> str:
     """What differs from where a program failed, as the end of a line."""
-    words = compare_surroundings(program.meta, backend, event.get_surroundings())
+    words = compare_environments(program.meta, backend, event.get_environment())
     return f"; {words}" if words else ""

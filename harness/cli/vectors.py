@@ -23,7 +23,7 @@ from lockstep.harness.cli.options import (
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.jobs.vectors.export import export
-from lockstep.harness.jobs.vectors.verify import FRONT, Verification, audit_set
+from lockstep.harness.jobs.vectors.verify import GENERATOR, Verification, audit_set
 from lockstep.harness.programs.vectors.selection import SIZES
 from lockstep.harness.reports.progress import Progress
 from lockstep.harness.reports.vectors import (
@@ -127,7 +127,7 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
         audit = audit_set(folder, settings.jobs, progress.show)
     status, outcome = audit.get_exit_status(), None
     if status == 0 and settings.backends:
-        settings = replace(settings, front=FRONT)
+        settings = replace(settings, generator=GENERATOR)
         with Progress(console, get_run_status, get_run_status) as running:
             outcome = Verification(settings, audit.programs, running.show).run()
         status = outcome.get_exit_status()

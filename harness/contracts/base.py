@@ -76,15 +76,15 @@ class Operation(ABC):
         """Carries `op` out on the reference model; returns the answer it must get."""
         return self.run(op, model)
 
-    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
+    def observe(self, op: Op, system: Any, model: Any) -> Answer:
         """Carries `op` out on the system under test; returns its answer.
 
         Args:
             op: the operation, every field set.
-            subject: the system under test.
+            system: the system under test.
             model: the reference after `op`, for reading only.
         """
-        return self.run(op, subject)
+        return self.run(op, system)
 
     def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
         """Lets the model follow an answer out of several that `expect` allows.
@@ -100,12 +100,12 @@ class Operation(ABC):
                 first allowed one.
         """
 
-    def verify(self, op: Op, subject: Any, model: Any) -> None:  # noqa: B027
+    def verify(self, op: Op, system: Any, model: Any) -> None:  # noqa: B027
         """Checks what else came with an answer that agrees.
 
         Args:
             op: the operation, every field set.
-            subject: the system under test.
+            system: the system under test.
             model: the reference after `op`; its tag is still that of `op`.
 
         Raises:
@@ -312,12 +312,12 @@ class Contract(ABC):
         return backend.open({**config, "poison": backend.poison})
 
     @abstractmethod
-    def open_subject(
+    def open_system(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
     ) -> Any:
         """Opens the backend, empty, as the caches of one program.
 
-        See `contracts.system.Subject` for what the executor asks of it.
+        See `contracts.system.System` for what the executor asks of it.
 
         Args:
             backend: the backend.

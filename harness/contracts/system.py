@@ -15,7 +15,7 @@ from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises, get_phas
 from lockstep.harness.contracts.types import Op
 
 
-class Subject:
+class System:
     """The system under test, for one program.
 
     The executor calls `settle(op)` before each operation and `finish()` at the end: both

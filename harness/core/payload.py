@@ -211,7 +211,7 @@ Turn = Callable[[Sequence[Vector]], Sequence[Vector]]
 """From the keys of some tokens, of one head, to what they look like where they stand."""
 
 
-class Tables:
+class ExpectedPayloads:
     """The keys, values and queries of all tokens in one layer.
 
     limit: tags are below it. stored: the dtype in which the numbers are exact, or

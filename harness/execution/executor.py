@@ -64,7 +64,7 @@ class Run:
         self.rules = program.rules
         self.coverage, self.on_step = coverage, on_step
         self.steps: Iterator[Step] = walk(program)
-        self.subject: Any = None
+        self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
 
@@ -73,7 +73,7 @@ class Run:
         number, operation = 0, "open"
         try:
             with self.backend.scope():
-                self.subject = self.open_subject()
+                self.system = self.open_system()
                 for step in self.steps:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
@@ -84,8 +84,8 @@ class Run:
                     if difference is not None:
                         self.diverge(difference, number, operation, step.answer, observed)
                         return self.result
-                self.subject.finish()
-                self.result.margin = self.subject.margin
+                self.system.finish()
+                self.result.margin = self.system.margin
         except Broken as broken:
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
@@ -105,8 +105,8 @@ class Run:
                 self.coverage.update(self.found)
         return self.result
 
-    def open_subject(self) -> Any:
-        return self.rules.open_subject(
+    def open_system(self) -> Any:
+        return self.rules.open_system(
             self.backend, self.program.config, self.program.ops, self.every
         )
 
@@ -122,11 +122,11 @@ class Run:
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
-        subject = self.subject
+        system = self.system
         if self.coverage is not None:
             name = operation.name
             self.found += [(state, name) for state in self.rules.get_states(op, model)]
-        subject.settle(op)
+        system.settle(op)
         expected = self.expect(step)
         observed = self.observe(step)
         difference = find_difference(
@@ -134,7 +134,7 @@ class Run:
         )
         if difference is None:
             step.accept(observed)
-            operation.verify(op, subject, model)
+            operation.verify(op, system, model)
         self.result.steps += 1
         return observed, difference
 
@@ -142,7 +142,7 @@ class Run:
         return step.expect()
 
     def observe(self, step: Step) -> Answer:
-        return step.operation.observe(step.op, self.subject, step.model)
+        return step.operation.observe(step.op, self.system, step.model)
 
     def diverge(
         self,

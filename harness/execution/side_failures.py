@@ -23,7 +23,7 @@ class Shrunk:
     others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
 
 
-class Others:
+class SideFailures:
     """The shortest program for each other way to fail."""
 
     def __init__(self) -> None:

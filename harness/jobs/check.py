@@ -45,7 +45,7 @@ class Campaign:
         watch: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         self.settings, self.watch = settings, watch
-        self.front = settings.front
+        self.generator = settings.generator
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
@@ -103,7 +103,7 @@ class Campaign:
                 task = messages.RandomTask(
                     *pair.key,
                     number,
-                    front=self.front,
+                    generator=self.generator,
                     seed=settings.seed,
                     programs=count,
                 )
@@ -212,10 +212,14 @@ class Campaign:
         rank = get_rank(program)
         if any(get_rank(failure.program) <= rank for failure in before):
             return
-        found = {"front": self.front, "seed": self.settings.seed, "shard": task.number}
+        found = {
+            "front": self.generator,
+            "seed": self.settings.seed,
+            "shard": task.number,
+        }
         place = self.settings.failures, program, divergence, pair.backend
         try:
-            saved = save(*place, pair.surroundings, {"found": found | (after or {})})
+            saved = save(*place, pair.environment, {"found": found | (after or {})})
         except OSError as error:
             words = f"step {divergence.step}: {divergence.message}"
             pair.errors.append(f"{signature} could not be saved ({error}): {words}")
@@ -257,7 +261,7 @@ class Campaign:
 def list_pairs(
     name: str, declared: messages.Declared, settings: Settings
 ) -> Iterator[Pair]:
-    place = declared.get_surroundings()
+    place = declared.get_environment()
     for contract, kinds in declared.contracts.items():
         for kind, own in kinds.items():
             if not settings.kinds or kind in settings.kinds:

@@ -78,7 +78,7 @@ class Explorer(Campaign):
     ) -> None:
         super().__init__(settings, names, lambda _: watch(self.exploration))
         self.exploration = Exploration(size, depth, self.outcome)
-        self.front, self.resume = "every", resume
+        self.generator, self.resume = "every", resume
 
     def explore(self) -> Exploration:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""

@@ -43,7 +43,7 @@ def save(
     program: Program,
     divergence: Divergence,
     backend: str,
-    surroundings: Mapping[str, Any],
+    environment: Mapping[str, Any],
     found: Mapping[str, Any],
 ) -> Failure:
     """Writes the file of a failure.
@@ -53,7 +53,7 @@ def save(
         program: diverges, as `divergence` says.
         divergence: the first one of the program.
         backend: by the name that the user gave.
-        surroundings: for `meta`: versions, device and platform, see `get_surroundings`.
+        environment: for `meta`: versions, device and platform, see `get_environment`.
         found: for `meta`: how it was found (front, seed, number of the slice).
     """
     signature = divergence.get_signature(program)
@@ -61,7 +61,7 @@ def save(
     meta = {
         "signature": signature,
         "backend": backend,
-        **surroundings,
+        **environment,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **found,
         "step": divergence.step,

@@ -94,7 +94,7 @@ class Searches:
         return {
             "format": "lockstep-faults/1",
             "seed": self.settings.seed,
-            "front": self.settings.front,
+            "front": self.settings.generator,
             "most_programs": self.settings.programs,
             "seconds": round(self.seconds, 2),
             "complete": not self.is_interrupted,
@@ -181,7 +181,7 @@ class Hunt:
         planted, settings = search.planted, self.settings
         task = messages.RandomTask(
             *(planted.backend, planted.contract, planted.kind, number),
-            front=settings.front,
+            generator=settings.generator,
             seed=settings.seed,
             programs=min(SLICE, settings.programs - number * SLICE),
         )

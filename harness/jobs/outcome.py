@@ -25,7 +25,7 @@ class Profile:
     """The number of programs for each backend and kind, and their generator."""
 
     programs: int
-    front: str = "hypothesis"
+    generator: str = "hypothesis"
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -40,7 +40,7 @@ class Pair(Counts):
     """One backend and one kind, and the sums over its programs.
 
     Attributes:
-        surroundings: versions, device and platform, for `meta` of failures.
+        environment: versions, device and platform, for `meta` of failures.
         share: see `Backend`.
         wanted: programs that were planned.
         coverage: of the slices that are done; `reached` also has cells of running ones.
@@ -53,7 +53,7 @@ class Pair(Counts):
     contract: str
     kind: str
     declared: Kind
-    surroundings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
     share: int = 1
     wanted: int = 0
     signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
@@ -159,7 +159,7 @@ class Settings:
     backends: Sequence[str] = ()
     kinds: Sequence[str] = ()
     programs: int = PROFILES["ci"].programs
-    front: str = "hypothesis"
+    generator: str = "hypothesis"
     seed: int = 0
     seconds: float | None = None
     jobs: int = 1

@@ -28,7 +28,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "seed": outcome.settings.seed,
-        "front": outcome.settings.front,
+        "front": outcome.settings.generator,
         "seconds": round(outcome.seconds, 2),
         "complete": not outcome.is_cut,
         "exit_status": outcome.get_exit_status(),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 from msgspec import Meta, Struct, ValidationError, convert, structs
 
 from lockstep.harness.backends.backend import Kind, Planted
-from lockstep.harness.backends.environment import get_surroundings
+from lockstep.harness.backends.environment import get_environment
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell, Op
 from lockstep.harness.core.errors import UsageError
@@ -206,8 +206,8 @@ class OfBackend(Answer, frozen=True):
     versions: dict[str, str]
     device: str
 
-    def get_surroundings(self) -> dict[str, Any]:
-        return get_surroundings({"versions": self.versions, "device": self.device})
+    def get_environment(self) -> dict[str, Any]:
+        return get_environment({"versions": self.versions, "device": self.device})
 
 
 class Declared(OfBackend, frozen=True):
@@ -258,7 +258,7 @@ class SliceTask(Task[SliceDone], frozen=True):
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
-    front: str
+    generator: str
     seed: int
     programs: int
 

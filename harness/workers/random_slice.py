@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from lockstep.harness.execution.metamorphic.check import derive_one
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.workers.messages import RandomTask
@@ -24,7 +24,7 @@ class RandomSlice(Slice[RandomTask]):
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         draw = make_drawer(self.backend, task).draw
-        FRONTS[task.front](task.programs, seed, draw, self.consume)
+        GENERATORS[task.generator](task.programs, seed, draw, self.consume)
 
     def consume(self, program: Program) -> None:
         self.count(program)

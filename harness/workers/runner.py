@@ -10,7 +10,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Clock, Shrinker
-from lockstep.harness.execution.side_failures import Others, Shrunk
+from lockstep.harness.execution.side_failures import Shrunk, SideFailures
 from lockstep.harness.programs.ledger import Entry
 from lockstep.harness.programs.program import Divergence, Program, why_too_large
 from lockstep.harness.programs.supported import is_known, why_unsupported
@@ -82,7 +82,7 @@ class Runner:
         """
         signature = divergence.get_signature(program)
         program = replace(program, ops=program.ops[: divergence.step + 1])
-        others = Others()
+        others = SideFailures()
         is_misuse = backend.execute is not None or breaks_usage(program)
 
         def find(candidate: Program, every: bool) -> Divergence | None:

@@ -22,7 +22,7 @@ def can_resume_beyond_end(cache: Any) -> None:
     def has_begin(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.tracks[sequence]
+        track = cache.cells.indexes[sequence]
         return bool(len(track) and max(0, position - cache.window) >= track.first)
 
     cache.can_resume = has_begin
@@ -36,7 +36,7 @@ def resume_evicted_window(cache: Any) -> None:
     def has_end(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.tracks[sequence]
+        track = cache.cells.indexes[sequence]
         return bool(len(track) and position <= track.last + 1)
 
     cache.can_resume = has_end
@@ -52,7 +52,7 @@ def remove_to_end_constant(cache: Any) -> None:
             remove(sequence, begin, end)
             return
         check_range(sequence, begin, None, cache.sizes.sequences)
-        cells, track = cache.cells, cache.cells.tracks[sequence]
+        cells, track = cache.cells, cache.cells.indexes[sequence]
         if cells.is_shared(sequence, track.cells):
             raise SharedError("what follows position -1 is shared")
         if len(track) and not cache.can_shift:
@@ -88,7 +88,7 @@ def copy_prefix_keeps_target(cache: Any) -> None:
     cells: Cells = cache.cells
 
     def copy_prefix(source: int, target: int, length: int) -> None:
-        track, old = cells.tracks[source], cells.tracks[target]
+        track, old = cells.indexes[source], cells.indexes[target]
         copied = track.copy(track.find(length))
         new = ~np.isin(copied.cells, old.cells)
         cells.bits[copied.cells] |= 1 << target

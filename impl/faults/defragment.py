@@ -58,7 +58,7 @@ def move_owners(cells: Cells, moves: Sequence[Move]) -> None:
         cells.table[:, target] = cells.table[:, source]
         cells.bits[source] = 0
         places[source] = target
-    for track in cells.tracks:
+    for track in cells.indexes:
         track.cells[:] = places[track.cells]
         track.ascending = False
 
@@ -100,7 +100,7 @@ def defrag_range_stale(cache: Any) -> None:
     shown: list[Ints] = []
 
     def look_up(batch: Batch, owner: int) -> Ints:
-        track = cells.tracks[owner]
+        track = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
         found: Ints = track.cells[track.find(low) :].copy()
         return found

@@ -13,7 +13,7 @@ from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
 from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
-from lockstep.impl.shared.sight import Patch, Seen, compute_sight, see
+from lockstep.impl.shared.mask_line import Patch, Seen, compute_mask_line, see
 
 
 class CausalCache(CausalCacheBase):
@@ -98,15 +98,15 @@ class CausalCache(CausalCacheBase):
         limits = self.compute_limits(batch)
         if rows * width <= SMALL:
             return make_small(see(limits, *table, rows), self.mask_dtype)
-        sight = compute_sight(limits, *table)
+        mask_line = compute_mask_line(limits, *table)
         # What is seen of the rows of padding is behind the end of the line: nothing.
-        line = np.concatenate((sight.line, np.zeros(width, np.bool_)))
-        begins = np.full(rows, len(sight.line))
-        begins[: len(batch)] = sight.begins
-        form = (len(sight.line) + 1, width)
+        line = np.concatenate((mask_line.line, np.zeros(width, np.bool_)))
+        begins = np.full(rows, len(mask_line.line))
+        begins[: len(batch)] = mask_line.begins
+        form = (len(mask_line.line) + 1, width)
         stretches = mx.as_strided(self.make_additive(line), form, (1, 1))
         mask = mx.take(stretches, mx.array(begins), axis=0)
-        for patch in sight.patches:
+        for patch in mask_line.patches:
             paste(mask, patch, self.make_additive(patch.seen))
         return mask
 

@@ -171,7 +171,7 @@ class CausalCacheBase(ABC):
         all_ahead = len(batch.free) > 0
         for owner in batch.owners:
             low, high = batch.get_span(owner)
-            track = self.cells.tracks[owner]
+            track = self.cells.indexes[owner]
             end = len(track) if all_ahead else track.find(high + 1)
             lowest, highest = track.get_range(track.find(self.get_low(low)), end)
             first, last = min(first, lowest), max(last, highest)
@@ -262,7 +262,7 @@ class CausalCacheBase(ABC):
         Raises SharedError or NotSupportedError, and changes nothing, if that cannot move.
         """
         check_range(sequence, begin, end, self.sizes.sequences)
-        track = self.cells.tracks[sequence]
+        track = self.cells.indexes[sequence]
         if end is not None:
             following = track.cells[track.find(end) :]
             if len(following) and self.cells.is_shared(sequence, following):
@@ -284,7 +284,7 @@ class CausalCacheBase(ABC):
         check_position(sequence, position, self.sizes.sequences)
         if self.memory is None:
             return True
-        track = self.cells.tracks[sequence]
+        track = self.cells.indexes[sequence]
         if not len(track):
             return False
         begin = max(0, position - self.window) if self.window is not None else 0

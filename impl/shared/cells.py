@@ -6,7 +6,7 @@ import numpy as np
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.errors import CacheFullError
-from lockstep.impl.shared.track import Track
+from lockstep.impl.shared.sequence_index import SequenceIndex
 
 MAX_SEQUENCES = 64
 BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
@@ -19,7 +19,7 @@ class Cells:
     """Metadata of a pool of cells, as arrays over all cells.
 
     table: [2, count]: the position of each cell, and a set of sequences as bits; a cell
-    without a bit is free. tracks: the same seen from each sequence, so that no question
+    without a bit is free. indexes: the same seen from each sequence, so that no question
     about a few tokens looks at all cells.
 
     A batch goes to the lowest free cells, wherever they are: fragments cost nothing, and
@@ -32,7 +32,7 @@ class Cells:
         self.count = count
         self.table = np.zeros((2, count), np.int64)
         self.positions, self.bits = self.table
-        self.tracks = [Track() for _ in range(sequences)]
+        self.indexes = [SequenceIndex() for _ in range(sequences)]
         self.free = count
         self.lowest = 0  # no cell below is free
 
@@ -48,7 +48,7 @@ class Cells:
         self.lowest = int(cells[-1]) + 1
         for owner in batch.owners:
             own = batch.get_rows(owner)
-            self.tracks[owner].add(batch.positions[own], cells[own])
+            self.indexes[owner].add(batch.positions[own], cells[own])
         return cells
 
     def check(self, rows: int) -> None:
@@ -84,13 +84,13 @@ class Cells:
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """The sequence leaves its tokens in [begin, end)."""
-        track = self.tracks[owner]
+        track = self.indexes[owner]
         last = len(track) if end is None else track.find(end)
         self.release(owner, track.cut(track.find(begin), last))
 
     def evict(self, batch: Batch, memory: int) -> None:
         """Every sequence lets go of what lies over `memory` before its next token."""
-        for owner, track in enumerate(self.tracks):
+        for owner, track in enumerate(self.indexes):
             if not len(track):
                 continue
             low = track.last + 1
@@ -101,8 +101,8 @@ class Cells:
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
-        track = self.tracks[source]
-        self.tracks[target] = copied = track.copy(track.find(length))
+        track = self.indexes[source]
+        self.indexes[target] = copied = track.copy(track.find(length))
         self.bits[copied.cells] |= BITS[target]
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
@@ -112,7 +112,7 @@ class Cells:
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
         """Removes [begin, end) and moves what follows up; the cells that moved."""
         self.drop(owner, begin, end)
-        track = self.tracks[owner]
+        track = self.indexes[owner]
         first = track.find(end)
         moved = track.cells[first:]
         if not len(moved):
@@ -132,7 +132,7 @@ class Cells:
         self.table[:, :used] = table
         self.free, self.lowest = self.count - used, used
         positions, bits = table
-        for owner in range(len(self.tracks)):
+        for owner in range(len(self.indexes)):
             (cells,) = (bits & BITS[owner]).nonzero()
-            self.tracks[owner] = Track()
-            self.tracks[owner].add(positions[cells], cells)
+            self.indexes[owner] = SequenceIndex()
+            self.indexes[owner].add(positions[cells], cells)

@@ -8,7 +8,7 @@ import torch
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
-from lockstep.impl.shared.sight import see
+from lockstep.impl.shared.mask_line import see
 from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
 from lockstep.impl.torch.masks import make_small

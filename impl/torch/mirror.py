@@ -14,7 +14,7 @@ SHORT = (1 << 31) - 1
 """No position before it needs more than 32 bits, and it lies behind all of these."""
 
 
-class TrackedCells(Cells):
+class WatchedCells(Cells):
     """Cells that know which of them have changed.
 
     Whatever changes the table does so in one of these methods.
@@ -37,7 +37,7 @@ class TrackedCells(Cells):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         super().copy_prefix(source, target, length)
-        self.note(self.tracks[target].cells)
+        self.note(self.indexes[target].cells)
 
     def load(self, table: Ints) -> None:
         self.note(self.list_used())
@@ -79,13 +79,13 @@ class Mirror:
         changes = self.take(cells)
         if changes.shape[1]:
             self.bring(changes)
-        short_sets = len(cells.tracks) <= 32
+        short_sets = len(cells.indexes) <= 32
         return Table(self.array, self.furthest < SHORT, short_sets)
 
     def take(self, cells: Cells) -> Ints:
         """[3, some]: what of the cells the copy lacks: cell, position, bits. From now
         on it counts as brought."""
-        assert isinstance(cells, TrackedCells)
+        assert isinstance(cells, WatchedCells)
         if cells is not self.cells:
             self.cells = cells
             self.array = torch.zeros(cells.table.shape, dtype=torch.int64).to(self.device)
@@ -105,4 +105,4 @@ def track(
     """The cells, empty, in the form that the table for a device needs."""
     if device.type == "cpu" and isinstance(kernels, PlainKernels):
         return cells, Shared()
-    return TrackedCells(cells.count, len(cells.tracks)), Mirror(kernels, device)
+    return WatchedCells(cells.count, len(cells.indexes)), Mirror(kernels, device)

@@ -14,7 +14,7 @@ from lockstep.harness.contracts.layer import model, operation, system
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operation import CACHE, Fields, LayerOperation
 from lockstep.harness.contracts.layer.operations import OPERATIONS
-from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core import fields
 from lockstep.harness.core.errors import UsageError
@@ -134,8 +134,8 @@ class Shed(LayerOperation):
     def accept(self, op: Op, model: LayerModel, observed: Answer) -> None:
         model.get(op["cache"]).trim(observed["dropped"])
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        return {"dropped": subject.get(op["cache"]).shed(op["count"])}
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        return {"dropped": system.get(op["cache"]).shed(op["count"])}
 
 
 def shedding(says: int, keeps: int) -> Callable[[], Cache]:

@@ -13,7 +13,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell, Unreachable
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Pair, Settings
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import list_empty_cells, make_details
@@ -40,7 +40,7 @@ def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Progra
     for shard, programs in Settings(programs=most).list_shards():
         drawn: list[Program] = []
         seed = get_seed(0, contract, kind, shard)
-        FRONTS["hypothesis"](programs, seed, drawer.draw, drawn.append)
+        GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)
         yield from drawn
 
 

@@ -49,7 +49,7 @@ PROGRAM: dict[str, Any] = {
 }
 DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
 RUN = RunProgram("mine", PROGRAM)
-SLICE = RandomTask("mine", "layer", "kv", 3, front="plain", seed=0, programs=5)
+SLICE = RandomTask("mine", "layer", "kv", 3, generator="plain", seed=0, programs=5)
 DONE = SliceDone(Counts(programs=5, missing={"a": "b"}), [("fresh", "update", 2)], "d")
 FOUND = Found(PROGRAM, DIVERGENCE, 3, 0.5)
 KIND = Kind(frozenset({"update", "trim"}), {"heads": (1, 2), "window": (None,)}, False)
@@ -66,7 +66,7 @@ class Text(str):
         (SLICE, Progress(Counts(steps=7, margin=0.5), [("fresh", "update")])),
         (SLICE, FOUND),
         (SLICE, Refused("\ud800 cannot be written as UTF-8")),
-        (RandomTask("a", "b", "c", 0, ["s"], front="f", seed=1, programs=1),
+        (RandomTask("a", "b", "c", 0, ["s"], generator="f", seed=1, programs=1),
          DONE),
         (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
          DONE),

@@ -16,7 +16,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.metamorphic.check import find_contradiction
 from lockstep.harness.execution.metamorphic.reference import REFERENCE
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from tests.harness.mistaken import CHOSEN, MISTAKES
@@ -54,7 +54,7 @@ def draw_programs(contract: str, kind: str, count: int) -> list[Program]:
     programs: list[Program] = []
     declared = REFERENCE.contracts[contract][kind]
     drawer = Drawer(contract, kind, declared, REFERENCE.dtypes)
-    FRONTS["plain"](count, 0, drawer.draw, programs.append)
+    GENERATORS["plain"](count, 0, drawer.draw, programs.append)
     return programs
 
 

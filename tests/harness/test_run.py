@@ -14,7 +14,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises
 from lockstep.harness.execution.executor import Coverage, run
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from tests.harness.misbehaving import Cache, correct, misbehave
@@ -136,7 +136,9 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Promises, "keep", note)
     backend = misbehave(update)
-    FRONTS["plain"](400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check)
+    GENERATORS["plain"](
+        400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check
+    )
     assert len(updates) > 2000
     for some, all_of_them in (
         (len(sampled), len(updates)),

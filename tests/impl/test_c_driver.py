@@ -23,7 +23,7 @@ from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import Refusal, get_answer
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, load_programs
 from lockstep.harness.workers.registry import load
@@ -64,7 +64,7 @@ def draw(backend: Any, count: int, seed: int) -> list[Program]:
     for contract, kinds in backend.contracts.items():
         for kind, declared in kinds.items():
             drawer = Drawer(contract, kind, declared, backend.dtypes, [])
-            FRONTS["plain"](count, seed, drawer.draw, programs.append)
+            GENERATORS["plain"](count, seed, drawer.draw, programs.append)
     return programs
 
 

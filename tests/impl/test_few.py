@@ -9,10 +9,10 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Divergence, Program
-from lockstep.impl.shared import batch, sight
+from lockstep.impl.shared import batch, mask_line
 from tests.impl.frameworks import INSTALLED
 
 PROGRAMS = 40
@@ -29,7 +29,7 @@ def find_divergences(name: str, kind: str) -> list[Divergence]:
         if divergence:
             found.append(divergence)
 
-    FRONTS["plain"](PROGRAMS, 1, drawer.draw, check)
+    GENERATORS["plain"](PROGRAMS, 1, drawer.draw, check)
     return found
 
 
@@ -51,6 +51,6 @@ def test_few_go_the_way_of_many(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", INSTALLED)
 def test_they_do_go_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake there is found."""
-    right = sight.find_seen
-    monkeypatch.setattr(sight, "find_seen", lambda *given: ~right(*given))
+    right = mask_line.find_seen
+    monkeypatch.setattr(mask_line, "find_seen", lambda *given: ~right(*given))
     assert "mask" in {divergence.what for divergence in find_divergences(name, "causal")}

@@ -117,8 +117,8 @@ class Life:
 
     def draw_rows(self, most: int) -> tuple[list[int], list[int]]:
         """New tokens at the ends of sequences, now and then farther on."""
-        tracks = self.caches[0].cells.tracks
-        ends = [track.last + 1 if len(track) else self.pick(3) for track in tracks]
+        indexes = self.caches[0].cells.indexes
+        ends = [track.last + 1 if len(track) else self.pick(3) for track in indexes]
         owners = [self.pick(SEQUENCES) for _ in range(1 + self.pick(most))]
         positions = []
         for owner in owners:

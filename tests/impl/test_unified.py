@@ -244,7 +244,7 @@ def test_tokens_move_in_whatever_order_their_cells_are(on: Framework) -> None:
     for layer in range(2):
         cache.put(layer, on.array(keys), values)
     cache.remove(0, 1, 2)
-    assert cache.cells.tracks[0].cells.tolist() == [0, 4, 2, 6]
+    assert cache.cells.indexes[0].cells.tolist() == [0, 4, 2, 6]
     cache.forward([4, 5], [0, 1])
     for layer in range(2):
         cache.put(layer, *on.feed([8, 9]))

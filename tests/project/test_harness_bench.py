@@ -17,7 +17,7 @@ from ci.bench.pace import stopwatch
 from ci.bench.pace.passes import Bench
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.record import Record
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.workers.registry import load
 
 HARNESS = Path(stopwatch.__file__).parents[1] / "harness.py"
@@ -60,7 +60,7 @@ def test_what_a_backend_takes_is_its_own(kind: str, tmp_path: Path) -> None:
 
     record = Record(tmp_path / "record.json")
     bench = Bench(replace(backend, open=open_slowly), kind, record, programs=3)
-    FRONTS["plain"](bench.count, 0, bench.drawer.draw, bench.programs.append)
+    GENERATORS["plain"](bench.count, 0, bench.drawer.draw, bench.programs.append)
     bench.run_watched()
     record.close()
     assert 3 * SLEEP < bench.watch.take() < 20 * SLEEP

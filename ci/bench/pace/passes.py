@@ -14,7 +14,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.execution.record import Record
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT
 from lockstep.harness.programs.ledger import load_ledger
@@ -55,8 +55,8 @@ class Bench:
         self.steps = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
-        """Microseconds a step, of the fronts and of the parts of the plain one."""
-        plain, hypothesis = FRONTS["plain"], FRONTS["hypothesis"]
+        """Microseconds a step, of the generators and of the parts of the plain one."""
+        plain, hypothesis = GENERATORS["plain"], GENERATORS["hypothesis"]
         draw, count = self.drawer.draw, self.count
         self.programs = []
         draw_seconds = self.time(lambda: plain(count, seed, draw, self.programs.append))
@@ -89,7 +89,7 @@ class Bench:
         seconds = self.time(work)
         return seconds / self.steps * 1e6
 
-    # --- the fronts ---------------------------------------------------------------------
+    # --- the generators -----------------------------------------------------------------
 
     def check(self, program: Program) -> None:
         """Runs a program as a worker does."""
@@ -115,7 +115,7 @@ class Bench:
         """A share of `lockstep check`: with derived programs and a digest of all."""
         task = RandomTask(
             *(self.backend.name, self.contract, self.kind, 0),
-            front="hypothesis",
+            generator="hypothesis",
             seed=seed,
             programs=self.count,
         )

@@ -14,7 +14,7 @@ from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.types import MIXED
-from lockstep.harness.core.payload import F32, Table, Tables, snap, split_tokens
+from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.harness.core.printable import say_error
 from lockstep.reference.token import Token
 
@@ -23,7 +23,7 @@ Column = int | str | tuple[int, int]
 caller's, or words for what is neither."""
 
 
-class PairReader(Tables):
+class PairReader(ExpectedPayloads):
     """Checks the forms of the K and V of one layer.
 
     Args:

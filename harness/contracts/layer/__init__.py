@@ -27,7 +27,7 @@ from lockstep.harness.contracts.layer.states import (
     list_layer_states,
     list_unreachable,
 )
-from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.types import Op, Source
 
 NEXT: Mapping[str, Sequence[str]] = {
@@ -123,13 +123,13 @@ class LayerContract(Contract):
         trim = self.operations["trim"]
         return trim.draw_misuse(source, model) if "trim" in operations else None
 
-    def open_subject(
+    def open_system(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
-    ) -> LayerSubject:
+    ) -> LayerSystem:
         tags = self.count_tokens(ops)
-        subject = LayerSubject(backend, config, tags, every, writes=self.writes)
-        subject.get("a")
-        return subject
+        system = LayerSystem(backend, config, tags, every, writes=self.writes)
+        system.get("a")
+        return system
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]

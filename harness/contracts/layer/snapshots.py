@@ -15,7 +15,7 @@ from lockstep.harness.contracts.layer.operation import (
     LayerOperation,
     Side,
 )
-from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import INTEGER, NAME, NAMES, POSITION, Schema
@@ -190,8 +190,8 @@ class Close(LayerOperation):
         model.consume(op["snapshot"])
         return {}
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        subject.get(op["cache"]).close(subject.consume(op["snapshot"]))
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        system.get(op["cache"]).close(system.consume(op["snapshot"]))
         return {}
 
     def describe_here(self, op: Op) -> str:

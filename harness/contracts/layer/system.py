@@ -12,13 +12,13 @@ from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.arrays.reading import Column, Reader, get_rows
 from lockstep.harness.contracts.layer.model import Cache, get_range
 from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.contracts.system import Subject, judge_attention
+from lockstep.harness.contracts.system import System, judge_attention
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.tolerance import get_attention_tolerance
 from lockstep.reference.token import Token
 
 
-class LayerSubject(Subject):
+class LayerSystem(System):
     """The caches and snapshots of one program in a backend, by name.
 
     Args:

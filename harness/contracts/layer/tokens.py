@@ -20,7 +20,7 @@ from lockstep.harness.contracts.layer.operation import (
     count,
     why_no_cache,
 )
-from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import INTEGER, LENGTH, Schema
@@ -76,15 +76,15 @@ class Update(LayerOperation):
             answer["visible"] = get_rows_visible(cache, begin)
         return answer
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
         tags = range(model.tag, model.tag + op["length"])
-        return subject.update(name, tags, model.get(name).tokens)
+        return system.update(name, tags, model.get(name).tokens)
 
-    def verify(self, op: Op, subject: LayerSubject, model: LayerModel) -> None:
+    def verify(self, op: Op, system: LayerSystem, model: LayerModel) -> None:
         cache = model.get(op["cache"])
         tags = range(model.tag, model.tag + op["length"])
-        subject.verify_attention(cache.visible, tags, cache.offset)
+        system.verify_attention(cache.visible, tags, cache.offset)
 
     def describe_here(self, op: Op) -> str:
         return f"update with {count(op['length'], 'token')}"
@@ -96,8 +96,8 @@ class State(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         return answer_tags(model.get(op["cache"]))
 
-    def observe(self, op: Op, subject: LayerSubject, model: LayerModel) -> Answer:
-        return subject.read_all(self.name, op["cache"], model.get(op["cache"]))
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        return system.read_all(self.name, op["cache"], model.get(op["cache"]))
 
 
 class View(State):

@@ -1,7 +1,7 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
 A new operation is one class in `operations`, a row in its table, and a method of the
-model and of the subject that carry it out. README.md says what each module holds.
+model and of the system that carry it out. README.md says what each module holds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.model import PrefixModel
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.slots_subject import SlotsSubject
-from lockstep.harness.contracts.prefix.subject import ConversationSubject, PrefixSubject
+from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
+from lockstep.harness.contracts.prefix.system import ConversationSystem, PrefixSystem
 from lockstep.harness.contracts.types import Held, Op
 from lockstep.harness.core.fields import Schema
 
@@ -74,14 +74,14 @@ class PrefixContract(Contract):
         return SlotsModel(config, rows) if is_slots else ConversationModel(config, rows)
 
     def open_cache(self, backend: Backend, config: Config) -> Any:
-        return self.open_subject(backend, config, (), False).cache
+        return self.open_system(backend, config, (), False).cache
 
-    def open_subject(
+    def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> PrefixSubject:
+    ) -> PrefixSystem:
         is_slots = config["kind"] == "slots"
-        subject = SlotsSubject if is_slots else ConversationSubject
-        return subject(backend, config, self.count_tokens(ops), every)
+        system = SlotsSystem if is_slots else ConversationSystem
+        return system(backend, config, self.count_tokens(ops), every)
 
     def get_facts(self, op: Op, model: PrefixModel) -> Mapping[str, int]:
         """whole: 1 if something is stored that ends with the last token asked for."""

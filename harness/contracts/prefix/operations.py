@@ -16,7 +16,7 @@ from lockstep.harness.contracts.prefix.drawing import (
 )
 from lockstep.harness.contracts.prefix.model import PrefixModel, ask
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.subject import PrefixSubject
+from lockstep.harness.contracts.prefix.system import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.fields import (
     DERIVED,
@@ -42,12 +42,12 @@ NUMBERS: Schema = {"type": "array", "maxItems": 64, "items": INTEGER}
 
 
 class PrefixOperation(Operation):
-    """An operation, carried out by a method of the model and of the subject.
+    """An operation, carried out by a method of the model and of the system.
 
     Attributes:
         kinds: those that have it.
         weight: how often it is drawn against the others.
-        act: the method of `PrefixModel` and `PrefixSubject`; `name` if empty.
+        act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
         method: the method that a backend's cache needs; None for none, `name` if empty.
         words: its description, with the names of fields in braces.
     """
@@ -83,8 +83,8 @@ class PrefixOperation(Operation):
         answer: Answer = getattr(model, self.act or self.name)(op)
         return answer
 
-    def observe(self, op: Op, subject: Any, model: Any) -> Answer:
-        answer: Answer = getattr(subject, self.act or self.name)(op, model)
+    def observe(self, op: Op, system: Any, model: Any) -> Answer:
+        answer: Answer = getattr(system, self.act or self.name)(op, model)
         return answer
 
     def describe(self, op: Op) -> str:
@@ -176,9 +176,9 @@ class Feed(Pass):
             return None
         return {"count": computed, **({"generate": generated} if generated else {})}
 
-    def verify(self, op: Op, subject: PrefixSubject, model: PrefixModel) -> None:
+    def verify(self, op: Op, system: PrefixSystem, model: PrefixModel) -> None:
         if model.fed:
-            subject.verify_attention(model)
+            system.verify_attention(model)
 
     def describe_here(self, op: Op) -> str:
         parts = [f"feed {count(op['count'], 'token')}"] if op["count"] else []
@@ -377,9 +377,9 @@ class Open(WrongOperation):
             return ask(lambda: Slots(model.pool, 1, context, keep) and None)
         return ask(lambda: Trie((), list, interval=sizes["interval"]) and None)
 
-    def observe(self, op: Op, subject: PrefixSubject, model: PrefixModel) -> Answer:
-        config = {**subject.given, **self.get_sizes(op)}
-        return subject.ask(lambda: subject.backend.open(config) and None)
+    def observe(self, op: Op, system: PrefixSystem, model: PrefixModel) -> Answer:
+        config = {**system.given, **self.get_sizes(op)}
+        return system.ask(lambda: system.backend.open(config) and None)
 
     def get_sizes(self, op: Op) -> Config:
         return {name: op[name] for name in SIZES if op[name] is not None}
@@ -414,9 +414,9 @@ class SlotOperation(WrongOperation):
         call = getattr(model.slots, self.name)
         return ask(lambda: call(op["slot"], op["count"]) and None)
 
-    def observe(self, op: Op, subject: PrefixSubject, model: SlotsModel) -> Answer:
-        call = getattr(subject.cache, self.name)
-        return subject.ask(lambda: call(op["slot"], op["count"]) and None)
+    def observe(self, op: Op, system: PrefixSystem, model: SlotsModel) -> Answer:
+        call = getattr(system.cache, self.name)
+        return system.ask(lambda: call(op["slot"], op["count"]) and None)
 
 
 class Reserve(SlotOperation):

@@ -35,7 +35,7 @@ from lockstep.harness.contracts.unified.states import (
     list_unified_states,
     list_unreachable,
 )
-from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.contracts.unified.system import UnifiedSystem
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16, 0),
@@ -149,11 +149,11 @@ class UnifiedContract(Contract):
         ]
         return list(source.pick(fitting or list(options)))
 
-    def open_subject(
+    def open_system(
         self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
-    ) -> UnifiedSubject:
+    ) -> UnifiedSystem:
         tags, places = self.count_tokens(ops), list_places(ops)
-        return UnifiedSubject(backend, config, tags, every, places, self.writes)
+        return UnifiedSystem(backend, config, tags, every, places, self.writes)
 
     def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
         """Tags are read from values: keys depend on positions."""

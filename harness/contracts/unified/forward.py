@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import ANY, Subject, UnifiedOperation
+from lockstep.harness.contracts.unified.operation import ANY, System, UnifiedOperation
 from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
 from lockstep.reference.recurrent import RecurrentCache
 
@@ -48,13 +48,13 @@ class Forward(UnifiedOperation):
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         return model.forward(op)
 
-    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
-        answer: Answer = subject.forward(op, model)
+    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+        answer: Answer = system.forward(op, model)
         return answer
 
-    def verify(self, op: Op, subject: Subject, model: UnifiedModel) -> None:
+    def verify(self, op: Op, system: System, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:
-            subject.verify_attention(model)
+            system.verify_attention(model)
 
     def describe(self, op: Op) -> str:
         rows = zip(op["positions"], op["sequences"], strict=False)

@@ -17,8 +17,8 @@ file."""
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
 
-Subject = Any
-"""The system under test, a `UnifiedSubject`. Operations only call it; to import its type
+System = Any
+"""The system under test, a `UnifiedSystem`. Operations only call it; to import its type
 would make them depend on everything that reads arrays."""
 
 

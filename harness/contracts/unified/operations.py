@@ -14,7 +14,7 @@ from lockstep.harness.contracts.unified.operation import (
     ANY,
     SEQUENCE,
     Side,
-    Subject,
+    System,
     UnifiedOperation,
 )
 from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
@@ -244,8 +244,8 @@ class Get(UnifiedOperation):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
-        answer: Answer = subject.get(op["type"], op["layer"], model)
+    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+        answer: Answer = system.get(op["type"], op["layer"], model)
         return answer
 
     def describe(self, op: Op) -> str:
@@ -311,8 +311,8 @@ class Put(UnifiedOperation):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, subject: Subject, model: UnifiedModel) -> Answer:
-        answer: Answer = subject.put_again(op, model)
+    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+        answer: Answer = system.put_again(op, model)
         return answer
 
     def describe(self, op: Op) -> str:

@@ -12,7 +12,7 @@ from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.contracts.system import Subject
+from lockstep.harness.contracts.system import System
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.attention import Attention, Positions, View
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WRITES = ("forward", "remove", "load", "put")
 
 
-class UnifiedSubject(Subject):
+class UnifiedSystem(System):
     """The cache of one program in a backend.
 
     Args:

@@ -81,10 +81,10 @@ class Recorder(Run):
                     self.skip(step.skipped)
         return self.result
 
-    def open_subject(self) -> Any:
-        subject = super().open_subject()
-        subject.tell_layout()
-        return subject
+    def open_system(self) -> Any:
+        system = super().open_system()
+        system.tell_layout()
+        return system
 
     # --- what is kept -------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from lockstep.harness.workers import messages
 SLICE = 25
 """Programs that a worker gets at a time."""
 
-FRONT = "vectors"
+GENERATOR = "vectors"
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 from lockstep.harness.programs.generate import hypothesis
 from lockstep.harness.programs.generate import random as plain
 
-FRONTS: Mapping[str, Any] = {
+GENERATORS: Mapping[str, Any] = {
     "hypothesis": hypothesis.generate,
     "plain": plain.generate,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.backends.environment import compare_surroundings
+from lockstep.harness.backends.environment import compare_environments
 from lockstep.harness.core.printable import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.programs.program import Divergence, Program
@@ -114,8 +114,8 @@ class Stage:
 
 def read_played(event: Recorded, backend: str, saved: Saved) -> Played:
     if event.divergence is None:
-        here = event.get_surroundings()
-        differs = compare_surroundings(saved.program.meta, backend, here)
+        here = event.get_environment()
+        differs = compare_environments(saved.program.meta, backend, here)
         notes = [differs] if differs else []
         return Played("agrees", event.steps, notes, backend=backend)
     told = event.divergence, event.stories

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lockstep.impl.shared.batch import Ints
-from lockstep.impl.shared.sight import compute_sight
+from lockstep.impl.shared.mask_line import compute_mask_line
 from lockstep.impl.torch.kernels import Table
 from lockstep.impl.torch.kernels.plain import Index, PlainKernels
 from lockstep.impl.torch.masks import make_additive
@@ -47,15 +47,15 @@ class HostKernels(PlainKernels):
         alone: bool = False,
     ) -> None:
         columns = slice(begin, begin + out.shape[1])
-        sight = compute_sight(limits.numpy(), *table.array.numpy()[:, columns])
+        mask_line = compute_mask_line(limits.numpy(), *table.array.numpy()[:, columns])
         rows = limits.shape[1]
-        line = make_additive(torch.from_numpy(sight.line), out.dtype)
+        line = make_additive(torch.from_numpy(mask_line.line), out.dtype)
         stretches = line.unfold(0, out.shape[1], 1)
-        begins = torch.from_numpy(sight.begins)
+        begins = torch.from_numpy(mask_line.begins)
         torch.index_select(stretches, 0, begins, out=out[:rows])
         if rows < len(out):
             out[rows:] = -torch.inf
-        for patch in sight.patches:
+        for patch in mask_line.patches:
             part = make_additive(torch.from_numpy(patch.seen), out.dtype)
             paste(out, patch.rows, patch.columns, part)
 

@@ -36,7 +36,7 @@ from lockstep.harness.backends.driver.messages import (
     get_request,
 )
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
@@ -133,7 +133,7 @@ def draw(backend: Any, contract: str, kind: str, count: int) -> Iterator[Program
     programs: list[Program] = []
     declared = backend.contracts[contract][kind]
     drawer = Drawer(contract, kind, declared, backend.dtypes, [])
-    FRONTS["plain"](count, 5, drawer.draw, programs.append)
+    GENERATORS["plain"](count, 5, drawer.draw, programs.append)
     yield from programs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Bounds, Step
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.registry import load
@@ -113,7 +113,7 @@ def test_a_backend_that_agrees_has_no_mark(
     for kind, declared in load("torch-cpu").contracts[contract].items():
         if kind in kinds:
             drawer = Drawer(contract, kind, declared, ("float32",))
-            FRONTS["plain"](2, 1, drawer.draw, programs.append)
+            GENERATORS["plain"](2, 1, drawer.draw, programs.append)
     assert len(programs) == 2 * len(kinds)
     bounds = Bounds(squares=1 << 30)
     for program in programs:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.environment import compare_surroundings, get_surroundings
+from lockstep.harness.backends.environment import compare_environments, get_environment
 from lockstep.harness.cli.main import main
 from lockstep.harness.jobs.failures import save
 from lockstep.harness.programs.program import Divergence, Program
@@ -27,15 +27,15 @@ DIVERGENCE = Divergence("contents", 0, "update", "row 0 sees too much")
 
 def change(**more: Any) -> dict[str, Any]:
     """The meta of a failure that was found here, but for these."""
-    return {"backend": "mine", **get_surroundings(DECLARED), **more}
+    return {"backend": "mine", **get_environment(DECLARED), **more}
 
 
 def say(**more: Any) -> str | None:
-    return compare_surroundings(change(**more), "mine", get_surroundings(DECLARED))
+    return compare_environments(change(**more), "mine", get_environment(DECLARED))
 
 
 def test_what_is_noted() -> None:
-    found = get_surroundings(DECLARED)
+    found = get_environment(DECLARED)
     assert found["versions"] == {
         "torch": "2.13.0",
         "python": platform.python_version(),
@@ -70,7 +70,7 @@ def test_what_is_noted() -> None:
     ],
 )
 def test_what_differs_is_said(found: dict[str, Any], words: str | None) -> None:
-    said = compare_surroundings(found, "mine", get_surroundings(DECLARED))
+    said = compare_environments(found, "mine", get_environment(DECLARED))
     assert said == words if words is None else words in str(said)
 
 
@@ -85,9 +85,9 @@ def test_a_failure_replays_with_what_differs(
     """It agrees here; it was found with another version."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    surroundings = get_surroundings({"versions": {"numpy": "1.0"}, "device": "tpu"})
+    environment = get_environment({"versions": {"numpy": "1.0"}, "device": "tpu"})
     program = make({"op": "update", "length": 3})
-    failure = save(tmp_path, program, DIVERGENCE, CORRECT, surroundings, {})
+    failure = save(tmp_path, program, DIVERGENCE, CORRECT, environment, {})
     place = ["--failures", str(tmp_path / "other"), "--backend", CORRECT]
     ended = CliRunner().invoke(main, ["replay", str(failure.path), *place])
     assert (ended.exit_code, ended.output[:5]) == (0, "FIXED")
@@ -96,6 +96,6 @@ def test_a_failure_replays_with_what_differs(
 
 
 def test_no_name_of_a_host_or_a_user_is_noted() -> None:
-    text = json.dumps(get_surroundings(DECLARED))
+    text = json.dumps(get_environment(DECLARED))
     assert socket.gethostname() not in text
     assert getpass.getuser() not in text

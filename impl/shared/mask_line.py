@@ -33,7 +33,7 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Sight:
+class MaskLine:
     """line: what is seen, in a row of numbers; each row of the mask is a stretch of it.
     begins: [rows], where in the line it begins. patches: what differs from it."""
 
@@ -44,7 +44,7 @@ class Sight:
 
 def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
     """[rows, columns], each pair of them compared; rows behind those of the limits see
-    nothing. The other arguments as of `compute_sight`."""
+    nothing. The other arguments as of `compute_mask_line`."""
     owner, low, high = limits[:, :, None]  # each [rows, 1]
     seen: Seen = (bits & owner) != 0
     seen &= positions >= low
@@ -56,13 +56,13 @@ def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
     return seen
 
 
-def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
+def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
     """limits: [3, rows]: the bit of each row's sequence, and the first and the last
     position that it may see. positions, bits: [columns], of each cell; see
     `impl.shared.cells`."""
     owner, low, high = limits
     if len(owner) == 1:
-        return Sight(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
+        return MaskLine(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
     if (owner == owner[0]).all():
         if (bits & owner[0]).all():
             band = compute_band(positions, low, high)
@@ -75,7 +75,7 @@ def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
         begins = place * len(positions)
         if len(owners) == len(place):  # a row each: nothing differs
             own = find_seen(owners, low[first], high[first], positions, bits)
-            return Sight(own.ravel(), begins)
+            return MaskLine(own.ravel(), begins)
         groups = [np.flatnonzero(place == number) for number in range(len(owners))]
     lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
     highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
@@ -87,10 +87,10 @@ def compute_sight(limits: Ints, positions: Ints, bits: Ints) -> Sight:
         if len(columns):
             part = compare(positions[columns], low[rows], high[rows])
             patches.append(Patch(as_slice(rows), as_slice(columns), part))
-    return Sight(seen.ravel(), begins, tuple(patches))
+    return MaskLine(seen.ravel(), begins, tuple(patches))
 
 
-def compute_band(positions: Ints, low: Ints, high: Ints) -> Sight | None:
+def compute_band(positions: Ints, low: Ints, high: Ints) -> MaskLine | None:
     """For cells that all are the rows' own; None if row or column do not follow the one
     before."""
     first, rows = positions[0], len(high)
@@ -101,7 +101,7 @@ def compute_band(positions: Ints, low: Ints, high: Ints) -> Sight | None:
     line = ahead <= high[0]
     if slides:
         line &= ahead >= low[0]
-    return Sight(line, np.arange(rows)[::-1].copy())
+    return MaskLine(line, np.arange(rows)[::-1].copy())
 
 
 def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) -> Seen:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
-from lockstep.harness.contracts.layer.system import LayerSubject
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.prefix.config import (
     Config,
     get_layer_config,
@@ -25,7 +25,7 @@ CHANGE: Op = {"op": "update"}
 """To the layers, every operation of a prefix cache may be one that writes."""
 
 
-class PrefixSubject(ABC):
+class PrefixSystem(ABC):
     """The cache of one program in a backend.
 
     Attributes:
@@ -167,7 +167,7 @@ class WatchedCache:
         return False if self.refusing else bool(self.cache.restore(snapshot, target))
 
 
-class ConversationSubject(PrefixSubject):
+class ConversationSystem(PrefixSystem):
     """The session or trie of one program in a backend.
 
     Attributes:
@@ -179,7 +179,7 @@ class ConversationSubject(PrefixSubject):
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
         super().__init__(backend, config)
         self.layers = [
-            LayerSubject(backend, get_layer_config(config, spec), tags, every, number)
+            LayerSystem(backend, get_layer_config(config, spec), tags, every, number)
             if spec
             else None
             for number, spec in enumerate(config["layers"])
@@ -203,7 +203,7 @@ class ConversationSubject(PrefixSubject):
         for layer in self.list_layers():
             layer.tell_layout()
 
-    def list_layers(self) -> list[LayerSubject]:
+    def list_layers(self) -> list[LayerSystem]:
         """Those that have a cache."""
         return [layer for layer in self.layers if layer is not None]
 
@@ -302,7 +302,7 @@ class ConversationSubject(PrefixSubject):
 
     def get_layers(
         self, model: ConversationModel
-    ) -> Iterator[tuple[int, LayerSubject, Layer]]:
+    ) -> Iterator[tuple[int, LayerSystem, Layer]]:
         """Each layer that has a cache, after its number and before its reference."""
         live = self.cache.layers
         if len(live) != len(self.layers):

@@ -7,7 +7,7 @@ import numpy as np
 from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending
 
 
-class Track:
+class SequenceIndex:
     """The positions of one sequence, ascending, and the cell of each.
 
     Both live in arrays with room at either end: tokens come at the end and leave at the
@@ -97,8 +97,8 @@ class Track:
             self.arrays[:, self.begin + first : self.end] = rest
         return cells
 
-    def copy(self, count: int) -> Track:
+    def copy(self, count: int) -> SequenceIndex:
         """The first `count` tokens."""
-        other = Track()
+        other = SequenceIndex()
         other.add(self.positions[:count], self.cells[:count])
         return other

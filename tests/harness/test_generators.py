@@ -1,4 +1,4 @@
-"""The fronts: the same programs for the same seed, long enough, and everywhere."""
+"""The generators: the same programs for the same seed, long enough, and everywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.programs.generate import FRONTS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.walk import walk
@@ -26,17 +26,17 @@ PROGRAMS = 300
 DECLARED = {kind: Kind(OPERATIONS[kind], CONFIG[kind]) for kind in OPERATIONS}
 DECLARED["kv-chunked"] = Kind(OPERATIONS["kv"], {"chunk": (2, 4, 1, 3)})
 
-every_front = pytest.mark.parametrize("front", sorted(FRONTS))
+every_generator = pytest.mark.parametrize("generator", sorted(GENERATORS))
 every_kind = pytest.mark.parametrize("name", sorted(DECLARED))
 
 
 @cache
 def generate(
-    front: str, name: str, seed: int = 0, count: int = PROGRAMS
+    generator: str, name: str, seed: int = 0, count: int = PROGRAMS
 ) -> list[Program]:
     programs: list[Program] = []
     drawer = Drawer("layer", name.partition("-")[0], DECLARED[name], DTYPES)
-    FRONTS[front](count, seed, drawer.draw, programs.append)
+    GENERATORS[generator](count, seed, drawer.draw, programs.append)
     return programs
 
 
@@ -50,9 +50,9 @@ import sys
 sys.path[:0] = {paths}
 import loaded_first, xml.dom.minidom, sqlite3, unittest.mock
 import lockstep.harness.cli.main, reference.rotating, lockstep.impl.shared.kv
-import test_fronts
-print(*[test_fronts.hash_all(test_fronts.generate(front, "rotating", 7, 40))
-        for front in sorted(test_fronts.FRONTS)])
+import test_generators
+print(*[test_generators.hash_all(test_generators.generate(generator, "rotating", 7, 40))
+        for generator in sorted(test_generators.GENERATORS)])
 """
 
 
@@ -67,34 +67,37 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
     assert ended.stderr == ""
-    here = [hash_all(generate(front, "rotating", 7, 40)) for front in sorted(FRONTS)]
+    here = [
+        hash_all(generate(generator, "rotating", 7, 40))
+        for generator in sorted(GENERATORS)
+    ]
     assert ended.stdout.split() == here
 
 
-@every_front
-def test_the_same_seed_again_and_another_seed(front: str) -> None:
+@every_generator
+def test_the_same_seed_again_and_another_seed(generator: str) -> None:
     generate.cache_clear()
-    first = hash_all(generate(front, "kv", 1, 20))
+    first = hash_all(generate(generator, "kv", 1, 20))
     generate.cache_clear()
-    assert hash_all(generate(front, "kv", 1, 20)) == first
-    assert hash_all(generate(front, "kv", 2, 20)) != first
+    assert hash_all(generate(generator, "kv", 1, 20)) == first
+    assert hash_all(generate(generator, "kv", 2, 20)) != first
 
 
-@every_front
+@every_generator
 @every_kind
 def test_as_many_programs_as_asked_for_and_hardly_any_twice(
-    front: str, name: str
+    generator: str, name: str
 ) -> None:
-    programs = generate(front, name)
+    programs = generate(generator, name)
     assert len(programs) == PROGRAMS
     assert len({program.digest() for program in programs}) > 0.95 * PROGRAMS
 
 
-@every_front
+@every_generator
 @every_kind
-def test_programs_are_long_and_reach_every_state(front: str, name: str) -> None:
+def test_programs_are_long_and_reach_every_state(generator: str, name: str) -> None:
     """Run on the reference alone: an operation that it would skip does not count."""
-    programs = generate(front, name)
+    programs = generate(generator, name)
     executed = sum(not step.skipped for each in programs for step in walk(each, False))
     reached = {state for state, _ in count_cells(programs)}
     wanted = programs[0].rules.list_states(programs[0].kind, DECLARED[name])
@@ -103,10 +106,12 @@ def test_programs_are_long_and_reach_every_state(front: str, name: str) -> None:
     assert executed / PROGRAMS >= 20
 
 
-@every_front
+@every_generator
 @every_kind
-def test_every_operation_and_every_declared_value_comes_up(front: str, name: str) -> None:
-    programs = generate(front, name)
+def test_every_operation_and_every_declared_value_comes_up(
+    generator: str, name: str
+) -> None:
+    programs = generate(generator, name)
     declared = DECLARED[name]
     operations = {op["op"] for program in programs for op in program.ops}
     assert operations == declared.operations
@@ -115,10 +120,10 @@ def test_every_operation_and_every_declared_value_comes_up(front: str, name: str
     assert {program.config["dtype"] for program in programs} == {*DTYPES}
 
 
-@every_front
-def test_programs_are_files(front: str) -> None:
+@every_generator
+def test_programs_are_files(generator: str) -> None:
     for name in DECLARED:
-        for program in generate(front, name)[:20]:
+        for program in generate(generator, name)[:20]:
             assert parse_program(json.loads(json.dumps(program.to_json())), "") == program
 
 
@@ -126,15 +131,15 @@ def test_only_what_is_declared_is_drawn() -> None:
     declared = Kind(frozenset({"update", "trim"}), {"heads": (3,), "step": (2, 5)})
     programs: list[Program] = []
     drawer = Drawer("layer", "kv", declared, ("float16",))
-    FRONTS["plain"](50, 0, drawer.draw, programs.append)
+    GENERATORS["plain"](50, 0, drawer.draw, programs.append)
     assert {op["op"] for program in programs for op in program.ops} == {"update", "trim"}
     assert {program.config["heads"] for program in programs} == {3}
     assert {program.config["step"] for program in programs} == {2, 5}
     assert {program.config["dtype"] for program in programs} == {"float16"}
 
 
-@every_front
-def test_what_is_raised_comes_out_as_it_is(front: str) -> None:
+@every_generator
+def test_what_is_raised_comes_out_as_it_is(generator: str) -> None:
     """Even if it is raised once only."""
     seen: list[Program] = []
 
@@ -145,4 +150,4 @@ def test_what_is_raised_comes_out_as_it_is(front: str) -> None:
 
     drawer = Drawer("layer", "kv", Kind(frozenset({"update"})), ("float32",))
     with pytest.raises(KeyError, match="the seventh"):
-        FRONTS[front](50, 0, drawer.draw, consume)
+        GENERATORS[generator](50, 0, drawer.draw, consume)

@@ -10,9 +10,9 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
 from lockstep.harness.contracts.prefix.slots import SlotsModel, make_forward
-from lockstep.harness.contracts.prefix.subject import PrefixSubject
+from lockstep.harness.contracts.prefix.system import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.contracts.unified.system import UnifiedSystem
 
 
 class WatchedPool:
@@ -36,7 +36,7 @@ class WatchedPool:
         self.cache.remove(sequence, begin, end)
 
 
-class SlotsSubject(PrefixSubject):
+class SlotsSystem(PrefixSystem):
     """The slots of one program in a backend.
 
     Attributes:
@@ -47,7 +47,7 @@ class SlotsSubject(PrefixSubject):
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
         super().__init__(backend, config)
         unified = get_unified_config(config)
-        self.unified = UnifiedSubject(backend, unified, tags, every)
+        self.unified = UnifiedSystem(backend, unified, tags, every)
         self.pool = WatchedPool(self.unified.cache, backend.errors)
         self.open([self.pool], [unified])
         if not self.builds_on:

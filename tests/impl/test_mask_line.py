@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.shared.cells import BITS
-from lockstep.impl.shared.sight import Seen, Sight, compute_sight, see
+from lockstep.impl.shared.mask_line import MaskLine, Seen, compute_mask_line, see
 
 Case = tuple[Ints, Ints, Ints]
 """limits, positions, bits"""
@@ -23,21 +23,21 @@ def compare_all(limits: Ints, positions: Ints, bits: Ints) -> Seen:
     return seen
 
 
-def put_together(sight: Sight, width: int) -> Seen:
-    rows = np.stack([sight.line[begin : begin + width] for begin in sight.begins])
-    for patch in sight.patches:
+def put_together(line: MaskLine, width: int) -> Seen:
+    rows = np.stack([mask_line.line[begin : begin + width] for begin in mask_line.begins])
+    for patch in mask_line.patches:
         every = (np.arange(size) for size in rows.shape)
         across, along = next(every)[patch.rows], next(every)[patch.columns]
         rows[across[:, None], along] = patch.seen
     return rows
 
 
-def check(case: Case) -> Sight:
+def check(case: Case) -> MaskLine:
     limits, positions, bits = case
-    sight = compute_sight(limits, positions, bits)
-    seen = put_together(sight, len(positions))
+    mask_line = compute_mask_line(limits, positions, bits)
+    seen = put_together(line, len(positions))
     assert np.array_equal(seen, compare_all(limits, positions, bits))
-    return sight
+    return line
 
 
 def make_prompt(before: int, rows: int, window: int | None = None) -> Case:
