@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import ANY, UnifiedOperation
-from lockstep.harness.contracts.unified.system import UnifiedSubject
+from lockstep.harness.contracts.unified.operation import ANY, System, UnifiedOperation
 from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
@@ -72,10 +71,10 @@ class Forward(UnifiedOperation):
         model.written += len(tags)
         return model.answer_pass(batch) if model.rows else {}
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, subject: System, model: UnifiedModel) -> Answer:
         return subject.forward(op, model)
 
-    def verify(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> None:
+    def verify(self, op: Op, subject: System, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:
             subject.verify_attention(model)
 

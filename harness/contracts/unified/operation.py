@@ -33,6 +33,18 @@ class Side(Protocol):
     def load(self, saved: Any, fresh: bool) -> None: ...
 
 
+class System(Side, Protocol):
+    """The backend's side, which `contracts.unified.system` implements."""
+
+    def forward(self, op: Op, model: UnifiedModel) -> Answer: ...
+
+    def get(self, which: int, layer: int, model: UnifiedModel) -> Answer: ...
+
+    def put_again(self, op: Op, model: UnifiedModel) -> Answer: ...
+
+    def verify_attention(self, model: UnifiedModel) -> None: ...
+
+
 class UnifiedOperation(Operation):
     """An operation on the one cache of a program.
 

@@ -13,9 +13,9 @@ from lockstep.harness.contracts.unified.operation import (
     ANY,
     SEQUENCE,
     Side,
+    System,
     UnifiedOperation,
 )
-from lockstep.harness.contracts.unified.system import UnifiedSubject
 from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
@@ -243,7 +243,7 @@ class Get(UnifiedOperation):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, subject: System, model: UnifiedModel) -> Answer:
         return subject.get(op["type"], op["layer"], model)
 
     def describe(self, op: Op) -> str:
@@ -309,7 +309,7 @@ class Put(UnifiedOperation):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, subject: UnifiedSubject, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, subject: System, model: UnifiedModel) -> Answer:
         return subject.put_again(op, model)
 
     def describe(self, op: Op) -> str:

@@ -16,10 +16,9 @@ from lockstep.harness.contracts.arrays.reading import (
     name_vectors,
     split_pair,
 )
+from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
     F64,
-    NEVER,
-    Turns,
     get_halves,
     get_turns,
     round_to,
