@@ -23,7 +23,7 @@ def compare_all(limits: Ints, positions: Ints, bits: Ints) -> Seen:
     return seen
 
 
-def put_together(line: MaskLine, width: int) -> Seen:
+def put_together(mask_line: MaskLine, width: int) -> Seen:
     rows = np.stack([mask_line.line[begin : begin + width] for begin in mask_line.begins])
     for patch in mask_line.patches:
         every = (np.arange(size) for size in rows.shape)
@@ -35,9 +35,9 @@ def put_together(line: MaskLine, width: int) -> Seen:
 def check(case: Case) -> MaskLine:
     limits, positions, bits = case
     mask_line = compute_mask_line(limits, positions, bits)
-    seen = put_together(line, len(positions))
+    seen = put_together(mask_line, len(positions))
     assert np.array_equal(seen, compare_all(limits, positions, bits))
-    return line
+    return mask_line
 
 
 def make_prompt(before: int, rows: int, window: int | None = None) -> Case:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.arrays.reading import to_numpy
 from lockstep.harness.contracts.system import judge_attention
+from lockstep.harness.contracts.unified.model import Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
-from lockstep.harness.contracts.unified.turning import Turns
 from lockstep.harness.core.payload import F32
 from lockstep.harness.core.tolerance import get_attention_tolerance, get_key_tolerance
 from lockstep.reference.attention import Vector

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.naming import rename
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.contracts.unified.model import CAUSAL
-from lockstep.harness.contracts.unified.operations import rename_owner
+from lockstep.harness.contracts.unified.operations import OPERATIONS
 
 CONFIG: Mapping[str, Sequence[Any]] = {
     "window": [2],
@@ -55,7 +56,7 @@ def resume(sequence: int, position: int) -> Op:
 
 def for_both(*moves: Op) -> tuple[Op, ...]:
     """Lists each move of sequence 0, and the same of sequence 1."""
-    pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in moves)
+    pairs = ((move, rename(move, OPERATIONS, "sequence", {0: 1, 1: 0})) for move in moves)
     return join(*pairs)
 
 
@@ -92,7 +93,9 @@ MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
 
 
 def exchange(first: int, second: int) -> Renaming:
-    return lambda op: dict(rename_owner(op, {first: second, second: first}))
+    return lambda op: dict(
+        rename(op, OPERATIONS, "sequence", {first: second, second: first})
+    )
 
 
 def get_domain(kind: str, size: str) -> Domain:

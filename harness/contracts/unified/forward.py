@@ -49,8 +49,7 @@ class Forward(UnifiedOperation):
         return model.forward(op)
 
     def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
-        answer: Answer = system.forward(op, model)
-        return answer
+        return system.forward(op, model)
 
     def verify(self, op: Op, system: System, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Held, Op, Place
-from lockstep.harness.contracts.unified.turning import NEVER, Turns
 from lockstep.harness.core.fields import (
     DIMENSION,
     DTYPE,
@@ -168,6 +167,17 @@ def open_part(config: Mapping[str, Any]) -> Part:
     if config["kind"] == "swa":
         memory = window
     return CausalCache(*sizes, window, memory, chunk, padding, shift)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The number of times that a key was turned, and the distance in all."""
+
+    count: int = 0
+    distance: int = 0
+
+
+NEVER = Turns()
 
 
 @dataclass(frozen=True)

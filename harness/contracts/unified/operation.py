@@ -17,11 +17,6 @@ file."""
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
 
-System = Any
-"""The system under test, a `UnifiedSystem`. Operations only call it; to import its type
-would make them depend on everything that reads arrays."""
-
-
 class Side(Protocol):
     """The cache of a program: the reference's or a backend's."""
 
@@ -36,6 +31,18 @@ class Side(Protocol):
     def save(self) -> Any: ...
 
     def load(self, saved: Any, fresh: bool) -> None: ...
+
+
+class System(Side, Protocol):
+    """The backend's side, which `contracts.unified.system` implements."""
+
+    def forward(self, op: Op, model: UnifiedModel) -> Answer: ...
+
+    def get(self, which: int, layer: int, model: UnifiedModel) -> Answer: ...
+
+    def put_again(self, op: Op, model: UnifiedModel) -> Answer: ...
+
+    def verify_attention(self, model: UnifiedModel) -> None: ...
 
 
 class UnifiedOperation(Operation):

@@ -245,8 +245,7 @@ class Get(UnifiedOperation):
         return {name: value for name, value in part.items() if name != "states"}
 
     def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
-        answer: Answer = system.get(op["type"], op["layer"], model)
-        return answer
+        return system.get(op["type"], op["layer"], model)
 
     def describe(self, op: Op) -> str:
         return f"get layer {op['layer']} of type {op['type']} again"
@@ -312,8 +311,7 @@ class Put(UnifiedOperation):
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
     def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
-        answer: Answer = system.put_again(op, model)
-        return answer
+        return system.put_again(op, model)
 
     def describe(self, op: Op) -> str:
         other = say_fields(op, [name for name in FORM if op[name] is not None])

@@ -17,10 +17,9 @@ from lockstep.harness.contracts.arrays.reading import (
     split_pair,
 )
 from lockstep.harness.contracts.types import MIXED
+from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.contracts.unified.turning import (
     F64,
-    NEVER,
-    Turns,
     get_halves,
     get_turns,
     round_to,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,17 +15,6 @@ F64 = npt.NDArray[np.float64]
 
 NEAR = 256
 """Positions for which the turns of keys are kept: programs seldom go farther."""
-
-
-@dataclass(frozen=True)
-class Turns:
-    """The number of times that a key was turned, and the distance in all."""
-
-    count: int = 0
-    distance: int = 0
-
-
-NEVER = Turns()
 
 
 @cache
