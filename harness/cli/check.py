@@ -65,6 +65,7 @@ Examples:
     "--front",
     "generator",
     type=click.Choice(list(GENERATORS)),
+    default="hypothesis",
     help="Generator of the programs; default: hypothesis.",
 )
 @jobs_option
@@ -79,7 +80,6 @@ def check(
     profile: str,
     count: int | None,
     chosen: int | None,
-    generator: str | None,
     as_json: bool,
 ) -> int:
     """Runs backends side by side with the reference, and ends in a matrix.
@@ -90,7 +90,6 @@ def check(
     settings = replace(
         settings,
         programs=count or PROFILES[profile].programs,
-        generator=generator or PROFILES[profile].generator,
         seed=seed if chosen is None else chosen,
     )
     console = Console(stderr=as_json, highlight=False)

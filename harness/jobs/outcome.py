@@ -22,10 +22,9 @@ SHARD = 125
 
 @dataclass(frozen=True)
 class Profile:
-    """The number of programs for each backend and kind, and their generator."""
+    """The number of programs for each backend and kind."""
 
     programs: int
-    generator: str = "hypothesis"
 
 
 PROFILES: Mapping[str, Profile] = {
