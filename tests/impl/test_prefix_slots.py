@@ -319,10 +319,14 @@ def test_mistakes_change_nothing(on: Framework) -> None:
     ours: Any = pair.ours
     for tokens in ([], [True], [1, "x"]):
         refuses("token", ours.begin, tokens)
-    for slot in (0, 2, -1):
+    for slot, why in ((0, "open in slot 0"), (2, "slot 2 is none"), (-1, "-1 is none")):
         for call, *given in ((ours.close,), (ours.cancel,), (ours.extend, [1])):
-            refuses("slot", call, slot, *given)
+            refuses(why, call, slot, *given)
     pair.begin([1, 2, 3, 4])
+    assert ours.reserve(0, 1) == pair.right.reserve(0, 1) == range(3, 4)
+    pair.close(0)
+    pair.begin([1, 2, 3, 4])
+    refuses("1 tokens, but 0 were reserved", ours.commit, 0, 1)  # it is another request
     for count in (0, -1, 2):
         refuses("cannot be computed now", ours.reserve, 0, count)
     refuses("2 tokens, but 0 were reserved", ours.commit, 0, 2)
