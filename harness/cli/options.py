@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
-from lockstep.harness.cli.command import count_cores
+from lockstep.harness.cli.command import count_cores, print_error
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import suggest
@@ -31,14 +31,22 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class BadInput(click.ClickException):
+    """An option that cannot be used; it ends the command in one line, status 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        print_error(UsageError(self.message))
+
+
 def check_backends(context: click.Context, option: Any, value: Any) -> Any:
     """Refuses names that no backend can have. value: a name, several, or None."""
     for name in [value] if isinstance(value, str) else value or ():
         try:
             get_target(name)
         except UsageError as error:
-            words = str(error).removeprefix(f"--backend {name}: ")
-            raise click.BadParameter(f"{name}: {words}") from None
+            raise BadInput(str(error)) from None
     return value
 
 

@@ -114,7 +114,7 @@ def test_only_what_is_declared_is_collected_and_a_bug_fails_one_test(
         (
             "cannot_start] - mine:cannot_start: its factory raised OSError: no driver",
             "dies] - mine:dies: the process ended with exit status 3",
-            "shows_nan × kv] - layer-kv-update-contents: row 0 ",
+            "shows_nan × kv] - layer-kv-update-contents: row 0: ",
         ),
         strict=True,
     ):

@@ -201,7 +201,7 @@ PROGRAMS: Cases = {
         as_file(lambda: "[" + "[]," * 2_700_000 + "[]]"),
         "is an object",
     ),
-    "a bomb": (as_gzip(b" " * (64 << 20)), "is too large; it may have 8 MiB"),
+    "a bomb": (as_gzip(b" " * (64 << 20)), "is too large; at most 8 MiB"),
     "a bomb of lines": (
         as_file(lambda: gzip.compress(b"\n" * (64 << 20)), "p.jsonl.gz"),
         "is too large",

@@ -33,18 +33,14 @@ RECORDED = {
     "rotating_chunk_mid_ring": RING,
     "window_off_by_one": make_program("layer", [update(3)], kind="rotating", window=1),
     "chunk_boundary": make_program("layer", [update(5)], kind="kv", chunk=4),
-    "exception_frees_window": make_program(
-        "unified",
-        [{**forward([0, 1, 2, 3], [0, 0, 0, 0]), "except": [3]}],
-        kind="swa",
-        window=1,
+    "exceptions_by_position": make_program(
+        "unified", [{**forward([0, 1, 0], [0, 0, 0]), "except": [2]}], kind="causal"
     ),
-    "put_over_one_hole": make_program(
+    "swa_idle_sequence": make_program(
         "unified",
-        [forward([0, 1], [0, 1]),
-         {"op": "remove", "sequence": 0, "begin": 0, "end": None},
-         forward([1, 0], [1, 0])],
-        kind="swa", window=4, sequences=2,
+        [forward([2, 0], [0, 0]), forward([0], [1]),
+         {"op": "can_resume", "sequence": 0, "position": 0}],
+        kind="swa", window=1, sequences=2,
     ),
     "exact_hit_empty": make_program(
         "prefix",
