@@ -153,7 +153,7 @@ def list_parts(programs: int | None, failures: Path) -> list[Part]:
 
 
 def list_kernel_parts() -> list[Part]:
-    """What needs Triton."""
+    """The parts that need Triton."""
     triton, sanitizer = is_missing("triton"), find_sanitizer()
     tests = [f"tests/impl/test_torch_{name}.py" for name in ("kernels", "graphs")]
     command = (sys.executable, "-m", "pytest", "-q", "--junitxml", "{file}", *tests)

@@ -55,7 +55,7 @@ EXPLAINED = "file", "function", "original", "mutated"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one mutant.
+    """The result of one mutant.
 
     Attributes:
         verdict: One of VERDICTS.

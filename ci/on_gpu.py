@@ -1,4 +1,4 @@
-"""What is measured on a machine with a CUDA GPU, part by part; `ci/gpu` runs this.
+"""Measures on a machine with a CUDA GPU, part by part; `ci/gpu` runs this.
 
 All of it goes into one file, OUT/DEVICE.json, which is written after every part: what a
 part found, that it failed, or that it was not measured and why. Nothing stands there that

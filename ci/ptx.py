@@ -109,7 +109,7 @@ def compile_launches(target: int) -> Iterator[tuple[str, Any]]:
 
 
 def describe(name: str, kernel: Any) -> dict[str, Any]:
-    """What the machine code needs and does."""
+    """Describes the needs and instructions of the machine code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()

@@ -1,4 +1,4 @@
-"""How fast our caches are: beside released ones, and by the size of their pool.
+"""Measures the speed of our caches: beside released ones, and by the size of their pool.
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"

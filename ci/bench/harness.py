@@ -1,4 +1,4 @@
-"""How fast the harness checks, on one core: steps per second and where the time goes.
+"""Measures the speed of checking on one core: steps per second and where the time goes.
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 

@@ -1,4 +1,4 @@
-"""How near the Triton kernels come to the rate of the memory, on CUDA.
+"""Measures the Triton kernels against the bandwidth of the memory, on CUDA.
 
     python ci/bench/kernels.py [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What the commands of benchmarks share: where numbers go, and backends by name."""
+"""Options that all benchmarks share: where numbers go, and backends by name."""
 
 from __future__ import annotations
 

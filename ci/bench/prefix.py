@@ -1,4 +1,4 @@
-"""How fast and how good prefix caches are, and whether they give back what they take.
+"""Measures the speed and reuse of prefix caches, and whether they leak.
 
     python ci/bench/prefix.py begin
     python ci/bench/prefix.py day

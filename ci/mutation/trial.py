@@ -48,7 +48,7 @@ Beat = Callable[[], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: with an answer, or why without one, after how many beats."""
+    """The end of a child: with an answer, or why without one, after how many beats."""
 
     answer: Any
     why: str | None

@@ -1,4 +1,4 @@
-"""What authors of backends import: declarations here, protocols in `interface`."""
+"""The declarations that authors of backends import; protocols are in `interface`."""
 
 from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
 

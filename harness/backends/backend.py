@@ -31,7 +31,7 @@ REFERENCE_NAME = "reference"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a backend promises for one kind of cache.
+    """The promise of a backend for one kind of cache.
 
     Attributes:
         operations: the operations of the contract that are implemented.

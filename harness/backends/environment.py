@@ -33,7 +33,7 @@ def get_environment(declared: Mapping[str, Any]) -> dict[str, Any]:
 def compare_environments(
     meta: Mapping[str, Any], backend: str, here: Mapping[str, Any]
 ) -> str | None:
-    """How the place where a failure was found differs from this one, in words.
+    """Words for the differences between this place and the one of a failure.
 
     Args:
         meta: of the failure.

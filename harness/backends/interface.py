@@ -77,7 +77,7 @@ class LayerCache(Protocol):
         """The same as `state`, without a copy."""
 
     def size(self) -> int:
-        """How many tokens are held: the offset, but at most the width of a window."""
+        """The number of tokens held: the offset, but at most the width of a window."""
 
     def trim(self, count: int) -> int:
         """Takes back the last `count` tokens, or all if there are fewer; returns how
@@ -133,7 +133,7 @@ class StateCache(Protocol):
 
     @property
     def offset(self) -> int:
-        """How many tokens the state has read."""
+        """The number of tokens that the state has read."""
 
     def read(self) -> tuple[Array, Array]:
         """conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]
@@ -199,7 +199,7 @@ class UnifiedCache(Protocol):
         """All content, independent of the cache from now on."""
 
     def load(self, saved: Any) -> None:
-        """What was saved, in this cache or another one of the same config."""
+        """Loads what was saved, in this cache or another one of the same config."""
 
     def of(self, layer_type: int) -> UnifiedCache:
         """Of a wrapper: the cache that has the layers of this type."""
@@ -272,10 +272,10 @@ class SlotsCache(Protocol):
         `Backend.errors` names for "no-slot" if there is none."""
 
     def get_tokens(self, slot: int) -> Sequence[int]:
-        """What the slot holds, computed."""
+        """The tokens that the slot holds, computed."""
 
     def get_remaining(self, slot: int) -> Sequence[int]:
-        """What is left to compute."""
+        """The tokens that are left to compute."""
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None: ...
     def reserve(self, slot: int, count: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What every command of `lockstep` is made of."""
+"""The frame of every command of `lockstep`."""
 
 from __future__ import annotations
 

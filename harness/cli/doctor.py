@@ -1,4 +1,4 @@
-"""What is installed, what it can check, and what to do about the rest."""
+"""Lists what is installed, what it can check, and what to do about the rest."""
 
 from __future__ import annotations
 

@@ -113,6 +113,6 @@ def judge(event: Ran | Stopped, program: Program) -> tuple[str, str]:
 
 
 def format_environment(event: Ran, program: Program, backend: str) -> str:
-    """What differs from where a program failed, as the end of a line."""
+    """The differences from the place where a program failed, as the end of a line."""
     words = compare_environments(program.meta, backend, event.get_environment())
     return f"; {words}" if words else ""

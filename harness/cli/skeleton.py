@@ -143,7 +143,7 @@ def list_messages(rules: Contract, kind: str) -> Iterator[str]:
 
 
 def get_members(kind: str) -> dict[str, Any]:
-    """What a cache of this kind has, by name."""
+    """The members of a cache of this kind, by name."""
     common = vars(LayerCache) if kind == "state" else {}
     return {**common, **vars(INTERFACES[kind])}
 

@@ -30,8 +30,11 @@ Whole = npt.NDArray[np.int64]
 
 @cache
 def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
-    """What a token multiplies a state of this shape with, and what its number is
-    multiplied with before it is added: both different in each place."""
+    """Returns the factors of a token for a state of this shape.
+
+    The first multiplies the state, the second the number of the token before it is
+    added. Both are different in each place.
+    """
     places = np.arange(np.prod(shape)).reshape(shape)
     return FACTOR + 2 * places, places + 1
 

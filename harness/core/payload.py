@@ -42,12 +42,12 @@ F32 = npt.NDArray[np.float32]
 
 
 def get_digits(dim: int) -> int:
-    """How many leading dimensions of a vector spell its code."""
+    """The number of leading dimensions of a vector that spell its code."""
     return min(dim, MAX_DIGITS)
 
 
 def get_tag_limit(dim: int) -> int:
-    """How many tags a vector of `dim` dimensions can tell apart."""
+    """The number of tags that a vector of `dim` dimensions can tell apart."""
     return int(16 ** get_digits(dim)) if dim else 16**MAX_DIGITS
 
 

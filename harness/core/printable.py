@@ -91,7 +91,7 @@ def make_plain(value: Any) -> Any:
 
 
 def say_exit(code: int) -> str:
-    """How a process ended; `code` is its return code in `subprocess`."""
+    """Words for the end of a process; `code` is its return code in `subprocess`."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return f"the process was ended by {names.get(-code, f'signal {-code}')}"

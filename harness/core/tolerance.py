@@ -9,7 +9,7 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 def get_attention_tolerance(
     dtype: str, dim: int, tokens: int, storage: float = 0.0
 ) -> float:
-    """How far one number of softmax(q · k / sqrt(dim)) · v may be off.
+    """The largest error of one number of softmax(q · k / sqrt(dim)) · v.
 
     All numbers of q, k and v are below 1. A score is a sum of `dim` products, so its
     error is at most (dim + 2) · u · sqrt(dim); the relative error of each weight is about
@@ -23,7 +23,7 @@ def get_attention_tolerance(
 
 
 def get_key_tolerance(dtype: str, turns: int, distance: int) -> float:
-    """How far one number of a key may be off that was turned to other positions.
+    """The largest error of one number of a key that was rotated to other positions.
 
     turns: how often; distance: by how many positions in all. No pair of a key is longer
     than sqrt(2), so when it is stored one number is off by u of the dtype at most, and

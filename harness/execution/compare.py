@@ -199,7 +199,7 @@ def compare_rows(
 
 
 def say_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
-    """How a row differs. A key beside the value of something else says it all."""
+    """Words for the difference of a row. A key with another token's value says it all."""
     mixed = [token for token in extra if str(token).startswith(MIXED)]
     if mixed:
         return f": {mixed[0]}"

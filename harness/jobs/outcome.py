@@ -107,7 +107,7 @@ class Pair(Counts):
         return CONTRACTS[self.contract].list_cells(self.kind, self.declared)
 
     def count_reached(self) -> int:
-        """How many of the cells were reached, those of running slices included."""
+        """Counts the cells that were reached, those of running slices included."""
         return sum(map(self.has_reached, self.cells))
 
     def has_reached(self, cell: Cell) -> bool:

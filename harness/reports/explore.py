@@ -1,4 +1,4 @@
-"""What the terminal shows of an exploration."""
+"""The output of an exploration on the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockstep.harness.reports.model import summarize, summarize_pair
 
 
 def get_status(exploration: Exploration) -> Text:
-    """How far it is, how fast, and how long it will still take."""
+    """The progress of an exploration, its rate, and the time left."""
     outcome, surveys = exploration.outcome, exploration.surveys
     seconds = time.monotonic() - outcome.started
     covered = sum(survey.covered for survey in surveys)
@@ -48,7 +48,7 @@ def estimate_left(survey: Survey) -> float:
 
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
-    """What was found, and what has been covered."""
+    """Prints what was found and what was covered."""
     for failure in exploration.outcome.failures:
         print_failure(console, failure)
     if exploration.surveys:
@@ -94,7 +94,7 @@ def list_own_notes(exploration: Exploration) -> Iterator[Text]:
 
 
 def get_summary(exploration: Exploration) -> Text:
-    """What has been covered, so that nobody takes it for more."""
+    """Says exactly what was covered, and no more."""
     outcome, surveys = exploration.outcome, exploration.surveys
     if not surveys:
         return Text("nothing was explored", "bold red")

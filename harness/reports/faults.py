@@ -1,4 +1,4 @@
-"""What the terminal shows of a search for planted faults."""
+"""The output of a search for planted faults on the terminal."""
 
 from __future__ import annotations
 

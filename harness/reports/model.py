@@ -226,7 +226,7 @@ def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
 
 
 def say_amount(outcomes: Sequence[OutcomeSummary]) -> str:
-    """How much was run."""
+    """Words for the amount that was run."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     programs, steps, known = (
         sum(getattr(pair, name) for pair in pairs)

@@ -1,4 +1,4 @@
-"""What the terminal shows of work that is going on."""
+"""The display of running work on the terminal."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def make_running(outcome: Outcome) -> Table:
 
 
 def get_status(outcome: Outcome) -> Text:
-    """How far a running check is, how fast, and how long it will still take."""
+    """The progress of a running check, its rate, and the time left."""
     seconds = time.monotonic() - outcome.started
     programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
     steps = sum(pair.get_progress()[1] for pair in outcome.pairs)

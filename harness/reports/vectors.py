@@ -1,4 +1,4 @@
-"""What the terminal shows of a set of vectors that is made or checked."""
+"""The output of making or checking a set of vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.harness.reports.outcome_file import describe_failure
 
 
 def get_export_status(work: Export) -> Text:
-    """How far it is, and how fast."""
+    """The progress of an export, and its rate."""
     seconds = time.monotonic() - work.started
     drawn = sum(work.drawn.values())
     return Text(
@@ -34,7 +34,7 @@ def get_export_status(work: Export) -> Text:
 
 
 def print_export(console: Console, work: Export, folder: Path) -> None:
-    """How many programs there are of each kind, and what they cover."""
+    """Prints the number of programs of each kind and what they cover."""
     table = make_table(f"{work.size} set", "programs", "drawn", "operations", "cells")
     for name, own in sorted(work.done.items()):
         covered = sum(map(len, own["covered"].values()))
@@ -72,7 +72,7 @@ def list_problems(work: Audit) -> Iterator[Text]:
 
 
 def say_audit(work: Audit) -> Text:
-    """What a set is worth, in a line."""
+    """The verdict on a set, in a line."""
     programs = f"{work.folder}: {work.count():,} programs in {work.files} files"
     if not work.problems:
         return Text(f"{programs}, whole, and as the reference expects", "green")
@@ -83,7 +83,7 @@ def say_audit(work: Audit) -> Text:
 
 
 def get_run_status(outcome: Outcome) -> Text:
-    """How far the backends are, and how long it will still take."""
+    """The progress of the backends, and the time left."""
     seconds = time.monotonic() - outcome.started
     wanted = sum(pair.wanted for pair in outcome.pairs)
     done = sum(count_done(pair) for pair in outcome.pairs)

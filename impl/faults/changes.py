@@ -173,7 +173,7 @@ def fragmented_save(cache: Any) -> None:
 
 @mistake("chunked", 3)
 def turning_is_refused_first(cache: Any) -> None:
-    """Where what follows is shared and cannot be turned either, the wrong one of the two
+    """If what follows is shared and cannot be turned either, the wrong one of the two
     is given as the reason."""
     remove = cache.remove
 

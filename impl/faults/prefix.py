@@ -101,7 +101,7 @@ def trie_lru_whole_path(trie: Any) -> None:
 
 @mistake("trie", 7)
 def trie_child_order(trie: Any) -> None:
-    """Where conversations part, the first one is preferred to the longer match."""
+    """The first child is preferred to the longer match where conversations part."""
     begin, tree = trie.begin, trie.tree
     match = tree.match
 
@@ -226,8 +226,8 @@ def whole_edges_only(trie: Any) -> None:
 
 @mistake("trie", 6)
 def refused_is_used(trie: Any) -> None:
-    """What a request is about to reuse counts as used before the layers go there, even if
-    one refuses and nothing is reused."""
+    """A request counts what it is about to reuse as used before the layers go there, even
+    if one refuses and nothing is reused."""
     go, move = trie.go, trie.move
 
     def go_to_used(request: Sequence[int], match: Any) -> Any:

@@ -53,7 +53,7 @@ def discarded_before_checked(slots: Any) -> None:
 
 @mistake("slots", 2)
 def reserves_what_fits(slots: Any) -> None:
-    """Where more tokens are asked for than fit at once, as many as do are reserved."""
+    """If more tokens are asked for than fit at once, as many as fit are reserved."""
     reserve = slots.reserve
 
     def reserve_some(number: int, count: int) -> range:
@@ -67,7 +67,7 @@ def reserves_what_fits(slots: Any) -> None:
 
 @mistake("slots", 3)
 def committed_twice(slots: Any) -> None:
-    """What was reserved still is once it is committed, and can be committed again, of
+    """A reservation stays after its commit, and can be committed again, of
     tokens that nobody computed."""
     commit = slots.commit
 

@@ -125,7 +125,7 @@ class Bench:
         self.steps = done.counts.steps
 
     def emit(self, event: Event) -> None:
-        """What a worker tells its pool."""
+        """Ignores the events of a worker."""
 
     @property
     def asked(self) -> str:

@@ -1,4 +1,4 @@
-"""How long a backend takes, measured while it is checked."""
+"""Measures the time of a backend while it is checked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stopwatch:
         return TimedCache(self.time(self.open_cache, config), self)
 
     def time(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What `call` returns; if another one is being timed, that goes on."""
+        """Calls and times; if another call is being timed, that goes on."""
         if self.is_running:
             return call(*arguments)
         self.is_running = True
@@ -56,7 +56,7 @@ class Stopwatch:
             self.is_running = False
 
     def wait(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What `method` returns, once the arrays are there."""
+        """Calls `method` and waits for its arrays."""
         answer = method(*arguments)
         for array in answer if isinstance(answer, tuple) else (answer,):
             if array is not None and not isinstance(array, str):

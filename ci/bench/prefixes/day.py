@@ -57,7 +57,7 @@ Turn = tuple[float, Tokens]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked, when, by whom, and how it ends.
+    """A request: what is asked, when, by whom, and how it ends.
 
     answer: the tokens that are generated, if it is not broken off before. checkpoints:
     see `reference.trie.Trie.begin`. stop: where it is broken off; "": it is not. share:

@@ -118,8 +118,11 @@ class Walk:
         self.end = None
 
     def sample(self) -> Sample:
-        """What there is, once no request is open. unknown: bytes of open snapshots that
-        are not counted. closed: closed snapshots that somebody still holds."""
+        """Counts what is there once no request is open.
+
+        unknown: bytes of open snapshots that are not counted. closed: closed snapshots
+        that somebody still holds.
+        """
         if self.end is not None:
             self.stop()
         snapshots = [each for each in gc.get_objects() if type(each) is Snapshot]
@@ -133,7 +136,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Found:
-    """What a walk showed. flat: there is no leak. last: the sample after free."""
+    """The result of a walk. flat: there is no leak. last: the sample after free."""
 
     flat: bool
     samples: list[Sample]

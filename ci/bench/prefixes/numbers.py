@@ -1,4 +1,4 @@
-"""What the layers of a day compute for a text.
+"""The numbers that the layers of a day compute for a text.
 
 K, V and states are numbers that depend on all tokens so far, by 64 bits for each token,
 so that whatever a layer holds can be compared with what computing from scratch gives.
@@ -24,7 +24,7 @@ def mix(words: Hashes) -> Hashes:
 
 
 class Numbers:
-    """What the layers compute for a text: numbers that depend on all tokens so far.
+    """The layers' results for a text: numbers that depend on all tokens so far.
 
     prefixes: 64 bits for each token and all before it.
     """

@@ -1,4 +1,4 @@
-"""What a day allows to reuse: in a small day by the reference, in a whole one at most."""
+"""The reuse that a day allows: of a small day exactly, of a whole one at most."""
 
 from __future__ import annotations
 

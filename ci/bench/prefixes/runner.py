@@ -75,7 +75,7 @@ class Runner:
         self.times: Times = {"begin": [], "extend": [], "close": [], "updates": []}
 
     def begin(self, request: Request) -> int:
-        """How many tokens are reused."""
+        """Begins a request; returns the number of reused tokens."""
         self.numbers, prompt = Numbers(request.text), request.prompt.tolist()
         for times in self.times.values():
             times.append(0.0)

@@ -1,4 +1,4 @@
-"""What the measurements of prefix caches share: small layers, and percentiles."""
+"""Shared by the measurements of prefix caches: small layers, and percentiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our caches must reach on the CPU, as ratios of times within one run."""
+"""The bars for our caches on the CPU, as ratios of times within one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a one-token pass on four sequences grows with the size of their pool.
+"""Measures how a one-token pass on four sequences grows with the pool.
 
 The pass is announced, put and got in one layer, the mask included, evaluated, with a pool
 of 4k and of 64k cells. The rows see the same number of tokens in both, so the time should

@@ -127,7 +127,7 @@ def keep(old: Pair, token: Pair, touched: bool) -> Make:
 
 
 class _Behind:
-    """What the mask builders ask of a cache that holds some tokens."""
+    """The part of a cache with some tokens that mask builders ask."""
 
     is_compileable = False
 

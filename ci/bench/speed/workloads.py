@@ -1,4 +1,4 @@
-"""What is measured: the work of an engine on its caches, in the sizes of models."""
+"""The workloads: the work of an engine on its caches, in the sizes of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver says about itself, as a `harness.backends.Backend`."""
+"""The declaration of a driver, as a `harness.backends.Backend`."""
 
 from __future__ import annotations
 

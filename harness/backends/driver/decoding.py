@@ -99,7 +99,7 @@ def parse(document: Any, kind: type[T], place: str = "the answer", *, strict: bo
 
 
 def explain(text: str, document: Any, place: str) -> str:
-    """What msgspec says is wrong with a document, with its place and its value."""
+    """Words for the error of msgspec in a document, with its place and its value."""
     found = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$([^`]*)`)?", text, re.DOTALL)
     words, path = (found[1], found[2] or "") if found else (text, "")
     fields = re.findall(r"\.(\w+)", path)

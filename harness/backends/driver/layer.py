@@ -10,7 +10,7 @@ from lockstep.harness.backends.driver.proxy import Cache, Snapshot, method
 
 
 class LayerCache(Cache):
-    """What kv, rotating and state have in common."""
+    """The part that kv, rotating and state share."""
 
     contract = "layer"
     offset = 0

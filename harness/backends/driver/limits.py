@@ -1,4 +1,4 @@
-"""What a driver is allowed."""
+"""The limits of a driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a driver may take, how much it may say, and how closely that is looked at.
+    """The time and size of a driver's answers, and how strictly they are checked.
 
     message_seconds: for the answer to a message; start_seconds: for that to the first.
     line_bytes: of an answer; parsed, it takes some twenty times as much. strict: both

@@ -81,7 +81,7 @@ class Layer(Struct):
 
 
 class Declared(Struct):
-    """What a driver promises for one kind of cache."""
+    """The promise of a driver for one kind of cache."""
 
     operations: Annotated[frozenset[str], Meta(min_length=1, extra_json_schema=SET)]
     config: Annotated[dict[str, Any], Meta(extra_json_schema=LISTS)] = {}
@@ -99,7 +99,7 @@ class Answer(Struct, kw_only=True):
 
 
 class Hello(Answer, kw_only=True):
-    """What a driver says about itself."""
+    """The declaration of a driver."""
 
     protocol: Literal[PROTOCOL]  # type: ignore[valid-type]
     name: Text

@@ -127,7 +127,7 @@ class Process:
             )
 
     def hear(self) -> bool:
-        """What came on standard error; False if nothing comes now."""
+        """Reads standard error; False if nothing comes now."""
         try:
             heard = os.read(self.errors, CHUNK)
         except BlockingIOError:
@@ -140,7 +140,7 @@ class Process:
         return True
 
     def describe_end(self, otherwise: str) -> Misbehaved:
-        """How the process has ended, if it has."""
+        """Words for the end of the process, if it has ended."""
         try:
             code = self.popen.wait(GRACE)
             words = say_exit(code).removeprefix("the process ")

@@ -1,4 +1,4 @@
-"""What a driver may refuse, as exceptions; a mistake of the caller is a ValueError."""
+"""Refusals of a driver, as exceptions; a mistake of the caller is a ValueError."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Reader(PairReader):
 
 
 def say_vectors(name: Column) -> str:
-    """What `name_vectors` found, in a sentence."""
+    """Words for the result of `name_vectors`."""
     if isinstance(name, int):
         return f"token {name}"
     return "all zeros" if name == "zeros" else str(name)
@@ -265,8 +265,12 @@ def get_implied_rows(
 
 
 class Sight(NamedTuple):
-    """What a mask shows. rows: of each the columns that it sees; seen: of each column
-    whether some row does."""
+    """The columns that a mask shows.
+
+    Attributes:
+        rows: for each row, the columns that it sees.
+        seen: for each column, whether some row sees it.
+    """
 
     rows: Sequence[Sequence[int]]
     seen: Sequence[bool]
@@ -275,7 +279,7 @@ class Sight(NamedTuple):
 def get_sight(
     mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
 ) -> Sight:
-    """What each of so many rows sees of so many columns. additive: the dtype that the
+    """Finds what each of the rows sees of the columns. additive: the dtype that the
     mask must have; None for any form."""
     content = to_numpy(arrays, mask, "the mask")
     shape = content.shape

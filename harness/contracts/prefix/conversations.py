@@ -234,7 +234,7 @@ class ConversationModel(PrefixModel):
 
 
 def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
-    """What the rows of a layer see from position `begin` on, if there are any."""
+    """Finds what the rows of a layer see from position `begin` on, if there are any."""
     if layer is None or begin is None or layer.offset <= begin:
         return {}
     return {"visible": get_rows_visible(layer.cache, begin)}

@@ -1,4 +1,4 @@
-"""How requests, and mistakes of usage, are drawn.
+"""Draws requests, and mistakes of usage.
 
 Requests have few different tokens, so that conversations collide, and are made of earlier
 ones, so that they repeat, grow, are cut and part.

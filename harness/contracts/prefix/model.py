@@ -19,7 +19,7 @@ Path = Sequence[int]
 
 
 def ask(call: Callable[[], Any]) -> Answer:
-    """What the reference answers: {"result": value}, {}, or {"error": name}."""
+    """The answer of the reference: {"result": value}, {}, or {"error": name}."""
     try:
         result = call()
     except NoSlot:
@@ -118,7 +118,7 @@ class PrefixModel(ABC):
 
     @abstractmethod
     def list_held(self) -> Sequence[Held]:
-        """What each cache below holds now."""
+        """The content of each cache below."""
 
     @abstractmethod
     def list_live(self) -> Mapping[int, int]:

@@ -86,7 +86,7 @@ def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """Where each request of the first user begins and ends, if nothing comes between."""
+    """The begin and end of each request of the first user, if nothing comes between."""
     begin = None
     for place, op in enumerate(ops):
         if op["op"] == "begin":

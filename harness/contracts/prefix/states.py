@@ -17,7 +17,7 @@ from lockstep.reference.trie import Trie
 
 
 class State(NamedTuple):
-    """Where a state can be reached.
+    """The conditions under which a state can be reached.
 
     Attributes:
         kinds: those that have it.
@@ -151,13 +151,13 @@ def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
 
 
 def match(tokens: list[int], model: PrefixModel) -> tuple[int, Sequence[list[int]]]:
-    """How many tokens are the same as those of something stored, and what is stored."""
+    """Counts the tokens that match something stored; returns that, too."""
     stored = model.list_stored()
     return max([count_common(tokens, path) for path in stored], default=0), stored
 
 
 def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
-    """How a request goes with what is stored; see `match`."""
+    """Judges how a request matches what is stored; see `match`."""
     if not stored:
         return "nothing-stored"
     if matched == 0:
@@ -168,7 +168,7 @@ def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) ->
 
 
 def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
-    """What a request is about to meet in the layers."""
+    """The states that a request is about to meet in the layers."""
     matched, stored = match(tokens, model)
     states, layers = [judge_match(tokens, matched, stored)], model.cache.cached
     if matched == len(tokens):

@@ -348,7 +348,7 @@ class ConversationSystem(PrefixSystem):
             layer.settle(CHANGE)
 
     def finish(self) -> None:
-        """What was handed out holds until now; and nothing stays open after a free."""
+        """Checks that arrays hold until now, and that nothing stays open after a free."""
         for layer in self.list_layers():
             layer.finish()
         if self.watched:

@@ -76,8 +76,10 @@ def find_contradiction(
     applied: Counter[str] | None = None,
     wanted: str | None = None,
 ) -> Divergence | None:
-    """Where the reference contradicts itself: the first answer to `program` that does not
-    follow from its answers to another one.
+    """Finds where the reference contradicts itself.
+
+    That is the first answer to `program` that does not follow from the answers to
+    another one.
 
     Args:
         program: a complete program.

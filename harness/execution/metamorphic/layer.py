@@ -184,7 +184,7 @@ class LayerShadow(ShadowState):
         DETOURS[self.kind][detour](Detour(self, builder, step))
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """What is seen follows from one update of a fresh cache without a window.
+        """Derives what is seen from one update of a fresh cache without a window.
 
         A window of 3 sees the last 3 tokens that are left, one with `keep` 1 the first
         and the last 2, a chunk of 4 those from the last multiple of 4 on. A state has
@@ -220,7 +220,7 @@ def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
 
 
 def hide(row: Sequence[int], config: Mapping[str, Any]) -> Sequence[int]:
-    """What a query sees. row: all tokens up to its own, which is the last."""
+    """Finds what a query sees. row: all tokens up to its own, which is the last."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
     if config["window"] and len(row) > config["window"]:

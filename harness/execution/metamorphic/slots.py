@@ -26,13 +26,13 @@ USERS = {"a": "b", "b": "c", "c": "d", "d": "a"}
 
 
 def count_common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two conversations have in common at the beginning."""
+    """The length of the common beginning of two conversations."""
     length = min(len(left), len(right))
     return next((at for at in range(length) if left[at] != right[at]), length)
 
 
 class SlotShadow(ShadowState):
-    """What each slot says it holds.
+    """The tokens that each slot says it holds.
 
     Attributes:
         slots: number → the tokens in it.

@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass
 class Content:
-    """What all sequences hold.
+    """The content of all sequences.
 
     Attributes:
         cells: in the order in which they were written.

@@ -38,7 +38,7 @@ HOLDS = "holds"
 
 @dataclass
 class Found:
-    """What an answer shows. sights: by the number of the part, with a title."""
+    """The parts that an answer shows. sights: by the number of the part, with a title."""
 
     facts: list[Fact] = field(default_factory=list)
     sights: list[tuple[int, str, Sights]] = field(default_factory=list)
@@ -97,7 +97,7 @@ def collect(
     number: int = 0,
     title: str = "",
 ) -> None:
-    """What two answers say, number by number and row by row."""
+    """Collects what two answers say, number by number and row by row."""
     if got is not None and "error" in got and "error" not in expected:
         words = f"{got['error']} error: {got.get('why', '')}"
         found.facts.append(Fact("error", "none", clean(words, MOST_WORDS), True))
@@ -124,7 +124,7 @@ def collect(
 def make_sights(
     name: str, wanted: Any, got: Answer | None, describe: Callable[[int], str]
 ) -> Sights:
-    """What rows see; of tokens that are listed, one row that holds them."""
+    """Makes what rows see; of tokens that are listed, one row that holds them."""
     if name != ROWS:
         wanted, describe = [wanted], lambda row: HOLDS
     if got is None:
@@ -148,7 +148,7 @@ def is_same(wanted: Any, value: Any) -> bool:
 
 
 def compare_states(wanted: Any, value: Any, answered: bool) -> Iterator[Fact]:
-    """What each state has read: the order counts."""
+    """Compares what each state has read; the order counts."""
     for number, (right, read) in enumerate(
         zip_longest(wanted, value or (), fillvalue=())
     ):

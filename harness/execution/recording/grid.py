@@ -33,7 +33,7 @@ GAP = Chip("⋯", "columns that are left out", mark="gap")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of tokens.
+    """The facts that are known of tokens.
 
     places: where the reference holds them now, in the cache that is drawn. elsewhere: in
     any. born: the step in which each was written.
@@ -88,7 +88,7 @@ SAYINGS = {
 
 @dataclass(frozen=True)
 class Sights:
-    """What the rows of one answer see.
+    """The columns that the rows of one answer see.
 
     wanted: by the reference. got: by the backend; None if it did not answer. columns,
     seen: what it returned, and which columns each row sees; None where there is no such
@@ -203,7 +203,7 @@ def find_columns(columns: Sequence[Token], row: Sequence[Token]) -> list[int]:
 def list_absent(
     sights: Sights, columns: Sequence[Token], rows: Iterable[int]
 ) -> list[Token]:
-    """What rows should see that stands in no column."""
+    """Lists what rows should see that is in no column."""
     if sights.got is None:
         return []
     wanted = Counter(list_tokens(get_row(sights.wanted, row) for row in rows))

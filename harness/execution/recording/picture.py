@@ -1,4 +1,4 @@
-"""What a step looks like: where the tokens are on both sides, and what each row sees.
+"""A picture of a step: where the tokens are on both sides, and what each row sees.
 
 Everything here is words, numbers and marks, of bounded size, and goes to JSON and back.
 """
@@ -19,7 +19,7 @@ WRONG = frozenset({MISSING, EXTRA})
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is drawn.
+    """The limits of a drawing.
 
     first, last: steps at the beginning of a program and at its end. rows, columns: of one
     grid. squares: in all steps that agree, counted from the last one backwards. parts:
@@ -96,7 +96,7 @@ class Grid:
 
     @property
     def left_out(self) -> str:
-        """What is not shown, in words; empty if all is."""
+        """Words for what is not shown; empty if everything is."""
         counts = {"row": self.rows_left_out, "column": self.columns_left_out}
         parts = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
         if not parts:
@@ -144,7 +144,7 @@ class Step:
     answered: bool = True
 
     def count_squares(self) -> int:
-        """How much there is to draw."""
+        """Counts the squares to draw."""
         return sum(
             len(part.held)
             + sum(len(grid.columns) * (1 + len(grid.rows)) for grid in part.grids)

@@ -208,7 +208,7 @@ def record(
 
 
 def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
-    """Where the tokens come from that a divergence is about."""
+    """Tells where the tokens come from that a divergence is about."""
     if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
         return
     lives = list_lives(program, divergence.step)

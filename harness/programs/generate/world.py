@@ -14,7 +14,7 @@ from lockstep.harness.contracts.types import Op
 
 @dataclass(frozen=True)
 class World:
-    """What a backend declares of a domain.
+    """The part of a domain that a backend declares.
 
     config: complete. symmetries: for each renaming that leads from moves to moves, the
     number of the move that stands in the place of each.

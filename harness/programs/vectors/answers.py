@@ -1,4 +1,4 @@
-"""What the reference can answer to each operation of each contract, as JSON Schemas."""
+"""The possible answers of the reference to each operation, as JSON Schemas."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def find_difference(
 def list_wrong_claims(
     path: Path, holds: Mapping[str, Any], programs: int, reached: set[Cell]
 ) -> list[Problem]:
-    """What the manifest says of a file, and is not so."""
+    """Lists the claims of the manifest about a file that are wrong."""
     problems = []
     if holds["programs"] != programs:
         words = f"{path}: holds {programs} programs, not {holds['programs']}"

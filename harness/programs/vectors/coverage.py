@@ -1,4 +1,4 @@
-"""What the programs of one kind cover, what they do not, and why."""
+"""The coverage of the programs of one kind, the gaps, and their reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.harness.programs.vectors.selection import ERROR, Selection
 
 
 def describe(selection: Selection) -> dict[str, Any]:
-    """What the programs of one kind are, what they cover, what not, and why."""
+    """Describes the programs of one kind: what they cover, what not, and why."""
     contract, kind, counted = selection.contract, selection.kind, selection.counted
     rules = CONTRACTS[contract]
     reachable = rules.list_cells(kind, get_whole(contract, kind))

@@ -1,4 +1,4 @@
-"""What is drawn for a set of vectors: first what any engine can run, then the rest.
+"""The levels of a set of vectors: first what any engine can run, then the rest.
 
 A cache that has five of thirteen operations can run few programs of thirteen. So the
 programs of a kind come in levels, each of which may do more than the one before, and

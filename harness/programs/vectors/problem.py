@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file. differs: it is a proper vector, but the reference here
+    """A problem with a file. differs: it is a proper vector, but the reference here
     expects something else."""
 
     words: str

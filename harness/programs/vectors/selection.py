@@ -34,7 +34,7 @@ ERROR = "error "
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a kind a set covers.
+    """The coverage of a kind that a set must have.
 
     cells: each abstract state with each operation, or the operations alone. times: in so
     many programs. drawn: programs in a round; rounds: after so many, what is missing is
@@ -119,7 +119,7 @@ class Selection:
         return candidates
 
     def list_goals(self, level: Level) -> frozenset[Cell]:
-        """What the programs of a level can reach, and those before did not."""
+        """Lists what the programs of a level can reach and those before did not."""
         cells = CONTRACTS[self.contract].list_cells(self.kind, level.declared)
         operations = dict.fromkeys(operation for _, operation in cells)
         goals = cells if self.size.cells else [(ANY, name) for name in operations]

@@ -1,4 +1,4 @@
-"""What failed, as annotations of a run on GitHub: workflow commands, one a line."""
+"""Failures as annotations of a run on GitHub: workflow commands, one a line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render_annotations(report: ReportView) -> str:
 
 
 def say_failure(failure: FailureView) -> str:
-    """What differs, and below it the line that runs it again."""
+    """The difference, and below it the line that runs it again."""
     step = "" if failure.step is None else f"step {failure.step}: "
     return f"{step}{failure.message}\n{failure.replay}"
 

@@ -1,4 +1,4 @@
-"""What there is to show: outcomes of checks, and programs that failed."""
+"""Gathers outcomes of checks and programs that failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockstep.harness.reports.pages.saved import Material, Saved, check_step, re
 
 
 def gather(paths: Sequence[Path]) -> Material:
-    """What is in files, and in the files of folders. Raises UsageError if that is
+    """Gathers from files, and from the files of folders. Raises UsageError if that is
     nothing."""
     material = Material()
     for path in paths:

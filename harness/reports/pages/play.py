@@ -25,7 +25,7 @@ MOST_SNIPPET = 20_000
 
 
 class Stage:
-    """Where programs run.
+    """Runs programs again.
 
     given: the backends that the user named. A file that names one of them, or a
     registered one, runs there, and others on the first that was given: what a file names

@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Played:
-    """What was seen.
+    """The result of running a program again.
 
     Attributes:
         status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
@@ -68,7 +68,7 @@ class Play(Protocol):
 
 @dataclass
 class Material:
-    """What was gathered. broken: files that cannot be read, a line each."""
+    """Gathered outcomes and failures. broken: files that cannot be read, a line each."""
 
     outcomes: list[OutcomeSummary] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Material:
 
 
 def read_saved(program: Program, path: str) -> Saved:
-    """What the file of a program says in `meta`, where it has the form that it should."""
+    """Reads `meta` of a program's file as far as it has the right form."""
     meta = program.meta
     signature, versions = get_text(meta, "signature"), meta.get("versions")
     return Saved(

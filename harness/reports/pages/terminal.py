@@ -33,7 +33,7 @@ STYLES = {SEEN: "bold", HIDDEN: "dim", MISSING: "bold red", EXTRA: "bold magenta
 
 @dataclass(frozen=True)
 class Signs:
-    """What is printed for squares and marks: where the encoding has them, as signs that
+    """The characters for squares and marks: where the encoding has them, as signs that
     one sees at a glance, and in ASCII elsewhere."""
 
     squares: dict[str, str]
@@ -60,7 +60,7 @@ def choose_signs(encoding: str) -> Signs:
 
 
 def get_bounds(width: int) -> Bounds:
-    """What fits on lines of so many letters: a square takes four."""
+    """The bounds of a picture on lines of this width: a square takes four letters."""
     return Bounds(first=8, last=32, rows=24, columns=max(4, (width - LABEL) // 4))
 
 

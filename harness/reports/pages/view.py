@@ -1,4 +1,4 @@
-"""What is shown of failures: the same for the page, the summary and the terminal."""
+"""The view of failures: the same for the page, the summary and the terminal."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ReportView:
 
     @property
     def notes(self) -> list[str]:
-        """What the matrix leaves open, each line once."""
+        """The notes below the matrix, each line once."""
         notes = (note for outcome in self.outcomes for note in list_notes(outcome))
         return list(dict.fromkeys(note.say() for note in notes))
 
@@ -137,7 +137,7 @@ class ReportView:
 
     @property
     def summary(self) -> str:
-        """How much was run."""
+        """Words for the amount that was run."""
         if not self.pairs:
             return "no outcome of a check: programs from files"
         return say_amount(self.outcomes)
