@@ -71,7 +71,7 @@ def see(config: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def get_room(config: Mapping[str, Any]) -> int:
-    """Returns how many tokens a cache must take; 0 if it drops some, or takes too many."""
+    """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
     parts = [one for one in list_part_configs(config) if one["kind"] != "encoder"]
     if not parts or not list_kinds(config).isdisjoint(SLIDING):
         return 0
@@ -100,7 +100,7 @@ def fill_up(builder: Builder, step: Step) -> None:
 
 
 def get_memory(config: Mapping[str, Any]) -> int:
-    """Returns how many tokens a window remembers; 0 if that is no fewer than there is room
+    """Counts the tokens that a window remembers; 0 if that is no fewer than there is room
     for, whatever is rounded up."""
     memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)
     return memory if config["window"] and memory < config["capacity"] - 1 else 0
