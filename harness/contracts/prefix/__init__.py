@@ -21,6 +21,7 @@ from lockstep.harness.contracts.prefix.operations import OPERATIONS
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
 from lockstep.harness.contracts.prefix.system import ConversationSystem, PrefixSystem
+from lockstep.harness.contracts.step import iter_steps
 from lockstep.harness.contracts.types import Held, Op
 from lockstep.harness.core.fields import Schema
 
@@ -115,11 +116,8 @@ class PrefixContract(Contract):
 def count_stored(config: Config, ops: Sequence[Op]) -> int:
     """The bytes that a trie stores after these operations."""
     model = ConversationModel(config, rows=False)
-    for op in ops:
-        operation = OPERATIONS[op["op"]]
-        if operation.illegal(op, model) is None:
-            operation.expect(op, model)
-        model.tag += operation.tokens(op)
+    for step in iter_steps(OPERATIONS, model, ops):
+        step.finish()
     return int(model.describe_store()["bytes"])
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.step import Step as Walked
 from lockstep.harness.contracts.types import Answer, Held, Op
 from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
@@ -18,7 +19,6 @@ from lockstep.harness.execution.recording.grid import Known
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.explain import MOST, describe_token, list_lives
 from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import Step as Walked
 
 Note = Callable[[Program], object]
 

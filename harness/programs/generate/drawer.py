@@ -9,12 +9,12 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.step import advance
 from lockstep.harness.contracts.types import Cell, Op, Source
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.ledger import Entry, matches
 from lockstep.harness.programs.program import MAX_TOKENS, Program
-from lockstep.harness.programs.walk import advance
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
@@ -79,7 +79,7 @@ class Drawer:
             if model.tag + rules.operations[op["op"]].tokens(op) > most:
                 continue
             ops.append(op)
-            advance(rules, op, model)
+            advance(rules.operations, op, model)
         return Program(rules.name, config, ops)
 
     def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.step import advance
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.programs.generate.world import World
 from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import advance
 
 Path = tuple[int, ...]
 """The moves of a program, by number."""
@@ -71,7 +71,7 @@ class Walk:
         for number in path:
             op = self.rules.complete_move(self.world.moves[number], model)
             assert op is not None, "a path holds moves that can be made"
-            advance(self.rules, op, model)
+            advance(self.rules.operations, op, model)
             ops.append(op)
         return Branch(path, ops, covered)
 
@@ -96,7 +96,7 @@ class Walk:
         """The reference after these operations."""
         model = self.rules.open_model(self.world.config, rows=False)
         for op in ops:
-            advance(self.rules, op, model)
+            advance(self.rules.operations, op, model)
         return model
 
     def is_first(self, path: Path) -> bool:
