@@ -108,7 +108,7 @@ def main(names: tuple[str, ...], programs: int, quick: bool) -> None:
     started, work = time.monotonic(), list(list_work(names))
     owned = {each.file for each in work}
     incomplete, drawn = list_incomplete(), 0
-    for shard, size in Settings(programs=programs).list_shards():
+    for shard, size in Settings(programs=programs).list_slices():
         if not incomplete:
             break
         everything = shard == 0 or not owned.issuperset(incomplete)

@@ -93,10 +93,9 @@ class Campaign:
     def plan(self) -> None:
         """Known divergences first, then the slices of all pairs in turn."""
         settings, pairs = self.settings, self.outcome.pairs
-        if settings.part[0] == 0:
-            backends = dict.fromkeys(pair.backend for pair in pairs)
-            self.tasks.extend(map(messages.RunLedger, backends))
-        for number, programs in settings.list_shards():
+        backends = dict.fromkeys(pair.backend for pair in pairs)
+        self.tasks.extend(map(messages.RunLedger, backends))
+        for number, programs in settings.list_slices():
             for pair in pairs:
                 count = -(-programs // pair.share)
                 pair.wanted += count

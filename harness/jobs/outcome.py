@@ -16,7 +16,7 @@ from lockstep.harness.contracts.types import Cell
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
-SHARD = 125
+SLICE = 125
 """Programs in a slice. Many small slices keep all workers busy until the end."""
 
 
@@ -151,8 +151,7 @@ class Settings:
     Attributes:
         backends: empty for all that are available here.
         strict: validate the messages of drivers against their schemas.
-        shard: programs in a slice.
-        part: (i, n) for every n-th slice from the i-th on, if processes share the work.
+        slice: programs in a slice.
     """
 
     backends: Sequence[str] = ()
@@ -165,15 +164,12 @@ class Settings:
     failures: Path = Path("failures")
     step_seconds: float = 20.0
     strict: bool = False
-    shard: int = SHARD
-    part: tuple[int, int] = (0, 1)
+    slice: int = SLICE
 
-    def list_shards(self) -> list[tuple[int, int]]:
-        """(number, programs) of the slices of this part."""
-        begins = enumerate(range(0, self.programs, self.shard))
-        slices = [(n, min(self.shard, self.programs - begin)) for n, begin in begins]
-        first, of = self.part
-        return slices[first::of]
+    def list_slices(self) -> list[tuple[int, int]]:
+        """(number, programs) of the slices."""
+        begins = enumerate(range(0, self.programs, self.slice))
+        return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]
 
 
 @dataclass

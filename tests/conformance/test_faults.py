@@ -20,7 +20,7 @@ from lockstep.impl.faults import FAULTS, Fault
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
 
-SHARD = 50
+SLICE = 50
 """Programs that are run before it is seen whether they were enough."""
 
 EXCESS = 2
@@ -57,7 +57,7 @@ def test_fault_is_found_shrunk_saved_and_replayed(
 ) -> None:
     planted = get_planted(fault, framework)
     backend = planted.backend
-    settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, shard=SHARD)
+    settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, slice=SLICE)
     most = fault.shortest + EXCESS
     started = time.monotonic()
     outcome = search(settings, lockstep_pool, most)

@@ -37,7 +37,7 @@ def declare(contract: str, kind: str) -> Kind:
 def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Program]:
     """The programs of a check, without a backend."""
     drawer = Drawer(contract, kind, declared, ("float32", "float16", "bfloat16"))
-    for shard, programs in Settings(programs=most).list_shards():
+    for shard, programs in Settings(programs=most).list_slices():
         drawn: list[Program] = []
         seed = get_seed(0, contract, kind, shard)
         GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)

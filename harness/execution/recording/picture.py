@@ -6,9 +6,7 @@ Everything here is words, numbers and marks, of bounded size, and goes to JSON a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 SEEN, HIDDEN, MISSING, EXTRA = "s", "n", "m", "x"
 """The squares of a row: seen as it should be; rightly not seen; should be seen and is
@@ -156,26 +154,3 @@ class Step:
         """Whether anything in it is marked."""
         grids = (grid for part in self.parts for grid in part.grids)
         return any(fact.differs for fact in self.facts) or any(g.wrong for g in grids)
-
-
-def read_step(document: Mapping[str, Any]) -> Step:
-    """A step that was made JSON."""
-    facts = tuple(Fact(**fact) for fact in document["facts"])
-    parts = tuple(read_part(part) for part in document["parts"])
-    return Step(**{**document, "facts": facts, "parts": parts})
-
-
-def read_part(document: Mapping[str, Any]) -> Part:
-    grids = tuple(read_grid(grid) for grid in document["grids"])
-    return Part(**{**document, "held": read_chips(document["held"]), "grids": grids})
-
-
-def read_grid(document: Mapping[str, Any]) -> Grid:
-    rows = tuple(Row(**row) for row in document["rows"])
-    return Grid(**{**document, "columns": read_chips(document["columns"]), "rows": rows})
-
-
-def read_chips(documents: Sequence[Mapping[str, Any]]) -> tuple[Chip, ...]:
-    return tuple(
-        Chip(**{**chip, "sequences": tuple(chip["sequences"])}) for chip in documents
-    )

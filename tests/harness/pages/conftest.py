@@ -12,7 +12,7 @@ import pytest
 from msgspec import convert
 
 from lockstep.harness.execution.record import Record
-from lockstep.harness.execution.recording.picture import Bounds, Step, read_step
+from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.reports.pages.gather import add_outcome
@@ -154,7 +154,7 @@ def play(
         answer = record(program, load(backend), chosen, until, wanted, *own)
         answer = json.loads(json.dumps(answer))
         found = answer["divergence"]
-        steps = [read_step(step) for step in answer["steps"]]
+        steps = convert(answer["steps"], type=list[Step])
         return steps, found and convert(found, type=Divergence)
 
     yield play
