@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as xml
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TAIL = 4000
@@ -29,42 +31,65 @@ Read = Callable[[Path], Any]
 @dataclass(frozen=True)
 class Part:
     """command: "{file}" in it stands for the file that it writes, or that gets what it
-    prints if it writes none. read: see `Read`. lacks: why it cannot be run, if so."""
+    prints if it writes none. read: see `Read`. lacks: why it cannot be run, if so.
+    variables: of its environment, besides those that are there."""
 
     name: str
     command: Sequence[str]
     read: Read
     lacks: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(part: Part, limit: float) -> Result:
-    """status: "passed", "failed" or "not measured"; limit: seconds."""
+    """status: "passed", "failed" or "not measured"; limit: seconds. What a part has
+    written is kept, whether it passed, failed or was cut off."""
     if part.lacks:
         return {"status": "not measured", "why": part.lacks}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "out"
+        file, printed, words = (
+            Path(folder) / name for name in ("out", "printed", "said")
+        )
         command = [word.replace("{file}", str(file)) for word in part.command]
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, timeout=limit
-            )
-        except subprocess.TimeoutExpired:
-            return {"status": "failed", "why": f"it took more than {limit:g} s"}
+            with printed.open("wb") as out, words.open("wb") as err:
+                status = call(command, {**os.environ, **part.variables}, out, err, limit)
         except OSError as error:
             return {"status": "failed", "why": str(error)}
-        if not file.exists():
-            file.write_text(done.stdout)
-        result: Result = {"status": "failed" if done.returncode else "passed"}
+        result: Result = {"status": "failed" if status else "passed"}
+        if status is None:
+            result = {"status": "failed", "why": f"it took more than {limit:g} s"}
         result["seconds"] = round(time.monotonic() - started, 1)
         try:
-            result["result"] = part.read(file)
-        except (ValueError, KeyError, xml.ParseError) as error:
-            result |= {"status": "failed", "why": f"cannot be read: {error!r}"}
-    if result["status"] == "failed":
-        result["exit_status"] = done.returncode
-        result["last_words"] = (done.stdout + done.stderr)[-TAIL:]
+            result["result"] = part.read(file if file.exists() else printed)
+        except (ValueError, KeyError, StopIteration, xml.ParseError) as error:
+            result = {"why": f"cannot be read: {error!r}", **result, "status": "failed"}
+        if result["status"] == "failed":
+            result["exit_status"] = status
+            last = [each.read_text(errors="replace") for each in (printed, words)]
+            result["last_words"] = "".join(last)[-TAIL:]
     return result
+
+
+def call(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    limit: float,
+) -> int | None:
+    """The exit status; None if it was ended at the limit, with all that it started."""
+    own = {"stdout": out, "stderr": err, "start_new_session": True}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, **own)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 # --- what is kept -----------------------------------------------------------------------
@@ -124,15 +149,18 @@ def count(lines: Sequence[str], end: str) -> int:
 # --- the parts --------------------------------------------------------------------------
 
 
-LOCKSTEP = (sys.executable, "-m", "lockstep.harness.cli.main")
+LOCKSTEP = (sys.executable, "-m", "lockstep.harness")
 JSON = ("--json", "{file}")
 
+SANITIZED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""An allocation for each array, so that a tool sees an access beyond one."""
 
-def list_parts(programs: int | None, failures: Path) -> list[Part]:
-    """programs: of conformance, for each kind; None: the ci profile. failures: a folder
-    for those that are found."""
-    options = ("--json", "--failures", str(failures))
-    profile = ("--profile", "ci") if programs is None else ("--programs", str(programs))
+
+def list_parts(programs: int, failures: Path) -> list[Part]:
+    """programs: of conformance, for each kind. failures: a folder for those that are
+    found."""
+    options = ("--json", "--failures", str(failures), "--step-time", "120")
+    profile = ("--programs", str(programs))
     cuda = "torch-cuda", "lockstep.impl.torch.backend:cuda", None
     places = (cuda, ("mlx-gpu", "lockstep.impl.mlx.backend:gpu", find_mlx_gpu()))
     parts = []
@@ -148,8 +176,9 @@ def list_parts(programs: int | None, failures: Path) -> list[Part]:
         parts.append(Part(f"speed of checking {place}", bench, read_json, lacks))
     bench = (sys.executable, "ci/bench/kernels.py", *JSON)
     parts.append(Part("speed of kernels", bench, read_json, is_missing("triton")))
-    compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda", *JSON)
-    return [*parts, Part("speed of caches", compare, read_json)]
+    compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda")
+    narrow = ("--dtype", "bfloat16", "--form", "grouped", *JSON)
+    return [*parts, Part("speed of caches", (*compare, *narrow), read_json)]
 
 
 def list_kernel_parts() -> list[Part]:
@@ -158,11 +187,12 @@ def list_kernel_parts() -> list[Part]:
     tests = [f"tests/impl/test_torch_{name}.py" for name in ("kernels", "graphs")]
     command = (sys.executable, "-m", "pytest", "-q", "--junitxml", "{file}", *tests)
     parts = [Part("kernels", command, read_tests, triton or is_missing("pytest"))]
-    for tool in ("memcheck", "racecheck"):
+    for tool in ("memcheck", "initcheck", "racecheck"):
         options = ("--tool", tool, "--error-exitcode", "9")
         command = (sanitizer or "", *options, sys.executable, "ci/sanitize.py")
         lacks = triton or (None if sanitizer else "compute-sanitizer: not found, not run")
-        parts.append(Part(f"sanitizer {tool}", command, read_sanitizer, lacks))
+        name = f"sanitizer {tool}"
+        parts.append(Part(name, command, read_sanitizer, lacks, SANITIZED))
     return parts
 
 

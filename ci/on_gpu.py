@@ -1,8 +1,8 @@
 """Measures on a machine with a CUDA GPU, part by part; `ci/gpu` runs this.
 
 All of it goes into one file, OUT/DEVICE.json, which is written after every part: what a
-part found, that it failed, or that it was not measured and why. Nothing stands there that
-was not measured on that device with those versions.
+part found, that it failed, or that it was not measured and why; when, and on which
+machine with which versions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -61,8 +62,7 @@ def measure(
     """Runs the parts whose name begins with one of `chosen`, or all; 1 if one failed."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{machine['device'].replace(' ', '-')}.json"
-    known = read_json(path) if path.exists() else {}
-    before = known.get("parts", {}) if known.get("machine") == machine else {}
+    before = read_json(path)["parts"] if path.exists() else {}
     absent = {"status": "not measured", "why": "it was not asked for"}
     results = {part.name: before.get(part.name, absent) for part in parts}
     failed = 0
@@ -70,10 +70,11 @@ def measure(
         if chosen and not part.name.startswith(tuple(chosen)):
             continue
         click.echo(f"== {part.name} on {machine['device']}")
-        results[part.name] = result = run(part, limit)
+        result = run(part, limit)
+        results[part.name] = {**result, "date": str(date.today()), "machine": machine}
         failed += result["status"] == "failed"
         click.echo(f"{result['status']}{say(result)}")
-        document = {"format": "lockstep-gpu/1", "machine": machine, "parts": results}
+        document = {"format": "lockstep-gpu/2", "parts": results}
         path.write_text(json.dumps(document, indent=1) + "\n")
     click.echo(f"written to {path}")
     return int(failed > 0)
@@ -89,9 +90,9 @@ def say(result: Result) -> str:
 @click.command()
 @click.argument("chosen", nargs=-1, metavar="[PART]...")
 @click.option("--out", type=click.Path(path_type=Path), default="ci/bench/results")
-@click.option("--programs", type=int, help="For each kind; default: the ci profile.")
-@click.option("--limit", default=3600.0, help="Seconds for each part.")
-def main(chosen: Sequence[str], out: Path, programs: int | None, limit: float) -> None:
+@click.option("--programs", default=200, show_default=True, help="For each kind.")
+@click.option("--limit", default=480.0, show_default=True, help="Seconds for each part.")
+def main(chosen: Sequence[str], out: Path, programs: int, limit: float) -> None:
     """Measures what is to be measured on a GPU: all parts, or those whose name begins so.
 
     Exit status: 0 all passed, 1 one failed, 2 there is no GPU.

@@ -34,7 +34,7 @@ from rich.console import Console  # noqa: E402
 from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.speed import growth as sizes  # noqa: E402
 from ci.bench.speed import report  # noqa: E402
-from ci.bench.speed.bars import judge  # noqa: E402
+from ci.bench.speed.bars import Verdict, judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
 
@@ -107,6 +107,12 @@ def compare(
     pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
     console = Console()
+
+    def save(verdicts: Sequence[Verdict] = ()) -> None:
+        if path:
+            document = report.make_report(device, outcomes, verdicts, rounds)
+            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
     with console.status("") as status:
         for framework in frameworks:
             for case in list_all(
@@ -115,6 +121,7 @@ def compare(
                 if not workloads or case.workload in workloads:
                     status.update(f"{len(outcomes) + 1}: {case.describe()}")
                     outcomes.append(measure(case, rounds))
+                    save()  # whoever ends this keeps what there is
                     gc.collect()
     for framework in frameworks:
         own = [outcome for outcome in outcomes if outcome.case.framework == framework]
@@ -124,9 +131,7 @@ def compare(
     verdicts = [] if on_cuda else judge(outcomes, every)
     if verdicts:
         console.print(report.make_verdicts(verdicts))
-    if path:
-        document = report.make_report(device, outcomes, verdicts, rounds)
-        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    save(verdicts)
     sys.exit(not all(verdict.holds for verdict in verdicts))
 
 
@@ -152,7 +157,9 @@ def list_all(
             side = open_side(framework, device, dtype, heads)
             width = 4 if dtype == "float32" else 2
             room = [
-                cells for cells in pools if 2 * cells * heads * DIM * width < get_room()
+                cells
+                for cells in pools
+                if 2 * cells * heads * DIM * width < get_room(device)
             ]
             for cells in set(pools) - set(room):
                 click.echo(f"not measured, too little memory: {cells:,} cells of {dtype}")
@@ -171,8 +178,12 @@ def open_side(framework: str, device: str, dtype: str, heads: int) -> Any:
     return MLXSide(device, dtype, heads)
 
 
-def get_room() -> int:
-    """Bytes that a pool may take: two thirds of the memory."""
+def get_room(device: str) -> int:
+    """Bytes that a pool may take: two thirds of the device's memory."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info()[1] * 2 // 3
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 3
 
 

@@ -126,6 +126,20 @@ def main(
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows: list[Row] = []
     versions = {"python": platform.python_version(), "hypothesis": version("hypothesis")}
+
+    def save() -> None:
+        if path:
+            report = {
+                "machine": describe_machine(),
+                "versions": versions,
+                "unit": "taken: µs a step; rates: steps per second; shares: of plain",
+                "bars": {**BARS, "outside": OUTSIDE},
+                "programs": programs,
+                "rounds": rounds,
+                "rows": rows,
+            }
+            path.write_text(json.dumps(report, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as folder:
         record = Record(Path(folder) / "record.json")
         for name in names:
@@ -136,21 +150,12 @@ def main(
             for kind in kinds:
                 bench = Bench(backend, kind, record, programs)
                 own.append(make_row(name, kind, measure_rounds(bench, rounds)))
-            own.append(make_row(name, "all", add_up(own)))
-            show(name, own)
-            rows += own
+                rows.append(own[-1])
+                save()  # whoever ends this keeps what there is
+            rows.append(make_row(name, "all", add_up(own)))
+            save()
+            show(name, [*own, rows[-1]])
         record.close()
-    if path:
-        report = {
-            "machine": describe_machine(),
-            "versions": versions,
-            "unit": "taken: µs a step; rates: steps per second; shares: of plain",
-            "bars": {**BARS, "outside": OUTSIDE},
-            "programs": programs,
-            "rounds": rounds,
-            "rows": rows,
-        }
-        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def show(backend: str, rows: Sequence[Row]) -> None:

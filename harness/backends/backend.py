@@ -110,6 +110,9 @@ class Backend:
             it; its arguments are those of `harness.execution.executor.run`. Nothing is
             opened then.
         share: it gets one of this many programs that other backends run.
+        is_fatal: whether an exception means that nothing more can run in this process,
+            such as an illegal access on CUDA. The program counts as one that ends its
+            process, and the next one gets a new process.
     """
 
     name: str
@@ -132,3 +135,4 @@ class Backend:
     notes: str = ""
     execute: Callable[..., Any] | None = None
     share: int = 1
+    is_fatal: Callable[[Exception], bool] = lambda error: False

@@ -11,6 +11,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.step import Step
 from lockstep.harness.contracts.types import Answer, Cell
+from lockstep.harness.core.errors import DeviceLost
 from lockstep.harness.core.printable import make_plain, say_error, say_missing, say_raised
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.program import Divergence, Program
@@ -88,6 +89,7 @@ class Run:
                 self.system.finish()
                 self.result.margin = self.system.margin
         except Broken as broken:
+            self.require_device(broken.__cause__)
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
@@ -95,6 +97,7 @@ class Run:
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
+            self.require_device(error)
             self.diverge(Difference("error", say_raised(error)), number, operation)
         except KeyboardInterrupt:
             raise
@@ -110,6 +113,11 @@ class Run:
         return self.rules.open_system(
             self.backend, self.program.config, self.program.ops, self.every
         )
+
+    def require_device(self, error: BaseException | None) -> None:
+        """Raises DeviceLost for an error after which nothing can run in this process."""
+        if isinstance(error, Exception) and self.backend.is_fatal(error):
+            raise DeviceLost(say_raised(error)) from error
 
     def begin(self, step: Step) -> None:
         """Announces a step, also one that is skipped."""

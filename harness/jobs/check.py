@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,24 @@ MAX_CRASHES = 2
 """After so many, the remaining slices of a pair are left out."""
 
 CRASH_SHRINK_SECONDS = 10.0
-CRASH_STEP_SECONDS = 5.0
+
+BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
+"""Where a crash is replayed: an error in a kernel shows in the step that launched it."""
 
 
-def open_pool(settings: Settings) -> Pool:
+def open_pool(
+    settings: Settings, jobs: int | None = None, variables: Mapping[str, str] = {}
+) -> Pool:
+    """Opens a pool as the user asked for it.
+
+    Args:
+        settings: what the user chose.
+        jobs: workers; None for as many as the user chose.
+        variables: environment variables of the workers.
+    """
+    limits = settings.step_seconds, settings.strict
     folder = settings.failures / RUNNING
-    return Pool(settings.jobs, folder, settings.step_seconds, settings.strict)
+    return Pool(jobs or settings.jobs, folder, *limits, variables)
 
 
 class Campaign:
@@ -242,8 +254,7 @@ class Campaign:
         if any(failure.signature == signature for failure in pair.failures):
             return
         self.save(pair, task, program, divergence)
-        seconds = min(CRASH_STEP_SECONDS, self.settings.step_seconds)
-        with open_pool(replace(self.settings, jobs=1, step_seconds=seconds)) as pool:
+        with open_pool(self.settings, jobs=1, variables=BLOCKING) as pool:
 
             def fails(candidate: Program) -> bool:
                 event = pool.call(messages.RunProgram(pair.backend, candidate.to_json()))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -128,6 +128,7 @@ class Pool:
         folder: where write-ahead records stand.
         step_seconds: see STEP_SECONDS.
         strict: validate the messages of drivers against their schemas.
+        variables: environment variables of the workers, besides those of this process.
     """
 
     def __init__(
@@ -136,7 +137,9 @@ class Pool:
         folder: Path,
         step_seconds: float = STEP_SECONDS,
         strict: bool = False,
+        variables: Mapping[str, str] = {},
     ) -> None:
+        self.variables = {**os.environ, **THREADS, **variables}
         self.size, self.folder, self.step_seconds = size, folder, step_seconds
         self.limits = limit_by(step_seconds, strict)
         self.made = [made for made in (folder, folder.parent) if not made.exists()]
@@ -209,7 +212,7 @@ class Pool:
             stdout=output,
             stderr=output,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **THREADS},
+            env=self.variables,
             start_new_session=True,
         )
         theirs.close()

@@ -3,7 +3,8 @@
 Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
 record at RECORD. LIMITS is `harness.backends.driver.limits.Limits` as JSON. A backend can
-end or hang this process; the pool that started it goes on.
+end or hang this process, and a lost device ends it; the pool that started it reads the
+record and goes on.
 """
 
 from __future__ import annotations
@@ -97,9 +98,7 @@ def main() -> None:
         while True:
             worker.do(decode_task(connection.recv_bytes()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the pool has gone, and nobody is left to report to
-    finally:
-        record.close()
+        record.close()  # the pool has gone, and nobody is left to report to
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import torch
 from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
+from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.encoder import EncoderCache
-from lockstep.impl.torch.kernels import Kernels
+from lockstep.impl.torch.kernels import Kernels, choose
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.recurrent import RecurrentCache
 from lockstep.impl.torch.rotating import RotatingCache
@@ -90,6 +91,8 @@ def open_unified(
 
 def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
     arrays = TorchArrays(device)
+    chosen = kernels or choose(arrays.device)
+    versions = {"torch": torch.__version__, "kernels": type(chosen).__name__}
     return Backend(
         name=name,
         device=device,
@@ -104,7 +107,8 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
         overwrite=lambda array: array.fill_(math.nan),
         errors={**unified.ERRORS, **prefix.ERRORS},
         faults=f"lockstep.impl.faults.{PLANTED[arrays.device.type]}:list_faults",
-        versions={"torch": torch.__version__},
+        versions=versions,
+        is_fatal=is_fatal,
     )
 
 
@@ -112,11 +116,31 @@ def cpu() -> Backend:
     return declare("torch-cpu", "cpu")
 
 
+def is_fatal(error: Exception) -> bool:
+    """Whether CUDA answers no more in this process. Older torch raises a RuntimeError."""
+    lost = getattr(torch, "AcceleratorError", ())
+    return isinstance(error, lost) or "CUDA error" in str(error)
+
+
 def cuda() -> Backend:
     """Raises RuntimeError if torch finds no CUDA device."""
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
-    return declare("torch-cuda", "cuda")
+    backend = declare("torch-cuda", "cuda")
+    warm_up(backend.arrays)
+    return backend
+
+
+def warm_up(arrays: Any) -> None:
+    """Does what is slow the first time: the context of the device, the compiler of the
+    kernels and attention. In a program it would look like a step that hangs."""
+    like = torch.empty(0, device=arrays.device)
+    cache = CausalCache(Sizes(1, 8, 2), like=like, mask=like)
+    cache.forward([0], [0])
+    token = like.new_zeros((1, 1, 1, 16))
+    cache.put(0, token, token)
+    arrays.attend(token, *cache.get(0))
+    torch.cuda.synchronize()
 
 
 def triton() -> Backend:

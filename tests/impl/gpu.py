@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python with these arguments, in the folder of the project."""
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "impl")))
+    own = (str(ROOT / ".src"), str(ROOT), str(ROOT / "tests" / "impl"))
+    paths = os.pathsep.join((*own, os.environ.get("PYTHONPATH", "")))
     return subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": paths, **environment},

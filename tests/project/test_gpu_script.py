@@ -61,20 +61,22 @@ def test_a_part_that_fails_stops_no_other(
         parts.Part("broken", python("import sys; sys.exit('that is why')"), read),
         parts.Part("beyond", python(WRITES + "; raise SystemExit(1)"), read),
         parts.Part("hangs", python("import time; time.sleep(60)"), read),
+        parts.Part("cut", python(WRITES + "; import time; time.sleep(60)"), read),
         parts.Part("missing", ("/nowhere/at/all",), read),
         parts.Part("absent", python(WRITES), read, "there is none here"),
         parts.Part("printed", python("print('[1]')"), read),
     ]
     assert on_gpu.measure(MACHINE, made_up, (), tmp_path, 3) == 1
     document = json.loads((tmp_path / "NVIDIA-Made-Up.json").read_text())
-    assert document["machine"] == MACHINE
     results = document["parts"]
+    assert all(result["machine"] == MACHINE for result in results.values())
     status = {name: result["status"] for name, result in results.items()}
     assert status == {
         "first": "passed",
         "broken": "failed",
         "beyond": "failed",
         "hangs": "failed",
+        "cut": "failed",
         "missing": "failed",
         "absent": "not measured",
         "printed": "passed",
@@ -83,7 +85,8 @@ def test_a_part_that_fails_stops_no_other(
     assert results["printed"]["result"] == [1]
     assert results["broken"]["last_words"] == "that is why\n"
     assert results["hangs"]["why"] == "it took more than 3 s"
-    assert results["absent"] == {"status": "not measured", "why": "there is none here"}
+    assert results["cut"]["result"] == {"speed": 7}  # written before the limit
+    assert results["absent"]["why"] == "there is none here"
     unmeasured = ("broken", "hangs", "missing", "absent")
     assert not any("result" in results[name] for name in unmeasured)
 
@@ -103,7 +106,10 @@ def test_parts_may_be_measured_one_after_the_other(
     assert run(MACHINE, "one") == {"one a": "passed", "two": "not measured"}
     assert run(MACHINE, "two") == {"one a": "passed", "two": "passed"}
     other = {**MACHINE, "driver": "1.3"}
-    assert run(other, "two") == {"one a": "not measured", "two": "passed"}
+    assert run(other, "two") == {"one a": "passed", "two": "passed"}
+    found = json.loads((tmp_path / "NVIDIA-Made-Up.json").read_text())["parts"]
+    drivers = [found[name]["machine"]["driver"] for name in ("one a", "two")]
+    assert drivers == ["1.2", "1.3"]
 
 
 def test_what_lockstep_prints_is_read(parts: Any) -> None:
@@ -155,7 +161,7 @@ def test_a_sanitizer_is_used_where_there_is_one(
     said = "put: same\n========= ERROR SUMMARY: 0 errors"
     tool.write_text(f"#!{sys.executable}\nprint({said!r})\n")
     tool.chmod(0o755)
-    _, memcheck, racecheck = parts.list_kernel_parts()
+    _, memcheck, _, racecheck = parts.list_kernel_parts()
     assert memcheck.command[:3] == (str(tool), "--tool", "memcheck")
     assert racecheck.lacks is None
     found = {"summary": "ERROR SUMMARY: 0 errors", "same": 1}
