@@ -172,8 +172,9 @@ def list_parts(programs: int, failures: Path) -> list[Part]:
         parts.append(Part(f"faults {place}", faults, read_faults, lacks))
     parts += list_kernel_parts()
     for place, name, lacks in places:
-        bench = (sys.executable, "ci/bench/harness.py", "--backend", name, *JSON)
-        parts.append(Part(f"speed of checking {place}", bench, read_json, lacks))
+        bench = (sys.executable, "ci/bench/harness.py", "--backend", name)
+        few = ("--programs", "40", "--rounds", "3", *JSON)
+        parts.append(Part(f"speed of checking {place}", (*bench, *few), read_json, lacks))
     bench = (sys.executable, "ci/bench/kernels.py", *JSON)
     parts.append(Part("speed of kernels", bench, read_json, is_missing("triton")))
     compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda")

@@ -54,6 +54,7 @@ NUMBERS = count(1)
 """Of the workers of this process, whichever pool they belong to."""
 
 READ_SECONDS = 20
+EXIT_SECONDS = 1.0
 LAST_WORDS = 800
 TICK = 0.25
 
@@ -91,6 +92,8 @@ class Process:
         try:
             return decode_event(self.connection.recv_bytes(MAX_BYTES), self.task)
         except (EOFError, OSError):  # OSError: the message breaks off, or is too large
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(EXIT_SECONDS)  # so that it is its own end that is told
             self.popen.kill()
             why = say_exit(self.popen.wait())
         except ValueError as error:

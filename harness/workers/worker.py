@@ -24,7 +24,7 @@ import msgspec
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.limits import Limits
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError
 from lockstep.harness.core.printable import say_error
 from lockstep.harness.execution.record import Record
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
@@ -99,6 +99,9 @@ def main() -> None:
             worker.do(decode_task(connection.recv_bytes()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         record.close()  # the pool has gone, and nobody is left to report to
+    except DeviceLost as lost:
+        print(lost, file=sys.stderr, flush=True)
+        os._exit(1)  # at once: what is left to clean up may wait for the device
 
 
 if __name__ == "__main__":

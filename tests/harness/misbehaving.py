@@ -250,6 +250,24 @@ def exits() -> Backend:
     return misbehave(lambda *_: os._exit(3))
 
 
+def loses_its_device() -> Backend:
+    """An exception after which the process is of no use."""
+    backend = misbehave(lambda *_: throw(RuntimeError("CUDA error: illegal address")))
+    return replace(backend, is_fatal=lambda error: "CUDA error" in str(error))
+
+
+def loses_it_when_read() -> Backend:
+    """The same where the harness reads what was returned."""
+
+    class LostArrays(NumpyArrays):
+        def to_numpy(self, array: Array) -> Array:
+            raise RuntimeError("CUDA error: illegal address")
+
+    backend = misbehave(Cache.update)
+    fatal = lambda error: "CUDA error" in str(error)  # noqa: E731
+    return replace(backend, arrays=LostArrays(), is_fatal=fatal)
+
+
 def from_third_token(act: Callable[[], Any]) -> Backend:
     """Appends two tokens well; the third does it."""
 

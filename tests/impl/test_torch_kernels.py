@@ -15,6 +15,7 @@ from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 
 from ci.bench.speed.kernels import Decoding, Form, list_cases
 from lockstep.impl.shared.causal import FAR
+from lockstep.impl.torch.backend import is_fatal
 from lockstep.impl.torch.kernels import Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
@@ -393,3 +394,11 @@ def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
     assert not any(row["spills"] for row in rows.values())
     assert set(rows["put"]["accesses"]) == {"load 8", "load 16", "store 16"}
     assert rows["mask"]["shared"] == 0
+
+
+def test_an_error_of_cuda_ends_its_process() -> None:
+    lost = "CUDA error: an illegal memory access was encountered"
+    assert is_fatal(RuntimeError(lost))
+    assert not is_fatal(RuntimeError("The size of tensor a (3) must match"))
+    if hasattr(torch, "AcceleratorError"):
+        assert is_fatal(torch.AcceleratorError(lost))
