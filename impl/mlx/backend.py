@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
@@ -139,8 +140,12 @@ def cpu() -> Backend:
 def gpu() -> Backend:
     """Metal or CUDA, whichever this MLX was built for.
 
-    Raises RuntimeError if it finds neither.
+    Attention in float32 is computed in float32: by default MLX rounds what it multiplies
+    to ten bits there (TF32), which hides what a cache does to its last digits.
+
+    Raises RuntimeError if MLX finds neither.
     """
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")  # is read at the first product
     if not mx.is_available(mx.Device(mx.gpu)):
         raise RuntimeError("MLX finds no GPU here, neither with Metal nor with CUDA")
     return declare("mlx-gpu", mx.Device(mx.gpu))

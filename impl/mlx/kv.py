@@ -43,7 +43,8 @@ class LinearMemory(PairMemory, Linear):
         keys, values = self.buffers
         if end - begin == 1:
             keys[:, :, begin:end] = arrays[0]
-            values[:, :, begin:end] = arrays[1]
+            if values.size:  # see `write_wide`
+                values[:, :, begin:end] = arrays[1]
             return
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:

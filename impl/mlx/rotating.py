@@ -56,7 +56,8 @@ class RingMemory(PairMemory, Ring):
         keys, values = self.buffers
         if length == 1:
             keys[:, :, slot :: self.capacity] = arrays[0]
-            values[:, :, slot :: self.capacity] = arrays[1]
+            if values.size:  # see `write_wide`
+                values[:, :, slot :: self.capacity] = arrays[1]
             return
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:

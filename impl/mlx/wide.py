@@ -24,11 +24,17 @@ FEW = 16
 def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
     """Calls `write`, with both arrays viewed as 8-byte numbers where that is faster.
 
+    Nothing is written into a buffer without numbers (values of dim 0, as latent attention
+    has them): MLX 0.32.4 on CUDA gives the result of such an assignment no memory at all,
+    and whoever reads or copies it later ends the process with SIGSEGV.
+
     Args:
         buffer: [.., room, dim].
         tokens: [.., tokens, dim].
         write: returns the buffer with the tokens in it.
     """
+    if not buffer.size:
+        return buffer
     few = tokens.shape[-2] < FEW
     if few or buffer.dtype != tokens.dtype or not can_widen(buffer):
         return write(buffer, tokens)

@@ -51,7 +51,10 @@ class Batch:
             check_sequence(owner, count)
         self.groups = self.group()
         self.spans = {self.owners[0]: span}
-        if len(self.owners) > 1:
+        if self.is_step:
+            own = self.positions.tolist()
+            self.spans = dict(zip(self.owners, zip(own, own, strict=True), strict=True))
+        elif len(self.owners) > 1:
             self.spans = {
                 owner: get_bounds(self.positions[own])
                 for owner, own in self.groups.items()
@@ -61,6 +64,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether each row is of another sequence, as where each gets a token."""
+        return len(self.owners) == len(self)
 
     def name(self, rows: Sequence[int]) -> Ints:
         """Rows that the caller has named; raises ValueError if there is no such row."""
@@ -77,7 +85,7 @@ class Batch:
         """The rows of each sequence, in order."""
         if len(self.owners) == 1:
             return {self.owners[0]: slice(None)}
-        if len(self.owners) == len(self):
+        if self.is_step:
             return {owner: slice(row, row + 1) for row, owner in enumerate(self.owners)}
         order = self.sequences.argsort(kind="stable")
         ends = np.bincount(self.sequences).cumsum()

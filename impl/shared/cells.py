@@ -46,6 +46,11 @@ class Cells:
         self.bits[cells] = BITS[batch.sequences]
         self.free -= rows
         self.lowest = int(cells[-1]) + 1
+        if batch.is_step:
+            rows_of_all = batch.owners, batch.positions.tolist(), cells.tolist()
+            for owner, position, cell in zip(*rows_of_all, strict=True):
+                self.indexes[owner].append(position, cell)
+            return cells
         for owner in batch.owners:
             own = batch.get_rows(owner)
             self.indexes[owner].add(batch.positions[own], cells[own])

@@ -40,19 +40,19 @@ class SequenceIndex:
 
     def find(self, position: int) -> int:
         """The index of the first token at `position` or behind it."""
-        begin, end = self.begin, self.end
-        if begin == end or position <= self.first:
+        arrays, begin, end = self.arrays, self.begin, self.end
+        if begin == end or position <= arrays.item(0, begin):
             return 0
-        if position > self.last:
+        if position > arrays.item(0, end - 1):
             return end - begin
-        return int(self.arrays[0, begin:end].searchsorted(position))
+        return int(arrays[0, begin:end].searchsorted(position))
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
         """The lowest and the highest cell of the tokens with index [first, last)."""
-        cells = self.arrays[1, self.begin + first : self.begin + last]
+        first, last = self.begin + first, self.begin + last
         if self.ascending:
-            return int(cells[0]), int(cells[-1])
-        return get_bounds(cells)
+            return int(self.arrays.item(1, first)), int(self.arrays.item(1, last - 1))
+        return get_bounds(self.arrays[1, first:last])
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """More tokens; they need not be the last, nor in order."""
@@ -73,6 +73,16 @@ class SequenceIndex:
         if not ordered:
             order = self.positions.argsort(kind="stable")
             self.arrays[:, self.begin : self.end] = self.arrays[:, self.begin + order]
+
+    def append(self, position: int, cell: int) -> None:
+        """One more token: `add`, without what it takes to look at many."""
+        if self.begin == self.end or position < self.last:
+            self.add(np.array([position]), np.array([cell]))
+            return
+        self.make_room(1)
+        end, self.end = self.end, self.end + 1
+        self.ascending = self.ascending and self.arrays.item(1, end - 1) < cell
+        self.arrays[0, end], self.arrays[1, end] = position, cell
 
     def make_room(self, count: int) -> None:
         if self.end + count <= self.arrays.shape[1]:
