@@ -88,7 +88,9 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.delta[:, index] = 0
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        old, new = self.make_slot_index(sources), self.make_slot_index(targets)
+        # Read as a copy: two slices may overlap, and torch writes as it reads.
+        old = torch.tensor(sources, device=self.like.device)
+        new = self.make_slot_index(targets)
         self.conv[:, new] = self.conv[:, old]
         self.delta[:, new] = self.delta[:, old]
 
