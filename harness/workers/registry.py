@@ -29,8 +29,8 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.core.fields import check_field
+from lockstep.harness.core.payload import UNIT
 from lockstep.harness.core.printable import say_error
-from lockstep.harness.core.tolerance import UNIT
 
 GROUP = "lockstep.backends"
 

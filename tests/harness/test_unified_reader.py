@@ -16,7 +16,7 @@ from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CONFIG, Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
 from lockstep.harness.contracts.unified.turning import round_to
-from lockstep.harness.core.tolerance import UNIT, get_key_tolerance
+from lockstep.harness.core.payload import UNIT, get_key_tolerance
 from lockstep.reference.rope import rotate
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -14,7 +14,7 @@ from lockstep.harness.contracts.layer.model import Cache, get_range
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import System, judge_attention
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.tolerance import get_attention_tolerance
+from lockstep.harness.core.payload import get_attention_tolerance
 from lockstep.reference.token import Token
 
 

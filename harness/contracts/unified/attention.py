@@ -15,8 +15,7 @@ from lockstep.harness.contracts.arrays.reading import to_numpy
 from lockstep.harness.contracts.system import judge_attention
 from lockstep.harness.contracts.unified.model import Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
-from lockstep.harness.core.payload import F32
-from lockstep.harness.core.tolerance import get_attention_tolerance, get_key_tolerance
+from lockstep.harness.core.payload import F32, get_attention_tolerance, get_key_tolerance
 from lockstep.reference.attention import Vector
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.rope import rotate

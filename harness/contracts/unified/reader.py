@@ -24,8 +24,7 @@ from lockstep.harness.contracts.unified.turning import (
     get_turns,
     round_to,
 )
-from lockstep.harness.core.payload import F32, split_tokens
-from lockstep.harness.core.tolerance import get_key_tolerance
+from lockstep.harness.core.payload import F32, get_key_tolerance, split_tokens
 
 Place = tuple[int, int]
 """(position, tag)"""
