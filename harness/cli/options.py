@@ -13,8 +13,8 @@ import click
 
 from lockstep.harness.cli.command import count_cores, print_error
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import suggest
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.workers.registry import get_target
 

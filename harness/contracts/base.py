@@ -19,7 +19,7 @@ from lockstep.harness.contracts.types import (
     Source,
     Unreachable,
 )
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.core.document import Schema
 
 Changed = tuple[Mapping[str, Any], Sequence[Op]]
 """A config and operations."""

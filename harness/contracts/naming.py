@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import NAMES, Schema
+from lockstep.harness.core.document import NAMES, Schema
 
 
 class Named(Hashable, Protocol):

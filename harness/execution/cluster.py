@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import drop_defaults
+from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.execution.shrink import leave_out
 from lockstep.harness.programs.program import Program
 

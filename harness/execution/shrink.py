@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import JOINT, Schema
+from lockstep.harness.core.document import JOINT, Schema
 from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.program import Program
 

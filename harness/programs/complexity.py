@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lockstep.harness.core.fields import DERIVED, drop_defaults
+from lockstep.harness.core.document import DERIVED, drop_defaults
 from lockstep.harness.programs.program import Program
 
 

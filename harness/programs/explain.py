@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from lockstep.harness.core.fields import drop_defaults
+from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.walk import walk
 

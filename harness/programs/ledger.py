@@ -16,9 +16,8 @@ from msgspec import ValidationError, convert
 
 from lockstep.harness.contracts.base import Contract
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.document import parse_json, read_text
+from lockstep.harness.core.document import get_named, parse_json, read_text
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import get_named
 from lockstep.harness.programs.program import Program, parse_program
 
 Range = tuple[int | None, int | None]

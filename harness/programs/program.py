@@ -13,15 +13,16 @@ from typing import Any
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.document import parse_json, read_text
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import (
+from lockstep.harness.core.document import (
     complete,
     drop_defaults,
     get_named,
     name_type,
+    parse_json,
+    read_text,
     show,
 )
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"

@@ -7,8 +7,8 @@ import json
 import math
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import drop_defaults
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
 from lockstep.harness.programs.generate.world import fit

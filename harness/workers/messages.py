@@ -18,8 +18,8 @@ from lockstep.harness.backends.backend import Kind, Planted
 from lockstep.harness.backends.environment import get_environment
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell, Op
+from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import get_named
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.programs.vectors.problem import Problem

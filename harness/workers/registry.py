@@ -27,8 +27,8 @@ from lockstep.harness.backends.driver.backend import (
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
+from lockstep.harness.core.document import check_field
 from lockstep.harness.core.errors import Unavailable, UsageError
-from lockstep.harness.core.fields import check_field
 from lockstep.harness.core.payload import UNIT
 from lockstep.harness.core.printable import say_error
 

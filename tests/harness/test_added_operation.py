@@ -16,9 +16,9 @@ from lockstep.harness.contracts.layer.operation import CACHE, Fields, LayerOpera
 from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core import fields
+from lockstep.harness.core import document
+from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import LENGTH, Schema
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.shrink import Shrinker
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -65,7 +65,7 @@ def parse(*ops: Op) -> Program:
 def rollback(monkeypatch: pytest.MonkeyPatch) -> LayerOperation:
     """The operation of the README, added for one test."""
     code = README.read_text().split("```python\n")[1].split("```")[0]
-    names = [vars(module) for module in (fields, model, operation, system)]
+    names = [vars(module) for module in (document, model, operation, system)]
     scope: dict[str, Any] = {"ClassVar": ClassVar, "Mapping": Mapping, "Source": Source}
     scope |= {name: value for known in names for name, value in known.items()}
     exec(compile(code, str(README), "exec"), scope)

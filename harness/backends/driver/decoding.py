@@ -15,7 +15,7 @@ from lockstep.harness.backends.driver.messages import (
     Dtype,
     ErrorName,
 )
-from lockstep.harness.core.fields import suggest
+from lockstep.harness.core.document import suggest
 from lockstep.harness.core.printable import clean
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Held, Op, Place
-from lockstep.harness.core.fields import (
+from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
     WINDOW,

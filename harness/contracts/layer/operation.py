@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from lockstep.harness.contracts.base import Operation, say_fields
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.types import Op, Source
-from lockstep.harness.core.fields import NAME, NAMES, Schema
+from lockstep.harness.core.document import NAME, NAMES, Schema
 
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
 SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}

@@ -9,7 +9,7 @@ from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.naming import list_names, rename
 from lockstep.harness.contracts.shrinking import list_each, replace_at
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.core.document import MAX_LENGTH
 
 FEW = 10
 """With so few operations left, one is left out for tokens more in others."""

@@ -18,7 +18,7 @@ from lockstep.harness.contracts.layer.operation import (
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import INTEGER, NAME, NAMES, POSITION, Schema
+from lockstep.harness.core.document import INTEGER, NAME, NAMES, POSITION, Schema
 from lockstep.harness.core.printable import clean
 
 SNAPSHOT_OR_NONE: Schema = {**SNAPSHOT, "type": ["string", "null"]}

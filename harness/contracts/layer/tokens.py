@@ -23,7 +23,7 @@ from lockstep.harness.contracts.layer.operation import (
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import INTEGER, LENGTH, Schema
+from lockstep.harness.core.document import INTEGER, LENGTH, Schema
 
 CACHES = ("a", "b", "c")
 

@@ -23,7 +23,7 @@ from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
 from lockstep.harness.contracts.prefix.system import ConversationSystem, PrefixSystem
 from lockstep.harness.contracts.step import iter_steps
 from lockstep.harness.contracts.types import Held, Op
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.core.document import Schema
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
 """The methods that slots need whatever is declared."""

@@ -13,7 +13,7 @@ from lockstep.harness.contracts.layer.model import why_not_config as why_not_lay
 from lockstep.harness.contracts.types import Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
-from lockstep.harness.core.fields import MAX_POSITION, Schema, integer, optional
+from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
 from lockstep.reference.layers import Layer
 
 Config = Mapping[str, Any]

@@ -18,7 +18,7 @@ from lockstep.harness.contracts.prefix.model import PrefixModel, ask
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.prefix.system import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import (
+from lockstep.harness.core.document import (
     DERIVED,
     INTEGER,
     JOINT,

@@ -11,7 +11,7 @@ from functools import partial
 
 from lockstep.harness.contracts.prefix.config import Config, get_token_bytes
 from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")
 PASSES = ("feed", "break")

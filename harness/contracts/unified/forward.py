@@ -9,7 +9,7 @@ from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
 from lockstep.harness.contracts.unified.operation import ANY, System, UnifiedOperation
-from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
+from lockstep.harness.core.document import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
 from lockstep.reference.recurrent import RecurrentCache
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Held, Op, Place
-from lockstep.harness.core.fields import (
+from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
     MAX_POSITION,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from lockstep.harness.contracts.base import Operation
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.model import UnifiedModel
-from lockstep.harness.core.fields import MAX_POSITION, NAMES, Schema, integer
+from lockstep.harness.core.document import MAX_POSITION, NAMES, Schema, integer
 
 ANY = integer(-MAX_POSITION, MAX_POSITION)
 """Any position or length: one that is out of range is a usage error, not a fault of the

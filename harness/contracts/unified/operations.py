@@ -17,7 +17,7 @@ from lockstep.harness.contracts.unified.operation import (
     System,
     UnifiedOperation,
 )
-from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
 

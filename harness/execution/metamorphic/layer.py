@@ -12,7 +12,7 @@ from lockstep.harness.contracts.layer.operation import MAX_CACHES
 from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.naming import list_names, rename
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
 from lockstep.harness.contracts.unified.operations import rename_owner
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.answers import pick
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.fields import DERIVED, JOINT, NAMES, Schema
+from lockstep.harness.core.document import DERIVED, JOINT, NAMES, Schema
 
 OURS = (DERIVED, JOINT, NAMES)
 

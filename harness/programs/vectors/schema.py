@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.core.document import Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
 from lockstep.harness.programs.vectors import TRACE_FORMAT
 from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers, record
