@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import UsageError, make_printable
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:

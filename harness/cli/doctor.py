@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.failures import get_replay_line
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs

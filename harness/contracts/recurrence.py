@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.arrays.reading import Column, holds, split_pair, to_numpy
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521

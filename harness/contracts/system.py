@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises, get_phase
 from lockstep.harness.contracts.types import Op
+from lockstep.harness.core.errors import Broken
 
 
 class System:

@@ -20,8 +20,7 @@ from typing import Any
 
 import jsonschema
 
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import shorten
+from lockstep.harness.core.errors import UsageError, shorten
 
 # --- files ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from lockstep.harness.contracts.types import MIXED, Answer
-from lockstep.harness.core.printable import make_plain
+from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]
 """Tags, or (position, tag) pairs; words stand for what is no token."""

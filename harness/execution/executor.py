@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.step import Step
 from lockstep.harness.contracts.types import Answer, Cell
-from lockstep.harness.core.printable import make_plain, say_error, say_missing, say_raised
+from lockstep.harness.core.errors import (
+    Broken,
+    make_plain,
+    say_error,
+    say_missing,
+    say_raised,
+)
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import walk

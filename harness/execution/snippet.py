@@ -16,8 +16,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.code import Call, Code
 from lockstep.harness.backends.vocabulary import Vocabulary
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.programs.explain import describe_config
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.supported import why_unsupported

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import make_printable
 from lockstep.harness.execution.recording.recorder import tell_tokens
 from lockstep.harness.jobs.failures import Failure, get_replay_line
 from lockstep.harness.jobs.outcome import Outcome

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.printable import clean, say_needed
+from lockstep.harness.core.errors import clean, say_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.explain import describe_config
 from lockstep.harness.programs.program import ERRORS, Program

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import make_printable
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.vectors.export import Export
 from lockstep.harness.jobs.vectors.verify import Audit

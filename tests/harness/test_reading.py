@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.arrays.reading import (
     MOST_RECALLED,
     Promises,
@@ -19,6 +18,7 @@ from lockstep.harness.contracts.arrays.reading import (
     holds,
 )
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.token import Token
 
 NEVER = -np.inf

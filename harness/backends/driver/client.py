@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from lockstep.harness.backends.backend import Alignment
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.arrays import Tensor
 from lockstep.harness.backends.driver.decoding import Malformed, decode, parse, say
 from lockstep.harness.backends.driver.limits import Limits
@@ -24,8 +23,7 @@ from lockstep.harness.backends.driver.messages import (
 )
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.backends.driver.refusals import ERRORS
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import Broken, UsageError, clean
 
 # Letters that are said about one thing that a driver did.
 MOST_WORDS = 700

@@ -16,7 +16,7 @@ from lockstep.harness.backends.driver.messages import (
     ErrorName,
 )
 from lockstep.harness.core.document import suggest
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 
 T = TypeVar("T", bound=msgspec.Struct)
 

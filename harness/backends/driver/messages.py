@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from lockstep.harness.backends.backend import Alignment
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 
 PROTOCOL = 1
 MAX_SIZE = 1 << 40

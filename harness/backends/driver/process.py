@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from lockstep.harness.core.printable import clean, say_exit
+from lockstep.harness.core.errors import clean, say_exit
 
 CHUNK = 1 << 16
 # Bytes of its standard error that are kept.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.arrays import Tensor, make_tensor
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.decoding import Malformed
+from lockstep.harness.core.errors import Broken
 
 
 class Proxy:

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.types import MIXED
+from lockstep.harness.core.errors import Broken, say_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
-from lockstep.harness.core.printable import say_error
 from lockstep.reference.token import Token
 
 Column = int | str | tuple[int, int]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operation import (
     CACHE,
@@ -19,7 +18,7 @@ from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.system import ask
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.document import INTEGER, NAME, NAMES, POSITION, Schema
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import Broken, clean
 
 SNAPSHOT_OR_NONE: Schema = {**SNAPSHOT, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.prefix.config import (
     Config,
@@ -16,7 +15,7 @@ from lockstep.harness.contracts.prefix.config import (
 )
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.layers import Layer
 
 NO_TOKEN = -1

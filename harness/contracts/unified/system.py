@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.recurrence import Recurrence
@@ -17,7 +16,7 @@ from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.attention import Attention, Positions, View
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import Place, PositionReader
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.harness.contracts.types import Answer
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import say_error
+from lockstep.harness.core.errors import UsageError, say_error
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.execution.metamorphic.answers import map_answer, restrict
 from lockstep.harness.execution.metamorphic.derived import Claim, Derived, Relation

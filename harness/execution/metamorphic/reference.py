@@ -13,7 +13,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.printable import say_error
+from lockstep.harness.core.errors import say_error
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic.check import find_contradiction
 from lockstep.harness.programs.program import Divergence, Program

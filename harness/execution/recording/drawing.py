@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from lockstep.harness.contracts.types import Answer, Held
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.compare import (
     COLUMNS,
     LAYERS,

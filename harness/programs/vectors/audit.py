@@ -11,8 +11,7 @@ import jsonschema
 
 from lockstep.harness.contracts.types import Cell
 from lockstep.harness.core.document import MAX_BYTES, parse_json
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import shorten
+from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.vectors.lines import write_json
 from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded

@@ -14,8 +14,7 @@ import jsonschema
 from lockstep.harness import __version__
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import parse_json, read_bytes, show
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import shorten
+from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import FORMAT
 from lockstep.harness.programs.vectors import SEED, TRACE_FORMAT
 

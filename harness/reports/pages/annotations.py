@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 from lockstep.harness.reports.model import list_notes
 from lockstep.harness.reports.pages.view import FailureView, ReportView
 

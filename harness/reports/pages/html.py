@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from lockstep.harness import __version__
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import make_printable
 from lockstep.harness.execution.recording.picture import EXTRA, HIDDEN, MISSING, SEEN
 from lockstep.harness.reports.model import PairSummary, make_matrices
 from lockstep.harness.reports.pages.view import ReportView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 from lockstep.harness.reports.model import Matrix, make_matrices
 from lockstep.harness.reports.pages.view import FailureView, ReportView
 

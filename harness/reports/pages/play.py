@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.backends.environment import compare_environments
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.saved import Played, Saved

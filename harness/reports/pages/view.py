@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.failures import get_replay_line
 from lockstep.harness.programs.explain import describe_config
