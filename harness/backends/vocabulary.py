@@ -9,7 +9,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from lockstep.harness.backends.code import Code
+from lockstep.harness.backends.backend import Code
 
 
 class Vocabulary:

@@ -12,8 +12,7 @@ from string import Formatter
 from typing import Any
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.code import Call, Code
+from lockstep.harness.backends.backend import Backend, Call, Code
 from lockstep.harness.backends.vocabulary import Vocabulary
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.errors import UsageError, make_printable

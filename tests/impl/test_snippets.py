@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.code import Call
+from lockstep.harness.backends.backend import Backend, Call
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.snippet import NOT_SHOWN, write_snippet
