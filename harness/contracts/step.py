@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.operation import Operation
 from lockstep.harness.contracts.types import Answer, Op
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from lockstep.harness.contracts.base import Operation, say_fields
 from lockstep.harness.contracts.layer.model import LayerModel
+from lockstep.harness.contracts.operation import Operation, say_fields
 from lockstep.harness.contracts.types import Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema
 

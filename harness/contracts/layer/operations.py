@@ -1,7 +1,7 @@
 """All operations of the layer contract, by name."""
 
-from lockstep.harness.contracts.base import index
 from lockstep.harness.contracts.layer import snapshots, tokens
+from lockstep.harness.contracts.operation import index
 
 OPERATIONS = index(
     tokens.Update(),

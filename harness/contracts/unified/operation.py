@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from lockstep.harness.contracts.base import Operation
+from lockstep.harness.contracts.operation import Operation
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.core.document import MAX_POSITION, NAMES, Schema, integer

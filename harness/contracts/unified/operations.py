@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from lockstep.harness.contracts.base import index, say_fields
 from lockstep.harness.contracts.naming import rename
+from lockstep.harness.contracts.operation import index, say_fields
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.contracts.unified.forward import Forward
 from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
