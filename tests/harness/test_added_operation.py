@@ -10,10 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.layer import model, operation, system
+from lockstep.harness.contracts.layer import model, operations, system
 from lockstep.harness.contracts.layer.model import LayerModel
-from lockstep.harness.contracts.layer.operation import CACHE, Fields, LayerOperation
-from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.operations import (
+    CACHE,
+    OPERATIONS,
+    Fields,
+    LayerOperation,
+)
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core import document
@@ -65,7 +69,7 @@ def parse(*ops: Op) -> Program:
 def rollback(monkeypatch: pytest.MonkeyPatch) -> LayerOperation:
     """The operation of the README, added for one test."""
     code = README.read_text().split("```python\n")[1].split("```")[0]
-    names = [vars(module) for module in (document, model, operation, system)]
+    names = [vars(module) for module in (document, model, operations, system)]
     scope: dict[str, Any] = {"ClassVar": ClassVar, "Mapping": Mapping, "Source": Source}
     scope |= {name: value for known in names for name, value in known.items()}
     exec(compile(code, str(README), "exec"), scope)

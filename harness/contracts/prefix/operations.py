@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.layer.operation import count
+from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.operation import Operation
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS, Config
 from lockstep.harness.contracts.prefix.conversations import ConversationModel

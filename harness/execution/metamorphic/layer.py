@@ -8,8 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from lockstep.harness.contracts.layer.operation import MAX_CACHES
-from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.operations import MAX_CACHES, OPERATIONS
 from lockstep.harness.contracts.naming import list_names, rename
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.document import MAX_LENGTH
