@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lockstep.harness import __version__
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.jobs.failures import get_replay_line
+from lockstep.harness.jobs.outcome import get_replay_line
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.messages import Declare, Stopped

@@ -31,7 +31,7 @@ from lockstep.harness.cli.snippet import snippet
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import save
+from lockstep.harness.jobs.outcome import save
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.walk import trace
 from lockstep.harness.reports.console import print_failure

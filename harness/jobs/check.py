@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.harness.execution.shrink import Shrinker
-from lockstep.harness.jobs.failures import save
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
+from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, save
 from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program

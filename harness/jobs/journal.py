@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import slug
+from lockstep.harness.jobs.outcome import slug
 from lockstep.harness.workers.messages import Natural, SliceDone, unfold
 
 FORMAT = "lockstep-explored/1"

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
 from lockstep.harness.execution.recording.recorder import tell_tokens
-from lockstep.harness.jobs.failures import Failure, get_replay_line
-from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.outcome import Failure, Outcome, get_replay_line
 from lockstep.harness.reports.model import (
     Matrix,
     OutcomeSummary,
