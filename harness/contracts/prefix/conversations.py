@@ -11,7 +11,7 @@ from lockstep.harness.contracts.layer.model import (
     list_places,
 )
 from lockstep.harness.contracts.prefix.config import Config, open_layers
-from lockstep.harness.contracts.prefix.model import Path, PrefixModel, ask
+from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, ask
 from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session

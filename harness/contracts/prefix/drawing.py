@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.prefix.model import Path, PrefixModel
+from lockstep.harness.contracts.prefix.sides import Path, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.types import Op, Source
 

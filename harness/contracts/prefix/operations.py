@@ -14,9 +14,8 @@ from lockstep.harness.contracts.prefix.drawing import (
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.model import PrefixModel, ask
+from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.system import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.document import (
     DERIVED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
-from lockstep.harness.contracts.prefix.model import PrefixModel, ask
+from lockstep.harness.contracts.prefix.sides import PrefixModel, ask
 from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.errors import NotSupported

@@ -8,8 +8,8 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
+from lockstep.harness.contracts.prefix.sides import PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel, make_forward
-from lockstep.harness.contracts.prefix.system import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken

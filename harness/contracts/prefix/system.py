@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,72 +13,13 @@ from lockstep.harness.contracts.prefix.config import (
     open_layers,
 )
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.sides import PrefixSystem
 from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.layers import Layer
 
-NO_TOKEN = -1
-
 CHANGE: Op = {"op": "update"}
 """To the layers, every operation of a prefix cache may be one that writes."""
-
-
-class PrefixSystem(ABC):
-    """The cache of one program in a backend.
-
-    Attributes:
-        builds_on: the backend builds it on caches that it is given.
-        given: the config that it was opened with.
-    """
-
-    cache: Any
-    given: Config
-
-    def __init__(self, backend: Backend, config: Config) -> None:
-        self.backend, self.config = backend, config
-        self.builds_on = backend.contracts["prefix"][config["kind"]].builds_on
-
-    def open(self, caches: Sequence[Any], below: Sequence[Any]) -> None:
-        """Opens the cache.
-
-        Args:
-            caches: those that it may build on.
-            below: their configs, whether it builds on them or brings its own.
-        """
-        own = {"poison": self.backend.poison, "below": below}
-        self.given = {**self.config, **own, "caches": caches if self.builds_on else None}
-        self.cache = self.backend.open(self.given)
-
-    @abstractmethod
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"result": value} or {}; {"error": name, "why": in its words} if refused."""
-
-    def lend(self, call: Callable[[list[int]], Any], tokens: Sequence[int]) -> Answer:
-        """Asks with a list of tokens that is the caller's: it is written over later."""
-        lent = list(tokens)
-        answer = self.ask(lambda: call(lent))
-        lent[:] = [NO_TOKEN] * len(lent)
-        return answer
-
-    @abstractmethod
-    def begin(self, op: Op, model: Any) -> Answer:
-        """Opens a request. model: the reference after `op`, here and below."""
-
-    @abstractmethod
-    def feed(self, op: Op, model: Any) -> Answer:
-        """Computes a pass, or its first layers, and adds what was generated."""
-
-    @abstractmethod
-    def close(self, op: Op, model: Any) -> Answer:
-        """Ends a request by the method that the operation names."""
-
-    @abstractmethod
-    def refuse(self, op: Op, model: Any) -> Answer:
-        """Makes the caches below refuse the next time."""
-
-    @abstractmethod
-    def verify_attention(self, model: Any) -> None:
-        """Puts the last pass through the framework's attention."""
 
 
 class WatchedCache:
