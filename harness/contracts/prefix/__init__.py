@@ -16,12 +16,14 @@ from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import domain, drawing, simpler
 from lockstep.harness.contracts.prefix import states as situations
 from lockstep.harness.contracts.prefix.config import Config
-from lockstep.harness.contracts.prefix.conversations import ConversationModel
+from lockstep.harness.contracts.prefix.conversations import (
+    ConversationModel,
+    ConversationSystem,
+)
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
-from lockstep.harness.contracts.prefix.system import ConversationSystem
 from lockstep.harness.contracts.step import iter_steps
 from lockstep.harness.contracts.types import Held, Op
 from lockstep.harness.core.document import Schema
