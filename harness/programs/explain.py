@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from lockstep.harness.core.document import drop_defaults
-from lockstep.harness.programs.program import Program
+from lockstep.harness.core.errors import clean
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.walk import walk
 
 MOST = 4
@@ -22,6 +23,36 @@ class Life:
     position: int
     written: int
     removed: int | None = None
+
+
+MAX_STORY = 1 << 21
+"""Operations times tokens of a program whose tokens' lives are told: the walk looks at
+every token after every step."""
+
+
+def describe_failure(
+    program: Program, step: int | None, what: str, message: str, most: int | None = None
+) -> Iterator[str]:
+    """A failure in words, a line each: the config, the steps, what differs.
+
+    Args:
+        program: the failing program.
+        step: the step that diverges; None if it is not known.
+        what: what differs, in a word.
+        message: the same in a sentence.
+        most: how many of the last steps are listed; None for all.
+    """
+    yield f"{program.kind} cache, {clean(describe_config(program))}"
+    last = len(program.ops) - 1 if step is None else step
+    first = 0 if most is None else max(0, last + 1 - most)
+    if first:
+        yield f"  steps 0 to {first - 1} are left out"
+    for number in range(first, last + 1):
+        op = program.ops[number]
+        mark = "→" if number == step else " "
+        words = program.rules.operations[op["op"]].describe(op)
+        yield f"{mark} step {number}: {words}"
+    yield f"{what}: {message}"
 
 
 def describe_config(program: Program) -> str:
@@ -70,3 +101,12 @@ def list_lives(program: Program, last: int) -> Mapping[int, Life]:
             if tag not in live and life.removed is None:
                 life.removed = step.number
     return lives
+
+
+def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
+    """Tells where the tokens come from that a divergence is about."""
+    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
+        return
+    lives = list_lives(program, divergence.step)
+    for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
+        yield describe_token(tag, lives.get(tag))

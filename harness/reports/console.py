@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
-from lockstep.harness.execution.recording.recorder import tell_tokens
 from lockstep.harness.jobs.outcome import Failure, Outcome, get_replay_line
+from lockstep.harness.programs.explain import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
     Matrix,
     OutcomeSummary,
@@ -22,7 +22,6 @@ from lockstep.harness.reports.model import (
     say_amount,
     say_verdict,
     summarize,
-    tell,
 )
 
 STYLES = {
@@ -117,7 +116,10 @@ def print_failure(console: Console, failure: Failure) -> None:
     head = Text(f"\n✗ {failure.backend}", "bold red")
     console.print(head.append(f" {failure.signature}", "not bold default"))
     words = seen.step, seen.what, seen.message
-    for line in (*tell(failure.program, *words), *tell_tokens(failure.program, seen)):
+    for line in (
+        *describe_failure(failure.program, *words),
+        *tell_tokens(failure.program, seen),
+    ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
     if failure.why_likely:
         console.print(Text(indent(failure.why_likely, console.width), "yellow"))

@@ -5,7 +5,7 @@ A worker does this: what is drawn is made where the arrays are, and is small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
@@ -17,16 +17,12 @@ from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
 from lockstep.harness.execution.recording.grid import Known
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.explain import MOST, describe_token, list_lives
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.explain import tell_tokens
+from lockstep.harness.programs.program import Program
 
 Note = Callable[[Program], object]
 
 OnStep = Callable[[int], None]
-
-MAX_STORY = 1 << 21
-"""Operations times tokens of a program whose tokens' lives are told: the walk looks at
-every token after every step."""
 
 
 @dataclass
@@ -205,12 +201,3 @@ def record(
         "versions": dict(backend.versions),
         "device": backend.device,
     }
-
-
-def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
-    """Tells where the tokens come from that a divergence is about."""
-    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
-        return
-    lives = list_lives(program, divergence.step)
-    for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
-        yield describe_token(tag, lives.get(tag))

@@ -10,14 +10,13 @@ from pathlib import Path
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.outcome import get_replay_line
-from lockstep.harness.programs.explain import describe_config
+from lockstep.harness.programs.explain import describe_config, describe_failure
 from lockstep.harness.reports.model import (
     OutcomeSummary,
     PairSummary,
     list_notes,
     say_amount,
     say_verdict,
-    tell,
 )
 from lockstep.harness.reports.pages.saved import Material, Play, Played, Saved
 
@@ -63,7 +62,11 @@ class FailureView:
 
     def tell(self, most: int) -> list[str]:
         """The failure in words, with at most so many steps."""
-        return [*tell(self.saved.program, self.step, self.what, self.message, most)]
+        return [
+            *describe_failure(
+                self.saved.program, self.step, self.what, self.message, most
+            )
+        ]
 
     @property
     def name(self) -> str:
