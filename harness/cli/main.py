@@ -33,7 +33,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import save
 from lockstep.harness.programs.files import RUNNING, load_saved
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import trace
 from lockstep.harness.reports.console import print_failure
 from lockstep.harness.workers.messages import Declare, Declared, Shrink, Stopped
 from lockstep.harness.workers.pool import Pool

@@ -18,8 +18,7 @@ from lockstep.harness.core.errors import (
     say_raised,
 )
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.programs.program import Divergence, Program, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""

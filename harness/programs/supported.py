@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.programs.ledger import Entry, matches
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.programs.program import Program, walk
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
 from lockstep.harness.jobs.outcome import Failure, Outcome, get_replay_line
-from lockstep.harness.programs.explain import describe_failure, tell_tokens
+from lockstep.harness.programs.program import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
     Matrix,
     OutcomeSummary,

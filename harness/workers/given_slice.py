@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lockstep.harness.programs.program import Program, parse_program, why_too_large
+from lockstep.harness.programs.program import (
+    Program,
+    breaks_usage,
+    parse_program,
+    why_too_large,
+)
 from lockstep.harness.programs.supported import is_known, why_unsupported
-from lockstep.harness.programs.walk import breaks_usage
 from lockstep.harness.workers.messages import GivenTask, tally
 from lockstep.harness.workers.slice import Slice
 

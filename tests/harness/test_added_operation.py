@@ -27,8 +27,7 @@ from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.shrink import Shrinker
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, parse_program, trace
 from tests.harness.misbehaving import OPERATIONS as PLAIN
 from tests.harness.misbehaving import Cache, declare
 

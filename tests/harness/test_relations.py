@@ -19,8 +19,7 @@ from lockstep.harness.execution.metamorphic.check import (
 )
 from lockstep.harness.execution.metamorphic.claims import find_broken_claim
 from lockstep.harness.execution.metamorphic.derived import Derived, make_history
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.reference.kv import KVCache
 
 

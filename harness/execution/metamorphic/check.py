@@ -23,8 +23,7 @@ from lockstep.harness.execution.metamorphic.derived import (
     make_history,
 )
 from lockstep.harness.execution.metamorphic.generic import GENERIC
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Divergence, Program, trace
 
 FAMILIES: Mapping[str, Family] = {
     **layer.FAMILIES,

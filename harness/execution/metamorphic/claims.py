@@ -9,8 +9,7 @@ from lockstep.harness.core.errors import UsageError, say_error
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.execution.metamorphic.answers import map_answer, restrict
 from lockstep.harness.execution.metamorphic.derived import Claim, Derived, Relation
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Divergence, Program, trace
 
 MOST_TOLD = 8
 """Operations of a derived program that a message names."""

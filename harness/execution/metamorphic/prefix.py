@@ -19,8 +19,7 @@ from lockstep.harness.execution.metamorphic.derived import (
     Step,
 )
 from lockstep.harness.execution.metamorphic.generic import Case, Cases
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, trace
 
 Path = tuple[int, ...]
 """The tokens of a conversation, as the program numbers them."""

@@ -16,8 +16,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import say_error
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic.check import find_contradiction
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.programs.program import Divergence, Program, walk
 
 SHARE = 8
 """The reference gets every 8th of the programs that a backend runs: with each it runs

@@ -17,8 +17,7 @@ from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
 from lockstep.harness.execution.recording.grid import Known
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.explain import tell_tokens
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Program, tell_tokens
 
 Note = Callable[[Program], object]
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.harness.programs.program import FORMAT, Program
+from lockstep.harness.programs.program import FORMAT, Program, trace
 from lockstep.harness.programs.vectors import TRACE_FORMAT
-from lockstep.harness.programs.walk import trace
 
 
 def make_typed(program: Program) -> Program:

@@ -16,11 +16,10 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import generate
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
 from lockstep.harness.programs.vectors.levels import DTYPES, SETTINGS, Level, list_levels
 from lockstep.harness.programs.vectors.lines import make_line, make_typed
-from lockstep.harness.programs.walk import walk
 
 # In the place of a state or an operation: whichever.
 ANY = ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.outcome import get_replay_line
-from lockstep.harness.programs.explain import describe_config, describe_failure
+from lockstep.harness.programs.program import describe_config, describe_failure
 from lockstep.harness.reports.model import (
     OutcomeSummary,
     PairSummary,
