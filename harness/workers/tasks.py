@@ -19,8 +19,7 @@ from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program, parse_program, why_too_large
 from lockstep.harness.programs.supported import why_unsupported
 from lockstep.harness.programs.vectors.audit import audit
-from lockstep.harness.programs.vectors.coverage import describe
-from lockstep.harness.programs.vectors.selection import SIZES, Selection
+from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.exhaustive_slice import ExhaustiveSlice, survey
 from lockstep.harness.workers.given_slice import GivenSlice

@@ -28,9 +28,14 @@ from lockstep.harness.jobs.vectors.manual import LEVELS
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.programs.vectors.answers import get_answers
 from lockstep.harness.programs.vectors.audit import find_difference
-from lockstep.harness.programs.vectors.coverage import describe
-from lockstep.harness.programs.vectors.levels import ADDED, get_whole, list_levels
-from lockstep.harness.programs.vectors.selection import SIZES, Selection
+from lockstep.harness.programs.vectors.selection import (
+    ADDED,
+    SIZES,
+    Selection,
+    describe,
+    get_whole,
+    list_levels,
+)
 
 ROOT = Path(__file__).parents[2]
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

@@ -10,8 +10,7 @@ import numpy as np
 
 from lockstep.harness import __version__
 from lockstep.harness.core.payload import BITS, Role, compute_vectors
-from lockstep.harness.programs.vectors.levels import ADDED
-from lockstep.harness.programs.vectors.selection import SIZES
+from lockstep.harness.programs.vectors.selection import ADDED, SIZES
 
 TEMPLATE = Path(__file__).with_name("manual.md")
 
