@@ -26,8 +26,8 @@ from lockstep.harness.contracts.types import Cell
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
 from lockstep.harness.jobs.vectors.manual import LEVELS
 from lockstep.harness.programs.program import parse_program
-from lockstep.harness.programs.vectors.answers import get_answers
 from lockstep.harness.programs.vectors.audit import find_difference
+from lockstep.harness.programs.vectors.schema import get_answers
 from lockstep.harness.programs.vectors.selection import (
     ADDED,
     SIZES,
