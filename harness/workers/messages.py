@@ -22,7 +22,7 @@ from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence, Program, parse_program
-from lockstep.harness.programs.vectors.problem import Problem
+from lockstep.harness.programs.vectors import Problem
 
 MAX_BYTES = 128 << 20
 """Size of a message: a file of a set of vectors may have 64 MiB."""
