@@ -23,9 +23,13 @@ from lockstep.harness.reports.pages.html import render_html
 from lockstep.harness.reports.pages.markdown import render_markdown
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.save import save_page
-from lockstep.harness.reports.pages.saved import Saved
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
-from lockstep.harness.reports.pages.view import ReportView, make_failure, make_report
+from lockstep.harness.reports.pages.view import (
+    ReportView,
+    Saved,
+    make_failure,
+    make_report,
+)
 from lockstep.harness.workers.pool import Pool
 
 SHOW_EXAMPLES = """\b

@@ -16,7 +16,7 @@ from lockstep.harness.programs.files import (
 )
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
-from lockstep.harness.reports.pages.saved import Material, Saved, check_step, read_saved
+from lockstep.harness.reports.pages.view import Material, Saved, check_step, read_saved
 
 
 def gather(paths: Sequence[Path]) -> Material:

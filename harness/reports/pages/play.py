@@ -10,7 +10,7 @@ from lockstep.harness.backends.environment import compare_environments
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.reports.pages.saved import Played, Saved
+from lockstep.harness.reports.pages.view import Played, Saved
 from lockstep.harness.workers.messages import (
     Recorded,
     RecordProgram,

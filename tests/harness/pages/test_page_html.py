@@ -17,12 +17,13 @@ from lockstep.harness.reports.pages import html
 from lockstep.harness.reports.pages.gather import gather
 from lockstep.harness.reports.pages.html import render_html
 from lockstep.harness.reports.pages.play import Stage
-from lockstep.harness.reports.pages.saved import Material, read_saved
 from lockstep.harness.reports.pages.view import (
     MOST_PLAYED,
     FailureView,
+    Material,
     ReportView,
     make_report,
+    read_saved,
 )
 from tests.harness.pages.conftest import (
     FAULTS,
