@@ -15,8 +15,11 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
 from lockstep.harness.jobs.vectors.manual import make_manual
 from lockstep.harness.jobs.vectors.run import run_tasks
-from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
-from lockstep.harness.programs.vectors.manifest import make_manifest
+from lockstep.harness.programs.vectors.manifest import (
+    make_manifest,
+    write_lines,
+    write_pretty,
+)
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.workers import messages
 

@@ -14,8 +14,7 @@ from lockstep.harness.core.document import MAX_BYTES, parse_json
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.harness.programs.vectors import Problem
-from lockstep.harness.programs.vectors.lines import write_json
-from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded
+from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded, write_json
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import iter_cells
 

@@ -20,7 +20,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.random import generate
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
-from lockstep.harness.programs.vectors.lines import make_line, make_typed
+from lockstep.harness.programs.vectors.manifest import make_line, make_typed
 
 # --- levels: first what any engine can run, then the rest -------------------------------
 
