@@ -24,7 +24,7 @@ import pytest
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.types import Cell
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
-from lockstep.harness.jobs.vectors.manual import LEVELS
+from lockstep.harness.jobs.vectors.export import LEVELS
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.programs.vectors.audit import find_difference
 from lockstep.harness.programs.vectors.schema import get_answers

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lockstep.harness import __version__
 from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
-from lockstep.harness.jobs.vectors.manual import make_manual
-from lockstep.harness.jobs.vectors.run import run_tasks
+from lockstep.harness.core.payload import BITS, Role, compute_vectors
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors.manifest import (
+    MANIFEST,
     make_manifest,
+    read_manifest,
     write_lines,
     write_pretty,
 )
 from lockstep.harness.programs.vectors.schema import make_schema
+from lockstep.harness.programs.vectors.selection import ADDED, SIZES
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 
@@ -94,3 +102,155 @@ def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> N
         work.contents[name] = write_lines(event.lines)
     elif isinstance(event, messages.Stopped):
         raise UsageError(f"{name}: programs could not be drawn: {event.why}")
+
+
+# --- tasks that need the reference alone ------------------------------------------------
+
+
+def run_tasks(
+    tasks: Iterable[messages.Task[Any]],
+    jobs: int,
+    handle: Callable[[Any, messages.Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone.
+
+    The results do not depend on which worker runs a task.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(deque(tasks), watch):
+            handle(task, event)
+
+
+# --- the README of a set ----------------------------------------------------------------
+
+
+TEMPLATE = Path(__file__).with_name("manual.md")
+
+# (tag, layer, head, role, dim, dtype) of vectors that are written out.
+EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
+    (0, 0, 0, "key", 4, "float32"),
+    (1, 0, 0, "key", 4, "float32"),
+    (1, 0, 0, "value", 4, "float32"),
+    (1, 0, 1, "key", 4, "float32"),
+    (1, 1, 0, "key", 4, "float32"),
+    (77, 2, 1, "query", 8, "float32"),
+    (4095, 0, 0, "key", 6, "float16"),
+    (5, 0, 0, "value", 4, "bfloat16"),
+)
+
+LEVELS = {
+    "core": "update; forward; begin, feed, close",
+    **{
+        name: "also " + "; ".join(map(", ".join, added.values()))
+        for name, added in ADDED.items()
+    },
+    "full": "all operations",
+    "usage": "calls that must be refused",
+    "settings": "settings that are not at their default: chunk, keep, mask_padding,"
+    " mask_form, layers, cache_padding, mask_dtype, permuted_values, interval",
+}
+
+
+def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text, in which the template's @NAMES@ are filled in.
+
+    Args:
+        size: the name of the set's size.
+        holds: file → its entry in the manifest.
+    """
+    parts = {
+        "VERSION": __version__,
+        "SIZE": size,
+        "ABOUT": SIZES[size].about,
+        "FILES": "\n".join(list_files(holds)),
+        "LEVELS": "\n".join(f"* `{name}`: {about}" for name, about in LEVELS.items()),
+        "PAYLOAD": "\n".join(list_examples()),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part)
+    return text
+
+
+def list_files(holds: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, own in sorted(holds.items()):
+        yield f"| `{name}` | {own['programs']} | {own['contract']}, kind {own['kind']} |"
+
+
+def list_examples() -> Iterator[str]:
+    """Rows of a table. All numbers are exact, so they are the same everywhere."""
+    yield "| tag | layer | head | role | dim | dtype | x(0) … x(dim − 1), times 2 ** b |"
+    yield "|" + "---|" * 7
+    for tag, layer, head, role, dim, dtype in EXAMPLES:
+        vectors = compute_vectors(np.array([tag]), layer, head, role, dim, dtype)
+        numbers = [int(number * 2 ** BITS[dtype]) for number in vectors[0].tolist()]
+        words = ", ".join(map(str, numbers))
+        yield f"| {tag} | {layer} | {head} | {role} | {dim} | {dtype} | {words} |"
+
+
+# --- the folder of a set ----------------------------------------------------------------
+
+
+DRAFT = f"{MANIFEST}.draft"
+
+
+def list_replaced(folder: Path) -> list[Path]:
+    """The files of a former set in the folder, which a new set replaces.
+
+    Raises:
+        UsageError: the folder holds anything else.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: is not a folder; choose another with -o")
+    if not folder.exists():
+        return []
+    try:
+        present = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from None
+    if not present:
+        return []
+    try:
+        former = {MANIFEST, DRAFT, *read_manifest(folder)}
+    except UsageError as error:
+        raise UsageError(
+            f"{folder}: is not empty, and holds no set of vectors that could be replaced"
+            f" ({error}); choose another folder with -o"
+        ) from None
+    for path in present:
+        if path.name not in former or (path.is_dir() and not path.is_symlink()):
+            raise UsageError(
+                f"{path}: does not belong to the set of vectors in this folder; move it,"
+                " or choose another folder with -o"
+            )
+    return present
+
+
+def write_set(
+    folder: Path, replaced: list[Path], contents: Mapping[str, bytes], manifest: bytes
+) -> None:
+    """Writes the files. The manifest first: if this breaks off, it names what is there,
+    and the next set can take its place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in replaced:
+            if path.name != MANIFEST:
+                path.unlink(missing_ok=True)
+        draft = folder / DRAFT
+        create(draft, manifest)
+        draft.replace(folder / MANIFEST)
+        for name, content in contents.items():
+            create(folder / name, content)
+    except OSError as error:
+        place = error.filename or folder
+        raise UsageError(f"{place}: cannot be written: {error.strerror}") from None
+
+
+def create(path: Path, content: bytes) -> None:
+    """A new file: never through a link, never over one that came in between."""
+    with path.open("xb") as file:
+        file.write(content)
