@@ -13,9 +13,14 @@ from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, 
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import System
 from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.contracts.unified.attention import Attention, Positions, View
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
-from lockstep.harness.contracts.unified.reader import Place, PositionReader
+from lockstep.harness.contracts.unified.reader import (
+    Attention,
+    Place,
+    PositionReader,
+    Positions,
+    View,
+)
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
