@@ -8,15 +8,15 @@ from typing import ClassVar
 from lockstep.harness.contracts.naming import rename
 from lockstep.harness.contracts.operation import index, say_fields
 from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.contracts.unified.forward import Forward
-from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import (
+from lockstep.harness.contracts.unified.forward import (
     ANY,
     SEQUENCE,
+    Forward,
     Side,
     System,
     UnifiedOperation,
 )
+from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
