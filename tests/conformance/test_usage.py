@@ -6,8 +6,7 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.program import trace
 from lockstep.harness.workers.registry import load
 

@@ -16,8 +16,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.layer import CHOICES
 from lockstep.harness.contracts.types import Cell
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import generate
+from lockstep.harness.programs.generate.drawer import Drawer, generate
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
 from lockstep.harness.programs.vectors.manifest import make_line, make_typed
