@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lockstep.harness.execution.shrink import Shrinker
@@ -26,6 +28,24 @@ CRASH_STEP_SECONDS = 5.0
 def open_pool(settings: Settings) -> Pool:
     folder = settings.failures / RUNNING
     return Pool(settings.jobs, folder, settings.step_seconds, settings.strict)
+
+
+def run_tasks(
+    tasks: Iterable[messages.Task[Any]],
+    jobs: int,
+    handle: Callable[[Any, messages.Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone.
+
+    The results do not depend on which worker runs a task.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(deque(tasks), watch):
+            handle(task, event)
 
 
 class Campaign:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,7 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import BITS, Role, compute_vectors
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.jobs.check import run_tasks
 from lockstep.harness.programs.vectors.manifest import (
     MANIFEST,
     make_manifest,
@@ -29,7 +27,6 @@ from lockstep.harness.programs.vectors.manifest import (
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import ADDED, SIZES
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.pool import Pool
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 
@@ -102,27 +99,6 @@ def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> N
         work.contents[name] = write_lines(event.lines)
     elif isinstance(event, messages.Stopped):
         raise UsageError(f"{name}: programs could not be drawn: {event.why}")
-
-
-# --- tasks that need the reference alone ------------------------------------------------
-
-
-def run_tasks(
-    tasks: Iterable[messages.Task[Any]],
-    jobs: int,
-    handle: Callable[[Any, messages.Event], None],
-    watch: Callable[[], None],
-) -> None:
-    """Runs tasks that need the reference alone.
-
-    The results do not depend on which worker runs a task.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
-        Pool(jobs, Path(records) / RUNNING) as pool,
-    ):
-        for task, event in pool.run(deque(tasks), watch):
-            handle(task, event)
 
 
 # --- the README of a set ----------------------------------------------------------------

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.jobs.check import MAX_CRASHES, Campaign
+from lockstep.harness.jobs.check import MAX_CRASHES, Campaign, run_tasks
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.jobs.vectors.export import run_tasks
 from lockstep.harness.programs.vectors import Problem
 from lockstep.harness.programs.vectors.manifest import check_files, read_manifest
 from lockstep.harness.workers import messages
