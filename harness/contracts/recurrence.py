@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.arrays.reading import Column, holds, split_pair, to_numpy
+from lockstep.harness.contracts.arrays.reading import Column, split_pair, to_numpy
+from lockstep.harness.contracts.system import holds
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Table
 

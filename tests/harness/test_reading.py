@@ -11,13 +11,12 @@ import pytest
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
 from lockstep.harness.contracts.arrays.reading import (
     MOST_RECALLED,
-    Promises,
     Reader,
     get_rows,
     get_sight,
-    holds,
 )
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import ArrayWatch, holds
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.token import Token
 
@@ -308,7 +307,7 @@ def test_what_stands_in_a_mask_too_large_to_be_remembered(backend: Backend) -> N
 
 
 def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
-    promises = Promises(backend.arrays)
+    promises = ArrayWatch(backend.arrays)
     keys, values = np.zeros((1, 1, 2, 4), np.float32), np.full((1, 1, 2, 4), np.nan)
     promises.keep("a", "view", (keys, values))
     promises.check()
@@ -322,7 +321,7 @@ def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
 
 
 def test_an_array_that_gets_another_shape_breaks_its_promise(backend: Backend) -> None:
-    promises = Promises(backend.arrays)
+    promises = ArrayWatch(backend.arrays)
     keys, values = np.ones((1, 1, 2, 4), np.float32), np.ones((1, 1, 2, 4), np.float32)
     promises.keep("a", "view", (keys, values))
     keys.shape = 2, 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
@@ -319,70 +319,3 @@ def interpret_mask(content: bytes, dtype: np.dtype[Any], rows: int, width: int) 
 
 
 recall_mask = lru_cache(maxsize=4096)(interpret_mask)
-
-
-SAMPLE = 16
-"""One pass or update in so many keeps its arrays under watch and is put through
-attention."""
-
-
-def get_phase(tags: int) -> int:
-    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
-    many the program has. Of few tokens the first pass is one; in longer programs it would
-    be one too many each time, on an empty cache."""
-    return 0 if tags <= SAMPLE else tags
-
-
-MOST_KEPT = 12
-"""Pairs of arrays under watch at a time: the latest."""
-
-Content = tuple[tuple[int, ...], bytes]
-"""The shape of an array, and what it holds."""
-
-
-class Promises:
-    """Arrays that went to a cache or came from it, and what they held then."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
-        self.kept: list[tuple[str, str, str, list[Array], list[Content]]] = []
-
-    def keep(
-        self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
-    ) -> None:
-        """Remembers what the arrays hold that the operation `name` of `cache` returned,
-        or "was given"."""
-        floats = [self.arrays.to_numpy(array) for array in pair]
-        content = [(array.shape, array.tobytes()) for array in floats]
-        self.kept.append((cache, name, how, list(pair), content))
-        del self.kept[:-MOST_KEPT]
-
-    def check(self, concerned: Callable[[str], bool] = lambda cache: True) -> None:
-        """Raises Broken("alias") if an array of a concerned cache has changed."""
-        for cache, name, how, arrays, content in self.kept:
-            if concerned(cache):
-                for array, (shape, held) in zip(arrays, content, strict=True):
-                    now = self.arrays.to_numpy(array)
-                    if now.shape != shape or not holds(now, held):
-                        raise Broken(
-                            "alias",
-                            f"an array that {name} {how} has changed before it was"
-                            f" allowed to{'' if cache == 'a' else f' (cache {cache})'}",
-                            operation=name,
-                        )
-
-    def drop(self, cache: str) -> None:
-        """The arrays of `cache` are no longer promised to hold anything."""
-        if self.kept:
-            self.kept = [kept for kept in self.kept if kept[0] != cache]
-
-
-def holds(array: npt.NDArray[Any], content: bytes) -> bool:
-    """Says whether the array still has the numbers that are in `content`; NaN is one.
-    Equal bytes, the usual case, need no look at the numbers."""
-    if array.tobytes() == content:
-        return True
-    if array.nbytes != len(content):
-        return False
-    before = np.frombuffer(content, array.dtype)
-    return np.array_equal(array.ravel(), before, equal_nan=True)

@@ -61,7 +61,7 @@ class LayerSystem(System):
         if cache is None:
             raise Broken("malformed", "clone returned None, not a cache")
         if self.backend.lifetime == "until-write":
-            self.promises.drop(name)
+            self.watch.drop(name)
         self.caches[name] = cache
 
     def find_snapshot(self, name: str | None) -> Any:
@@ -103,7 +103,7 @@ class LayerSystem(System):
         pair = cache.update(keys, values)
         columns = self.reader.read(pair, "update", tokens)
         if self.is_sampled(tags[0]):
-            self.promises.keep(name, "update", pair)
+            self.watch.keep(name, "update", pair)
         self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
@@ -131,7 +131,7 @@ class LayerSystem(System):
             return {"tags": []}
         else:
             columns = self.reader.read(pair, operation, right.tokens)
-        self.promises.keep(name, operation, pair)
+        self.watch.keep(name, operation, pair)
         may_come = {token.tag for token in right.older()}
         tags = [column for column in columns if column not in may_come]
         answer: Answer = {"tags": sort_columns(tags)}
@@ -143,19 +143,19 @@ class LayerSystem(System):
         """Before a cache gets arrays, whose first new token has this tag: they are the
         caller's, and not to be written."""
         if self.is_sampled(tag):
-            self.promises.keep(name, "update", arrays, "was given")
+            self.watch.keep(name, "update", arrays, "was given")
 
     def settle(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now. Then the arrays
         that the cache was given last are free to be used again."""
-        if not self.inputs and not self.promises.kept:
+        if not self.inputs and not self.watch.kept:
             return
         if self.every:
-            self.promises.check()
+            self.watch.check()
         if self.backend.lifetime == "until-write" and op["op"] in self.writes:
             name = op.get("cache", "a")
-            self.promises.check(lambda cache: cache == name)
-            self.promises.drop(name)
+            self.watch.check(lambda cache: cache == name)
+            self.watch.drop(name)
             self.overwrite(self.inputs.pop(name, ()))
 
     def verify_attention(

@@ -234,7 +234,7 @@ class UnifiedSystem(System):
         self.check_padding(which, sight, length, width)
         columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
         if self.is_sampled(model.tags.start):
-            self.promises.keep("a", "get", (keys, values, mask))
+            self.watch.keep("a", "get", (keys, values, mask))
             view = View(which, reader, keys, values, mask, sight.seen, places)
             self.last.append(view)
         shown = sight.rows[:length]
@@ -361,12 +361,12 @@ class UnifiedSystem(System):
         """Before `op`, checks the arrays that it may change; then the arrays that the
         cache was given are used for something else."""
         if self.every:
-            self.promises.check()
+            self.watch.check()
         if op["op"] not in self.writes:
             return
-        if self.promises.kept and self.backend.lifetime == "until-write":
-            self.promises.check()
-            self.promises.drop("a")
+        if self.watch.kept and self.backend.lifetime == "until-write":
+            self.watch.check()
+            self.watch.drop("a")
         if self.inputs:
             inputs, self.inputs = self.inputs, []
             self.overwrite(inputs)
