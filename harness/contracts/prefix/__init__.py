@@ -22,8 +22,7 @@ from lockstep.harness.contracts.prefix.conversations import (
 )
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
-from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
+from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
 from lockstep.harness.contracts.step import iter_steps
 from lockstep.harness.contracts.types import Held, Op
 from lockstep.harness.core.document import Schema
