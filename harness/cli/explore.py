@@ -9,9 +9,9 @@ from rich.console import Console
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.cli.check import require_pairs
-from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import (
     backends_option,
+    command,
     failures_option,
     jobs_option,
     json_option,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import (
     backends_option,
+    command,
     failures_option,
     jobs_option,
     json_option,

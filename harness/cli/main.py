@@ -12,7 +12,6 @@ from rich.text import Text
 
 from lockstep.harness import __version__
 from lockstep.harness.cli.check import check
-from lockstep.harness.cli.command import command
 from lockstep.harness.cli.doctor import list_checks
 from lockstep.harness.cli.explore import explore
 from lockstep.harness.cli.faults import faults
@@ -21,6 +20,7 @@ from lockstep.harness.cli.options import (
     Seconds,
     backend_option,
     backends_option,
+    command,
     failures_option,
     step_option,
     strict_option,

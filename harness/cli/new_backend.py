@@ -9,7 +9,7 @@ from shlex import quote
 
 import click
 
-from lockstep.harness.cli.command import command
+from lockstep.harness.cli.options import command
 from lockstep.harness.cli.skeleton import (
     IMPORTS,
     INTERFACES,

@@ -9,10 +9,11 @@ import click
 from rich.console import Console
 
 from lockstep.harness.backends.environment import compare_environments
-from lockstep.harness.cli.command import command, print_error
 from lockstep.harness.cli.options import (
     backends_option,
+    command,
     failures_option,
+    print_error,
     step_option,
     strict_option,
 )

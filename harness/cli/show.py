@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.command import command, print_error
 from lockstep.harness.cli.options import (
     backend_option,
     backends_option,
+    command,
     failures_option,
+    print_error,
     step_option,
 )
 from lockstep.harness.core.errors import UsageError

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.command import command
-from lockstep.harness.cli.options import backend_option, failures_option
+from lockstep.harness.cli.options import backend_option, command, failures_option
 from lockstep.harness.cli.replay import get_own_backend, get_single
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING

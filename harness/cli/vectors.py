@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.command import command
 from lockstep.harness.cli.options import (
     backends_option,
+    command,
     failures_option,
     jobs_option,
     json_option,
