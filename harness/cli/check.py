@@ -27,7 +27,7 @@ from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.reports.console import print_outcome
 from lockstep.harness.reports.outcome_file import to_json, write_outcome
-from lockstep.harness.reports.progress import Progress, draw_progress, get_status
+from lockstep.harness.reports.progress import Progress, draw_progress, get_check_status
 from lockstep.harness.workers.registry import list_names
 
 CHECK_EXAMPLES = """\b
@@ -93,7 +93,7 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = Console(stderr=as_json, highlight=False)
-    with Progress(console, draw_progress, get_status) as progress:
+    with Progress(console, draw_progress, get_check_status) as progress:
         outcome = Campaign(settings, list(list_names()), progress.show).run()
     require_pairs(outcome)
     try:

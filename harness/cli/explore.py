@@ -24,7 +24,11 @@ from lockstep.harness.cli.options import (
 from lockstep.harness.contracts.domain import SIZES
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.reports.explore import describe, get_status, print_exploration
+from lockstep.harness.reports.explore import (
+    describe,
+    get_exploration_status,
+    print_exploration,
+)
 from lockstep.harness.reports.progress import Progress
 from lockstep.harness.workers.registry import list_names
 
@@ -73,7 +77,7 @@ def explore(
     that a backend does not declare are skipped.
     """
     console = Console(stderr=as_json, highlight=False)
-    with Progress(console, get_status, get_status) as progress:
+    with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
         explorer = Explorer(settings, names, size, depth, resume, progress.show)
         exploration = explorer.explore()

@@ -19,7 +19,7 @@ from lockstep.harness.cli.options import (
 )
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.reports.faults import get_status, print_searches
+from lockstep.harness.reports.faults import get_search_status, print_searches
 from lockstep.harness.reports.progress import Progress
 from lockstep.harness.workers.registry import list_names
 
@@ -60,7 +60,7 @@ def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     Exit status: 0 all are found, 1 a mistake survives, 2 something could not run.
     """
     console = Console(stderr=as_json, highlight=False)
-    with Progress(console, get_status, get_status) as progress:
+    with Progress(console, get_search_status, get_search_status) as progress:
         searches = Hunt(settings, list(list_names()), ids, progress.show).run()
     if as_json:
         click.echo(json.dumps(searches.to_json(), indent=1))

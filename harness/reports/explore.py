@@ -20,7 +20,7 @@ from lockstep.harness.reports.console import (
 from lockstep.harness.reports.model import summarize, summarize_pair
 
 
-def get_status(exploration: Exploration) -> Text:
+def get_exploration_status(exploration: Exploration) -> Text:
     """The progress of an exploration, its rate, and the time left."""
     outcome, surveys = exploration.outcome, exploration.surveys
     seconds = time.monotonic() - outcome.started

@@ -12,7 +12,7 @@ from lockstep.harness.jobs.faults import Search, Searches, list_survivors, summa
 from lockstep.harness.reports.console import make_table
 
 
-def get_status(searches: Searches) -> Text:
+def get_search_status(searches: Searches) -> Text:
     seconds = time.monotonic() - searches.started
     over = sum(search.is_over for search in searches.all)
     if not searches.all:

@@ -68,9 +68,9 @@ def draw_progress(outcome: Outcome) -> RenderableType:
     """A running check, on a terminal. What matters most stands first: the end of what is
     higher than the terminal is cut off."""
     if not outcome.pairs:
-        return get_status(outcome)
+        return get_check_status(outcome)
     matrices = draw_matrices(summarize(outcome))
-    return Group(get_status(outcome), make_running(outcome), matrices)
+    return Group(get_check_status(outcome), make_running(outcome), matrices)
 
 
 def make_running(outcome: Outcome) -> Table:
@@ -84,7 +84,7 @@ def make_running(outcome: Outcome) -> Table:
     return table
 
 
-def get_status(outcome: Outcome) -> Text:
+def get_check_status(outcome: Outcome) -> Text:
     """The progress of a running check, its rate, and the time left."""
     seconds = time.monotonic() - outcome.started
     programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
