@@ -11,10 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.check import check
+from lockstep.harness.cli.check import check, explore, faults
 from lockstep.harness.cli.doctor import list_checks
-from lockstep.harness.cli.explore import explore
-from lockstep.harness.cli.faults import faults
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import (
     Seconds,
