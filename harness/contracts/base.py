@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.domain import Domain
-from lockstep.harness.contracts.naming import number_names
-from lockstep.harness.contracts.operation import Operation
-from lockstep.harness.contracts.types import (
+from lockstep.harness.contracts.operation import (
     Cell,
     Held,
     Op,
+    Operation,
     Simplest,
     Source,
     Unreachable,
+    number_names,
 )
 from lockstep.harness.core.document import Schema
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 
 SIZES = ("tiny", "small", "standard")
 """From fewest operations to most."""

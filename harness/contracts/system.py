@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.errors import Broken
 
 SAMPLE = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.execution.shrink import leave_out
 from lockstep.harness.programs.program import Program

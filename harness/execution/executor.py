@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.step import Step
-from lockstep.harness.contracts.types import Answer, Cell
+from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
     make_plain,

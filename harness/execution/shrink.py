@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import JOINT, Schema
 from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.program import Program

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend, Call, Code
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.programs.program import Program, describe_config, trace
 from lockstep.harness.programs.supported import why_unsupported

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.journal import Journal

@@ -18,7 +18,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task

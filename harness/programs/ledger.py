@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import ValidationError, convert
 
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import get_named, parse_json, read_text
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import Program, parse_program

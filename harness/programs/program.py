@@ -13,8 +13,7 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.step import Step, iter_steps
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op, Step, iter_steps
 from lockstep.harness.core.document import (
     complete,
     drop_defaults,

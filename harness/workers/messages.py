@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, ValidationError, convert, structs
 from lockstep.harness.backends.backend import Kind, Planted
 from lockstep.harness.backends.environment import get_environment
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell, Op
+from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step

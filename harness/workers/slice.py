@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.shrink import make_busy_clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.programs.program import Program, walk
 
 

@@ -19,7 +19,7 @@ from lockstep.harness.contracts.layer.operations import (
     LayerOperation,
 )
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.contracts.operation import Answer, Op, Source
 from lockstep.harness.core import document
 from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError

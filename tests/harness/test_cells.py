@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell, Unreachable
+from lockstep.harness.contracts.operation import Cell, Unreachable
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Pair, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer

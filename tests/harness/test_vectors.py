@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
 from lockstep.harness.jobs.vectors.export import LEVELS
 from lockstep.harness.programs.program import parse_program

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.interface import Array, Arrays, Mask
-from lockstep.harness.contracts.types import MIXED
+from lockstep.harness.contracts.operation import MIXED
 from lockstep.harness.core.errors import Broken, say_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.reference.token import Token

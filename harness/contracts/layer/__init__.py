@@ -28,7 +28,7 @@ from lockstep.harness.contracts.layer.states import (
     list_unreachable,
 )
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.types import Op, Source
+from lockstep.harness.contracts.operation import Op, Source
 
 NEXT: Mapping[str, Sequence[str]] = {
     "update": ("snapshot", "trim", "view", "state"),

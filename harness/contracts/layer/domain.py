@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.domain import Domain, join
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 
 
 def update(length: int, cache: str = "a") -> Op:

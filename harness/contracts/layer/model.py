@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held, Op, Place
+from lockstep.harness.contracts.operation import Answer, Held, Op, Place
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,

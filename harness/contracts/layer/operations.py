@@ -13,9 +13,15 @@ from lockstep.harness.contracts.layer.model import (
     get_rows_visible,
 )
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.operation import Operation, index, say_fields
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    Operation,
+    Source,
+    index,
+    say_fields,
+)
 from lockstep.harness.contracts.system import ask
-from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
 from lockstep.harness.core.errors import Broken, clean
 

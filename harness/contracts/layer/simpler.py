@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.layer.operations import OPERATIONS
-from lockstep.harness.contracts.naming import list_names, rename
+from lockstep.harness.contracts.operation import Op, list_names, rename
 from lockstep.harness.contracts.shrinking import list_each, replace_at
-from lockstep.harness.contracts.types import Op
 from lockstep.harness.core.document import MAX_LENGTH
 
 FEW = 10

@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import Cache, LayerModel
-from lockstep.harness.contracts.types import Op, Unreachable
+from lockstep.harness.contracts.operation import Op, Unreachable
 
 APPENDS = ("append-after-rewind", "append-after-restore")
 SNAPSHOT_STATES = ("snapshot-live", "snapshot-outlived", "restore-after-change")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.operation import Operation
+from lockstep.harness.contracts.operation import Held, Op, Operation, iter_steps
 from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import domain, drawing, simpler
 from lockstep.harness.contracts.prefix import states as situations
@@ -23,8 +23,6 @@ from lockstep.harness.contracts.prefix.conversations import (
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
-from lockstep.harness.contracts.step import iter_steps
-from lockstep.harness.contracts.types import Held, Op
 from lockstep.harness.core.document import Schema
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")

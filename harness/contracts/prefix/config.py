@@ -10,7 +10,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.model import open_cache
 from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
-from lockstep.harness.contracts.types import Source
+from lockstep.harness.contracts.operation import Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
 from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional

@@ -13,9 +13,9 @@ from lockstep.harness.contracts.layer.model import (
     list_places,
 )
 from lockstep.harness.contracts.layer.system import LayerSystem
+from lockstep.harness.contracts.operation import Answer, Held, Op, Source
 from lockstep.harness.contracts.prefix.config import Config, get_layer_config, open_layers
 from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem, ask
-from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.prefix.simpler import rename_token
-from lockstep.harness.contracts.types import Op
 
 ALL = 8
 """More tokens than a request has: a pass computes those that remain."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.operation import Op, Source
 from lockstep.harness.contracts.prefix.sides import Path, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.types import Op, Source
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
 """Few different tokens; two that are the same in 16 bits, and one that might be taken for

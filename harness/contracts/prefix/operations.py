@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Operation
+from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS, Config
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
@@ -16,7 +16,6 @@ from lockstep.harness.contracts.prefix.drawing import (
 )
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.types import Answer, Op, Source
 from lockstep.harness.core.document import (
     DERIVED,
     INTEGER,

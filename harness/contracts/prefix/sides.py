@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Answer, Held, Op, Source
 from lockstep.harness.contracts.prefix.config import Config
-from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.reference.slots import NoSlot
 
 MOST_TOLD = 24

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Answer, Held, Op, Source
 from lockstep.harness.contracts.prefix.config import Config, get_unified_config
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
-from lockstep.harness.contracts.types import Answer, Held, Op, Source
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.operation import Op, Unreachable
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.sides import PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.types import Op, Unreachable
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie

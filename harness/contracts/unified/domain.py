@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.domain import Domain, Renaming, join
-from lockstep.harness.contracts.naming import rename
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op, rename
 from lockstep.harness.contracts.unified.model import CAUSAL
 from lockstep.harness.contracts.unified.operations import OPERATIONS
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held, Op, Place
+from lockstep.harness.contracts.operation import Answer, Held, Op, Place
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from lockstep.harness.contracts.naming import rename
-from lockstep.harness.contracts.operation import index, say_fields
-from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    Source,
+    index,
+    rename,
+    say_fields,
+)
 from lockstep.harness.contracts.unified.forward import (
     ANY,
     SEQUENCE,

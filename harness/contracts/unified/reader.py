@@ -19,8 +19,8 @@ from lockstep.harness.contracts.arrays.reading import (
     split_pair,
     to_numpy,
 )
+from lockstep.harness.contracts.operation import MIXED
 from lockstep.harness.contracts.system import judge_attention
-from lockstep.harness.contracts.types import MIXED
 from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.core.payload import (
     F32,

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.types import Op, Unreachable
+from lockstep.harness.contracts.operation import Op, Unreachable
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.execution.compare import COLUMNS, PARTS, ROWS, STATES, STORED, TAGS
 
 DETOUR = "a token of the detour"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
 
-from lockstep.harness.contracts.types import Answer
+from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.metamorphic import (
     layer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.harness.contracts.types import Answer
+from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import UsageError, say_error
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.execution.metamorphic.answers import map_answer, restrict

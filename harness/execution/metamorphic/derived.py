@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.programs.program import Program, why_too_large
 
 # --- what relations start from ----------------------------------------------------------

@@ -9,8 +9,7 @@ from itertools import chain
 from typing import Any
 
 from lockstep.harness.contracts.layer.operations import MAX_CACHES, OPERATIONS
-from lockstep.harness.contracts.naming import list_names, rename
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op, list_names, rename
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,

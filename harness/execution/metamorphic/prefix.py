@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (

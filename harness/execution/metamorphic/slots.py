@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.contracts.types import Answer, Op
 from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
 from lockstep.harness.contracts.unified.operations import rename_owner
 from lockstep.harness.core.document import MAX_LENGTH

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held
+from lockstep.harness.contracts.operation import Answer, Held
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.compare import (
     COLUMNS,

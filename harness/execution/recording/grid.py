@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.types import Place
+from lockstep.harness.contracts.operation import Place
 from lockstep.harness.execution.recording.picture import (
     EXTRA,
     HIDDEN,

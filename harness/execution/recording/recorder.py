@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.step import Step as Walked
-from lockstep.harness.contracts.types import Answer, Held, Op
+from lockstep.harness.contracts.operation import Answer, Held, Op
+from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import draw_step
 from lockstep.harness.execution.recording.grid import Known

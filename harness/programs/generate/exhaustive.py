@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.step import advance
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op, advance
 from lockstep.harness.programs.generate.world import World
 from lockstep.harness.programs.program import Program
 

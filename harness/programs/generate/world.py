@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.base import Contract
 from lockstep.harness.contracts.domain import Domain, Renaming
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 
 
 @dataclass(frozen=True)

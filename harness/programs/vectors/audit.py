@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import MAX_BYTES, parse_json
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import Program, parse_program, trace

@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.layer import CHOICES
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.programs.generate.drawer import Drawer, generate
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts.types import Place
+from lockstep.harness.contracts.operation import Place
 from lockstep.harness.execution.compare import subtract
 from lockstep.harness.execution.recording import grid
 from lockstep.harness.execution.recording.grid import Known, Sights, draw_grid
