@@ -23,7 +23,7 @@ from lockstep.harness.cli.options import (
     strict_option,
     with_settings,
 )
-from lockstep.harness.contracts.domain import SIZES
+from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.explore import Explorer

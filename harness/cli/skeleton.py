@@ -13,7 +13,7 @@ import jinja2
 from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
 from lockstep.harness.backends.interface import LayerCache, StateCache, UnifiedCache
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 
 INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(("kv", "rotating"), LayerCache),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import ValidationError, convert
 
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import get_named, parse_json, read_text
 from lockstep.harness.core.errors import UsageError

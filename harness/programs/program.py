@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Answer, Op, Step, iter_steps
 from lockstep.harness.core.document import (
     complete,

@@ -25,7 +25,7 @@ from lockstep.harness.backends.driver.backend import (
 )
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
 from lockstep.harness.core.errors import Broken, Unavailable, UsageError, say_error
 from lockstep.harness.core.payload import UNIT

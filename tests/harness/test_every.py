@@ -10,8 +10,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.domain import SIZES, Domain
+from lockstep.harness.contracts.contract import SIZES, Contract, Domain
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
 from lockstep.harness.programs.generate.world import World, fit, make_key

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer.domain import get_domain
 from lockstep.harness.contracts.layer.model import (
     CONFIG,

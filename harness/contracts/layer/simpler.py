@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.contract import list_each, replace_at
 from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.operation import Op, list_names, rename
-from lockstep.harness.contracts.shrinking import list_each, replace_at
 from lockstep.harness.core.document import MAX_LENGTH
 
 FEW = 10

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Held, Op, Operation, iter_steps
 from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import domain, drawing, simpler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.contract import Domain, Renaming, join
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.prefix.simpler import rename_token
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op, Source
 from lockstep.harness.contracts.unified.domain import get_domain
 from lockstep.harness.contracts.unified.forward import list_places

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.domain import Domain, Renaming, join
+from lockstep.harness.contracts.contract import Domain, Renaming, join
 from lockstep.harness.contracts.operation import Op, rename
 from lockstep.harness.contracts.unified.model import CAUSAL
 from lockstep.harness.contracts.unified.operations import OPERATIONS

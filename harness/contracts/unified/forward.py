@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from lockstep.harness.contracts.contract import replace_at
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
-from lockstep.harness.contracts.shrinking import replace_at
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
 from lockstep.harness.core.document import (
     JOINT,

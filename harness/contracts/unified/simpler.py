@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from lockstep.harness.contracts.contract import list_steps, replace_at
 from lockstep.harness.contracts.operation import Op, list_names
-from lockstep.harness.contracts.shrinking import list_steps, replace_at
 from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_owner
 
 LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}

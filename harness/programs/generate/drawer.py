@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Op, Source, T, advance
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.ledger import Entry, matches

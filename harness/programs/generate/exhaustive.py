@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op, advance
 from lockstep.harness.programs.generate.world import World
 from lockstep.harness.programs.program import Program

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.domain import Domain, Renaming
+from lockstep.harness.contracts.contract import Contract, Domain, Renaming
 from lockstep.harness.contracts.operation import Op
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import DERIVED, JOINT, NAMES, Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
 from lockstep.harness.programs.vectors import TRACE_FORMAT

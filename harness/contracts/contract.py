@@ -1,14 +1,15 @@
-"""A contract and its operations: what each must say, and what all of them share."""
+"""A contract, and the small worlds of programs that it proposes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.domain import Domain
 from lockstep.harness.contracts.operation import (
     Cell,
     Held,
@@ -304,3 +305,53 @@ class Contract(ABC):
         None if it would break a rule of usage there.
         """
         return {**self.operations[move["op"]].get_defaults(), **move}
+
+
+# --- small worlds -----------------------------------------------------------------------
+
+
+SIZES = ("tiny", "small", "standard")
+"""From fewest operations to most."""
+
+Renaming = Callable[[Op], Op]
+"""Exchanges two names in an operation."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The small world that a contract proposes for one kind.
+
+    config: for some fields, the values in the order in which they are preferred. moves:
+    operations; fields that follow from what was done before are missing, and the contract
+    fills them in. renamings: exchanges of names that mean the same.
+    """
+
+    config: Mapping[str, Sequence[Any]]
+    moves: Sequence[Op]
+    renamings: Sequence[Renaming] = ()
+
+
+def join(*parts: Sequence[Op]) -> tuple[Op, ...]:
+    return tuple(chain.from_iterable(parts))
+
+
+# --- steps that the rules for shrinking have in common ----------------------------------
+
+
+T = TypeVar("T")
+
+
+def replace_at(items: Sequence[T], place: int, *others: T) -> list[T]:
+    """Returns the items with others, or none, in the place of one."""
+    return [*items[:place], *others, *items[place + 1 :]]
+
+
+def list_each(items: Sequence[T], new: T) -> Iterator[list[T]]:
+    """Yields the items with a new one at each place between them, last place first."""
+    for place in range(len(items), -1, -1):
+        yield [*items[:place], new, *items[place:]]
+
+
+def list_steps(most: int) -> list[int]:
+    """Lists how much lower a number may get that can be `most` lower, most first."""
+    return sorted({most, most // 2, 1} - {0}, reverse=True) if most > 0 else []
