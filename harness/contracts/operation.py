@@ -21,11 +21,11 @@ from lockstep.harness.core.document import NAMES, Schema
 Op = Mapping[str, Any]
 """One operation of a program: {"op": name, field: value, …}, every field set."""
 
+Config = Mapping[str, Any]
+"""The config of a program: {"kind": name, field: value, …}, every field set."""
+
 Answer = dict[str, Any]
 """The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
-
-MIXED = "key of"
-"""Begins the words for a column with the key of one token and the value of another."""
 
 Cell = tuple[str, str]
 """(abstract state, operation that finds it). What is counted of a run."""

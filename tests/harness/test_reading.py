@@ -15,8 +15,7 @@ from lockstep.harness.contracts.arrays.reading import (
     get_rows,
     get_sight,
 )
-from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.contracts.system import ArrayWatch, holds
+from lockstep.harness.contracts.system import ArrayWatch, Recurrence, holds
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.token import Token
 

@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.interface import Array, Arrays, Mask
-from lockstep.harness.contracts.operation import MIXED
 from lockstep.harness.core.errors import Broken, say_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.reference.token import Token
+
+MIXED = "key of"
+"""Begins the words for a column with the key of one token and the value of another."""
 
 Column = int | str | tuple[int, int]
 """The content of one column of K and V: a tag, (position, tag) where positions are the

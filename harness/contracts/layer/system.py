@@ -11,8 +11,7 @@ from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.arrays.reading import Column, Reader, get_rows
 from lockstep.harness.contracts.layer.model import Cache, get_range
 from lockstep.harness.contracts.operation import Answer, Op
-from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.contracts.system import System, judge_attention
+from lockstep.harness.contracts.system import Recurrence, System, judge_attention
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import get_attention_tolerance
 from lockstep.reference.token import Token

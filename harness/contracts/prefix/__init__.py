@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Held, Op, Operation, iter_steps
+from lockstep.harness.contracts.operation import Config, Held, Op, Operation, iter_steps
 from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import domain, drawing, simpler
 from lockstep.harness.contracts.prefix import states as situations
-from lockstep.harness.contracts.prefix.config import Config
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
     ConversationSystem,

@@ -10,13 +10,11 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.model import open_cache
 from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
-from lockstep.harness.contracts.operation import Source
+from lockstep.harness.contracts.operation import Config, Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
 from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
 from lockstep.reference.layers import Layer
-
-Config = Mapping[str, Any]
 
 CONVERSATIONS = ("session", "trie")
 """The kinds above one cache for each layer; slots are above one cache for all layers."""

@@ -13,8 +13,8 @@ from lockstep.harness.contracts.layer.model import (
     list_places,
 )
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.operation import Answer, Held, Op, Source
-from lockstep.harness.contracts.prefix.config import Config, get_layer_config, open_layers
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.prefix.config import get_layer_config, open_layers
 from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem, ask
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.layers import Layer

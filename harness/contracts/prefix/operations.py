@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
-from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS, Config
+from lockstep.harness.contracts.operation import Answer, Config, Op, Operation, Source
+from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,

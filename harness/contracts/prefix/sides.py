@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Answer, Held, Op, Source
-from lockstep.harness.contracts.prefix.config import Config
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 from lockstep.reference.slots import NoSlot
 
 MOST_TOLD = 24

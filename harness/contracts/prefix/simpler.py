@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from lockstep.harness.contracts.operation import Op
-from lockstep.harness.contracts.prefix.config import Config, get_token_bytes
+from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.prefix.config import get_token_bytes
 from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Answer, Held, Op, Source
-from lockstep.harness.contracts.prefix.config import Config, get_unified_config
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.prefix.config import get_unified_config
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem

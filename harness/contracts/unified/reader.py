@@ -13,13 +13,13 @@ import numpy.typing as npt
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.arrays.reading import (
+    MIXED,
     Column,
     PairReader,
     name_vectors,
     split_pair,
     to_numpy,
 )
-from lockstep.harness.contracts.operation import MIXED
 from lockstep.harness.contracts.system import judge_attention
 from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.core.payload import (
