@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.layer import model, operations, system
-from lockstep.harness.contracts.layer.model import LayerModel
+from lockstep.harness.contracts.layer import operations, sides
 from lockstep.harness.contracts.layer.operations import (
     CACHE,
     OPERATIONS,
     Fields,
     LayerOperation,
 )
-from lockstep.harness.contracts.layer.system import LayerSystem
+from lockstep.harness.contracts.layer.sides import LayerModel, LayerSystem
 from lockstep.harness.contracts.operation import Answer, Op, Source
 from lockstep.harness.core import document
 from lockstep.harness.core.document import LENGTH, Schema
@@ -30,7 +29,7 @@ from lockstep.harness.programs.program import Program, parse_program, trace
 from tests.harness.misbehaving import OPERATIONS as PLAIN
 from tests.harness.misbehaving import Cache, declare
 
-README = Path(system.__file__).parents[1] / "README.md"
+README = Path(sides.__file__).parents[1] / "README.md"
 
 
 class Rolling(Cache):
@@ -67,7 +66,7 @@ def parse(*ops: Op) -> Program:
 def rollback(monkeypatch: pytest.MonkeyPatch) -> LayerOperation:
     """The operation of the README, added for one test."""
     code = README.read_text().split("```python\n")[1].split("```")[0]
-    names = [vars(module) for module in (document, model, operations, system)]
+    names = [vars(module) for module in (document, operations, sides)]
     scope: dict[str, Any] = {"ClassVar": ClassVar, "Mapping": Mapping, "Source": Source}
     scope |= {name: value for known in names for name, value in known.items()}
     exec(compile(code, str(README), "exec"), scope)
@@ -130,14 +129,14 @@ class Shed(LayerOperation):
         return {"count": source.between(1, 4)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        most = min(op["count"], model.get(op["cache"]).offset)
+        most = min(op["count"], sides.get(op["cache"]).offset)
         return {"dropped": {"between": [0, most]}}
 
     def accept(self, op: Op, model: LayerModel, observed: Answer) -> None:
-        model.get(op["cache"]).trim(observed["dropped"])
+        sides.get(op["cache"]).trim(observed["dropped"])
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
-        return {"dropped": system.get(op["cache"]).shed(op["count"])}
+        return {"dropped": sides.get(op["cache"]).shed(op["count"])}
 
 
 def shedding(says: int, keeps: int) -> Callable[[], Cache]:

@@ -13,13 +13,14 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer.domain import get_domain
-from lockstep.harness.contracts.layer.model import (
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.sides import (
     CONFIG,
     LONG_REACH,
     LayerModel,
+    LayerSystem,
     why_not_config,
 )
-from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.layer.simpler import LETTERS, merge_updates, simplify
 from lockstep.harness.contracts.layer.states import (
     STATES,
@@ -27,7 +28,6 @@ from lockstep.harness.contracts.layer.states import (
     list_layer_states,
     list_unreachable,
 )
-from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Op, Source
 
 NEXT: Mapping[str, Sequence[str]] = {

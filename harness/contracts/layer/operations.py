@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar, Protocol
 
-from lockstep.harness.contracts.layer.model import (
+from lockstep.harness.contracts.layer.sides import (
     REACH,
     LayerModel,
+    LayerSystem,
     answer_tags,
     get_rows_visible,
 )
-from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import (
     Answer,
     Op,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.layer.model import Cache, LayerModel
+from lockstep.harness.contracts.layer.sides import Cache, LayerModel
 from lockstep.harness.contracts.operation import Op, Unreachable
 
 APPENDS = ("append-after-rewind", "append-after-restore")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
-from lockstep.harness.contracts.layer.model import open_cache
-from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
+from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.sides import open_cache
+from lockstep.harness.contracts.layer.sides import why_not_config as why_not_layer
 from lockstep.harness.contracts.operation import Config, Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.layer.model import (
+from lockstep.harness.contracts.layer.sides import (
+    LayerSystem,
     answer_tags,
     get_rows_visible,
     list_places,
 )
-from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 from lockstep.harness.contracts.prefix.config import get_layer_config, open_layers
 from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem, ask
