@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.arrays.reading import Column, split_pair, to_numpy
 from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.reading import Column, split_pair, to_numpy
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Table
 

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from lockstep.harness.contracts.arrays.reading import MIXED
 from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.contracts.reading import MIXED
 from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]

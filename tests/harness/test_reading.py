@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
-from lockstep.harness.contracts.arrays.reading import (
+from lockstep.harness.contracts.reading import (
     MOST_RECALLED,
     Reader,
     get_rows,

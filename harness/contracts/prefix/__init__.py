@@ -13,7 +13,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Held, Op, Operation, iter_steps
 from lockstep.harness.contracts.prefix import config as configs
-from lockstep.harness.contracts.prefix import domain, drawing, simpler
+from lockstep.harness.contracts.prefix import domain, drawing, shrinking
 from lockstep.harness.contracts.prefix import states as situations
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
@@ -52,9 +52,9 @@ class PrefixContract(Contract):
     get_states = staticmethod(situations.get_states)
     list_states = staticmethod(situations.list_states)
     list_unreachable = staticmethod(situations.list_unreachable)
-    merge_operations = staticmethod(simpler.merge_feeds)
-    simplify = staticmethod(simpler.simplify)
-    rename = staticmethod(simpler.rename)
+    merge_operations = staticmethod(shrinking.merge_feeds)
+    simplify = staticmethod(shrinking.simplify)
+    rename = staticmethod(shrinking.rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Only slots refuse anything: what their cache refuses, and a lack of slots."""
@@ -102,7 +102,7 @@ class PrefixContract(Contract):
     def propose_configs(
         self, config: Config, ops: Sequence[Op]
     ) -> Iterator[tuple[Config, Sequence[Op]]]:
-        return simpler.simplify_config(config, ops, count_stored)
+        return shrinking.simplify_config(config, ops, count_stored)
 
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """None where a request must be open and is not, or the other way round."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.harness.contracts.contract import Domain, Renaming, join
 from lockstep.harness.contracts.operation import Op
-from lockstep.harness.contracts.prefix.simpler import rename_token
+from lockstep.harness.contracts.prefix.shrinking import rename_token
 
 ALL = 8
 """More tokens than a request has: a pass computes those that remain."""

@@ -23,7 +23,7 @@ from lockstep.harness.contracts.unified.model import (
     why_not_config,
 )
 from lockstep.harness.contracts.unified.operations import OPERATIONS
-from lockstep.harness.contracts.unified.simpler import (
+from lockstep.harness.contracts.unified.shrinking import (
     LETTERS,
     merge_passes,
     simplify,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.arrays.reading import (
+from lockstep.harness.contracts.reading import (
     MIXED,
     Column,
     PairReader,

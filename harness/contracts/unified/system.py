@@ -9,8 +9,8 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.system import Recurrence, System
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import (

@@ -23,7 +23,7 @@ from lockstep.harness.execution.recording.picture import (
 
 Token = Any
 """A tag, (position, tag), or words for what is neither; see `Column` of
-`harness.contracts.arrays.reading`."""
+`harness.contracts.reading`."""
 
 UNREAD = frozenset({"what no row sees", "zeros"})
 """Words for what stands in columns that need not hold anything."""
