@@ -3,7 +3,7 @@
 `model`: the config, and the reference model of a program. `forward`, `operations`: one
 class for each operation. `states`: the abstract states that generation should reach.
 `domain`: small worlds. `system`, `reader`, `attention`, `turning`: a backend's side.
-`simpler`: rules for shrinking.
+`shrinking`: rules for shrinking.
 """
 
 from __future__ import annotations
