@@ -17,8 +17,8 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend, Call, Code
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.core.errors import UsageError, make_printable
+from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program, describe_config, trace
-from lockstep.harness.programs.supported import why_unsupported
 
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""

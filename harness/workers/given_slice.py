@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lockstep.harness.programs.ledger import is_known, why_unsupported
 from lockstep.harness.programs.program import (
     Program,
     breaks_usage,
     parse_program,
     why_too_large,
 )
-from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.workers.messages import GivenTask, tally
 from lockstep.harness.workers.slice import Slice
 

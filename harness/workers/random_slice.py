@@ -7,8 +7,8 @@ import json
 
 from lockstep.harness.execution.metamorphic.check import derive_one
 from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.ledger import is_known, why_unsupported
 from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.workers.messages import RandomTask
 from lockstep.harness.workers.slice import Slice, make_drawer
 

@@ -11,14 +11,13 @@ from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Clock, Shrinker
 from lockstep.harness.execution.side_failures import Shrunk, SideFailures
-from lockstep.harness.programs.ledger import Entry
+from lockstep.harness.programs.ledger import Entry, is_known, why_unsupported
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
     breaks_usage,
     why_too_large,
 )
-from lockstep.harness.programs.supported import is_known, why_unsupported
 from lockstep.harness.workers.messages import Event
 
 Emit = Callable[[Event], None]

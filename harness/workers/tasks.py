@@ -15,9 +15,8 @@ from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.cluster import find_likely
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.snippet import write_snippet
-from lockstep.harness.programs.ledger import load_ledger
+from lockstep.harness.programs.ledger import load_ledger, why_unsupported
 from lockstep.harness.programs.program import Program, parse_program, why_too_large
-from lockstep.harness.programs.supported import why_unsupported
 from lockstep.harness.programs.vectors.audit import audit
 from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
 from lockstep.harness.workers import messages as m
