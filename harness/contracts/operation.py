@@ -229,7 +229,11 @@ Operations = Mapping[str, Named]
 
 @cache
 def list_fields(operation: Named, sort: str) -> Sequence[str]:
-    """Lists the fields that hold names of a sort; those with a default come first."""
+    """Lists the fields that hold names of a sort; those with a default come first.
+
+    A field holds a name, or a list of names, if its schema says of what sort
+    (`core.document.NAMES`).
+    """
     named = [name for name, schema in operation.fields.items() if is_of(schema, sort)]
     return sorted(named, key=lambda name: "default" not in operation.fields[name])
 

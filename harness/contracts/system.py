@@ -203,6 +203,10 @@ def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
 class Recurrence:
     """Folds tokens into states, and reads states.
 
+    It reads the state of a cache, folds the new tokens in, and writes the result. The
+    fold is a polynomial hash in whole numbers, so two states are equal only if the same
+    tokens were read in the same order, and float32 holds them exactly.
+
     conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, zeros
     where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
     """

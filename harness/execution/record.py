@@ -19,7 +19,13 @@ WIDTH = 8
 
 
 class Record:
-    """The record of one worker, in the file `path`."""
+    """The record of one worker: the program that is running, on disk before it runs.
+
+    The file is a mapped page, so a step costs less than a microsecond to record, and what
+    was written survives when the process is killed. It is a valid program file at any
+    time: the number of the step has a fixed place and width, and the rest is padded with
+    blanks.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -211,7 +211,10 @@ def write_value(value: Any) -> str:
 
 
 class Vocabulary:
-    """The imports, functions and names of a source file that a snippet can use."""
+    """The imports, functions and names of a source file that a snippet can use.
+
+    The file is read as text and never imported.
+    """
 
     def __init__(self, code: Code) -> None:
         self.settings = code.settings

@@ -223,6 +223,9 @@ MAX_ANSWERED = 1 << 22
 def walk(program: Program, rows: bool = True) -> Iterator[Step]:
     """Each step of a program, with the reference before it; it may be run by the caller.
 
+    Whoever needs to know where a program leads walks along it: the executor, which runs a
+    backend at each step, traces, the ledger, explanations and pictures.
+
     Args:
         program: a complete program.
         rows: answers say what each row sees; without, a walk costs less.

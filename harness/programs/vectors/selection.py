@@ -75,7 +75,13 @@ class Level:
 
 
 def list_levels(contract: str, kind: str) -> list[Level]:
-    """The levels of a kind, the simplest first."""
+    """The levels of a kind, the simplest first.
+
+    A cache that has five of thirteen operations can run few programs of thirteen. So the
+    programs of a kind come in levels, each of which may do more than the one before, and
+    covers what only it can reach. An engine runs those whose operations and settings it
+    has.
+    """
     rules = CONTRACTS[contract]
     every = frozenset(rules.list_operations(kind))
     plain: dict[str, Any] = {name: tuple(v) for name, v in ALWAYS.get(kind, {}).items()}
