@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.executor import Result, run
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Record, Result, run
 from lockstep.harness.execution.shrink import Clock, Shrinker
 from lockstep.harness.execution.side_failures import Shrunk, SideFailures
 from lockstep.harness.programs.ledger import Entry, is_known, why_unsupported

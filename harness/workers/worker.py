@@ -24,7 +24,7 @@ import msgspec
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.core.errors import Unavailable, UsageError, say_error
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Record
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Emit, Runner
