@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.execution.shrink import Shrinker
+from lockstep.harness.execution.shrink import Shrinker, get_rank
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, save
-from lockstep.harness.programs.complexity import get_rank
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers import messages

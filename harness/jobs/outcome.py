@@ -32,7 +32,7 @@ class Failure:
 
     Attributes:
         likely: the signature of another failure that is likely the same bug; see
-            `harness.execution.cluster`.
+            `harness.execution.shrink`.
     """
 
     program: Program

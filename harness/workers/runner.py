@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Record, Result, run
-from lockstep.harness.execution.shrink import Clock, Shrinker
-from lockstep.harness.execution.side_failures import Shrunk, SideFailures
+from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk, SideFailures
 from lockstep.harness.programs.ledger import Entry, is_known, why_unsupported
 from lockstep.harness.programs.program import (
     Divergence,

@@ -12,8 +12,8 @@ from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unavailable
-from lockstep.harness.execution.cluster import find_likely
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import load_ledger, why_unsupported
 from lockstep.harness.programs.program import Program, parse_program, why_too_large
