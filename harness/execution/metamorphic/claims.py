@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import UsageError, say_error
-from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.execution.metamorphic.answers import map_answer, restrict
-from lockstep.harness.execution.metamorphic.derived import Claim, Derived, Relation
+from lockstep.harness.execution.compare import (
+    COLUMNS,
+    PARTS,
+    ROWS,
+    STATES,
+    STORED,
+    TAGS,
+    Difference,
+    find_difference,
+)
+from lockstep.harness.execution.metamorphic.derived import (
+    DETOUR,
+    Claim,
+    Derived,
+    Relation,
+)
 from lockstep.harness.programs.program import Divergence, Program, trace
 
 MOST_TOLD = 8
@@ -63,6 +77,48 @@ def compare(
     if claim.is_promise:
         return find_difference(claim.answer, seen, describe)
     return find_difference(seen, claim.answer, describe)
+
+
+def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
+    """The same answer with other tags.
+
+    The same token may have different tags in two programs: if an update with 4 tokens is
+    left out, tags 4 and 5 become 0 and 1. So the tags of the derived program are replaced
+    by those of the first one before two answers are compared.
+    """
+    mapped: Answer = {}
+    for name, value in answer.items():
+        if name == PARTS:
+            mapped[name] = [map_answer(part, tags) for part in value]
+        elif name in (ROWS, STATES):
+            mapped[name] = [map_tags(row, tags) for row in value]
+        elif name in (TAGS, STORED) and isinstance(value, list):
+            mapped[name] = map_tags(value, tags)
+        elif name != COLUMNS:
+            mapped[name] = value
+    return mapped
+
+
+def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
+    """Replaces the tags in a list of tags or of (position, tag) pairs."""
+    return [
+        (token[0], tags.get(token[1], DETOUR))
+        if isinstance(token, tuple)
+        else tags.get(token, DETOUR)
+        for token in row
+    ]
+
+
+def restrict(answer: Answer, wanted: Answer) -> Answer:
+    """The fields of an answer that another one has, tokens first, and any error."""
+    told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
+    kept = {name: answer[name] for name in told if name in answer}
+    if "error" in answer:
+        kept["error"] = answer["error"]
+    if PARTS in kept and PARTS in wanted:
+        pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
+        kept[PARTS] = [restrict(part, other) for part, other in pairs]
+    return kept
 
 
 def say_derived(derived: Derived, claim: Claim | None = None) -> str:

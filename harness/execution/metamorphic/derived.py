@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.execution.compare import PARTS, ROWS, STATES
 from lockstep.harness.programs.program import Program, why_too_large
 
 # --- what relations start from ----------------------------------------------------------
@@ -275,6 +276,32 @@ class Builder:
         if not self.claims or self.rules.why_not(self.config) or why_too_large(program):
             return None
         return Derived(words, program, self.tags, self.claims)
+
+
+DETOUR = "a token of the detour"
+"""Stands for a token of the derived program that the first program does not have."""
+
+
+def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answer:
+    """The answer to an operation with only some of its rows.
+
+    Args:
+        answer: to the operation with all its rows.
+        op: that operation.
+        rows: the rows to keep, in their order.
+        rest: also what the answer says of no single row, such as an offset.
+    """
+    picked = dict(answer) if rest else {}
+    for name in (ROWS, "positions"):
+        if name in answer:
+            picked[name] = [answer[name][row] for row in rows]
+    if STATES in picked:
+        owners = list(dict.fromkeys(op["sequences"]))
+        wanted = dict.fromkeys(op["sequences"][row] for row in rows)
+        picked[STATES] = [answer[STATES][owners.index(owner)] for owner in wanted]
+    if PARTS in answer:
+        picked[PARTS] = [pick(part, op, rows, rest) for part in answer[PARTS]]
+    return picked
 
 
 # --- relations --------------------------------------------------------------------------

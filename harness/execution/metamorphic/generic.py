@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.execution.metamorphic.answers import pick
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,
     History,
     Relation,
     Step,
+    pick,
 )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,
@@ -141,6 +140,18 @@ class ConversationShadow(ShadowState):
 
         builder.claim(step, 1, {"caches": step.answer["caches"]}, view)
         return builder.build("a fresh session that computes these tokens")
+
+
+def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
+    """The tokens 0 to 9 become 9 to 0."""
+    return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
+
+
+def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation or an answer, with other tokens wherever it lists tokens."""
+    names = ("tokens", "generate", "remaining")
+    lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
+    return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}
 
 
 def has_cache(config: Mapping[str, Any]) -> bool:

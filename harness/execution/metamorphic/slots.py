@@ -7,7 +7,6 @@ from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.execution.metamorphic.answers import rename_lists
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,
@@ -19,6 +18,7 @@ from lockstep.harness.execution.metamorphic.derived import (
     Step,
 )
 from lockstep.harness.execution.metamorphic.generic import Case, Cases
+from lockstep.harness.execution.metamorphic.prefix import rename_lists
 from lockstep.harness.execution.metamorphic.unified import add_removal
 from lockstep.harness.programs.program import Program
 

@@ -10,7 +10,6 @@ from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
 from lockstep.harness.contracts.unified.operations import rename_owner
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.answers import pick
 from lockstep.harness.execution.metamorphic.derived import (
     Builder,
     Derived,
@@ -18,6 +17,7 @@ from lockstep.harness.execution.metamorphic.derived import (
     Part,
     ShadowState,
     Step,
+    pick,
 )
 from lockstep.harness.programs.program import Program
 

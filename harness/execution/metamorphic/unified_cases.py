@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.contracts.unified.model import SLIDING, list_part_configs
-from lockstep.harness.execution.metamorphic.answers import DETOUR
 from lockstep.harness.execution.metamorphic.derived import (
+    DETOUR,
     Builder,
     Derived,
     Family,
