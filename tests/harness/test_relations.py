@@ -17,7 +17,7 @@ from lockstep.harness.execution.metamorphic.check import (
     list_relations,
 )
 from lockstep.harness.execution.metamorphic.claims import find_broken_claim
-from lockstep.harness.execution.metamorphic.derived import DETOUR, Derived, make_history
+from lockstep.harness.execution.metamorphic.relations import DETOUR, Derived, make_history
 from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.reference.kv import KVCache
 

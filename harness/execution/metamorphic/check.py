@@ -16,13 +16,13 @@ from lockstep.harness.execution.metamorphic import (
     unified_cases,
 )
 from lockstep.harness.execution.metamorphic.claims import find_broken_claim
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
+    GENERIC,
     Derived,
     Family,
     Relation,
     make_history,
 )
-from lockstep.harness.execution.metamorphic.generic import GENERIC
 from lockstep.harness.programs.program import Divergence, Program, trace
 
 FAMILIES: Mapping[str, Family] = {

@@ -17,7 +17,7 @@ from lockstep.harness.execution.compare import (
     Difference,
     find_difference,
 )
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     Claim,
     Derived,

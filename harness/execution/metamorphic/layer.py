@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.harness.contracts.layer.operations import MAX_CACHES, OPERATIONS
 from lockstep.harness.contracts.operation import Answer, Op, list_names, rename
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     Family,

@@ -8,8 +8,10 @@ from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
+    Case,
+    Cases,
     Derived,
     Family,
     History,
@@ -17,7 +19,6 @@ from lockstep.harness.execution.metamorphic.derived import (
     ShadowState,
     Step,
 )
-from lockstep.harness.execution.metamorphic.generic import Case, Cases
 from lockstep.harness.programs.program import Program, trace
 
 Path = tuple[int, ...]

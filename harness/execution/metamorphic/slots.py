@@ -7,8 +7,11 @@ from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.prefix import rename_lists
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
+    Case,
+    Cases,
     Derived,
     Family,
     History,
@@ -17,8 +20,6 @@ from lockstep.harness.execution.metamorphic.derived import (
     ShadowState,
     Step,
 )
-from lockstep.harness.execution.metamorphic.generic import Case, Cases
-from lockstep.harness.execution.metamorphic.prefix import rename_lists
 from lockstep.harness.execution.metamorphic.unified import add_removal
 from lockstep.harness.programs.program import Program
 

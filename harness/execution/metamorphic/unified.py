@@ -10,7 +10,7 @@ from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
 from lockstep.harness.contracts.unified.operations import rename_owner
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     History,

@@ -8,16 +8,17 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.contracts.unified.model import SLIDING, list_part_configs
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     Builder,
+    Case,
+    Cases,
     Derived,
     Family,
     History,
     Relation,
     Step,
 )
-from lockstep.harness.execution.metamorphic.generic import Case, Cases
 from lockstep.harness.execution.metamorphic.unified import (
     PURE,
     UnifiedShadow,
