@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from lockstep.harness.execution.metamorphic.check import derive_one
+from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.ledger import is_known, why_unsupported
 from lockstep.harness.programs.program import Program
