@@ -14,11 +14,14 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.declaration import make_backend
 from lockstep.harness.backends.driver.decoding import Malformed
-from lockstep.harness.backends.driver.layer import KINDS as LAYER
 from lockstep.harness.backends.driver.limits import Limits
-from lockstep.harness.backends.driver.prefix import PrefixCache, SlotsCache
-from lockstep.harness.backends.driver.proxy import Cache
-from lockstep.harness.backends.driver.unified import open_unified
+from lockstep.harness.backends.driver.proxy import KINDS as LAYER
+from lockstep.harness.backends.driver.proxy import (
+    Cache,
+    PrefixCache,
+    SlotsCache,
+    open_unified,
+)
 from lockstep.harness.core.errors import UsageError
 
 PREFIX = "exec:"
