@@ -14,6 +14,7 @@ from lockstep.harness.backends.driver.arrays import Tensor
 from lockstep.harness.backends.driver.decoding import Malformed, decode, parse, say
 from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import (
+    ERRORS,
     PROTOCOL,
     Hello,
     Refusal,
@@ -22,7 +23,6 @@ from lockstep.harness.backends.driver.messages import (
     get_request,
 )
 from lockstep.harness.backends.driver.process import Misbehaved, Process
-from lockstep.harness.backends.driver.refusals import ERRORS
 from lockstep.harness.core.errors import Broken, UsageError, clean
 
 # Letters that are said about one thing that a driver did.

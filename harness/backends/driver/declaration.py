@@ -9,8 +9,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.driver.arrays import WireArrays
 from lockstep.harness.backends.driver.decoding import parse
-from lockstep.harness.backends.driver.messages import Declared, Hello
-from lockstep.harness.backends.driver.refusals import REFUSALS
+from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
 
 
 def make_backend(hello: Hello, open_cache: Callable[[Mapping[str, Any]], Any]) -> Backend:
