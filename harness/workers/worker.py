@@ -2,8 +2,8 @@
 
 Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
-record at RECORD. LIMITS is `harness.backends.driver.limits.Limits` as JSON. A backend can
-end or hang this process; the pool that started it goes on.
+record at RECORD. LIMITS is `harness.backends.driver.process.Limits` as JSON. A backend
+can end or hang this process; the pool that started it goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.process import Limits
 from lockstep.harness.core.errors import Unavailable, UsageError, say_error
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode

@@ -14,7 +14,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.declaration import make_backend
 from lockstep.harness.backends.driver.decoding import Malformed
-from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.process import Limits
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
     Cache,

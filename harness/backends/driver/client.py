@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.driver.arrays import Tensor
 from lockstep.harness.backends.driver.decoding import Malformed, decode, parse, say
-from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import (
     ERRORS,
     PROTOCOL,
@@ -22,7 +21,7 @@ from lockstep.harness.backends.driver.messages import (
     get_operation,
     get_request,
 )
-from lockstep.harness.backends.driver.process import Misbehaved, Process
+from lockstep.harness.backends.driver.process import Limits, Misbehaved, Process
 from lockstep.harness.core.errors import Broken, UsageError, clean
 
 # Letters that are said about one thing that a driver did.

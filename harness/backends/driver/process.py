@@ -8,9 +8,35 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO
 
 from lockstep.harness.core.errors import clean, say_exit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The time and size of a driver's answers, and how strictly they are checked.
+
+    message_seconds: for the answer to a message; start_seconds: for that to the first.
+    line_bytes: of an answer; parsed, it takes some twenty times as much. strict: both
+    sides' messages are held against the schemas.
+    """
+
+    message_seconds: float = 10.0
+    start_seconds: float = 60.0
+    line_bytes: int = 1 << 24
+    strict: bool = False
+
+
+def limit_by(step_seconds: float, strict: bool) -> Limits:
+    """The limits in a pool whose workers may take `step_seconds` for a step: a message
+    gets less, so that its operation can be named."""
+    return Limits(message_seconds=step_seconds / 2, strict=strict)
+
+
+# --- the process ------------------------------------------------------------------------
+
 
 CHUNK = 1 << 16
 # Bytes of its standard error that are kept.

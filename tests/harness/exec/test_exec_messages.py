@@ -27,7 +27,6 @@ from lockstep.harness.backends.driver.arrays import (
 )
 from lockstep.harness.backends.driver.client import encode
 from lockstep.harness.backends.driver.decoding import Malformed, decode, parse
-from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import (
     COMMON,
     CONTRACTS,
@@ -35,6 +34,7 @@ from lockstep.harness.backends.driver.messages import (
     get_operation,
     get_request,
 )
+from lockstep.harness.backends.driver.process import Limits
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
