@@ -30,7 +30,12 @@ from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.reports.console import print_outcome
+from lockstep.harness.reports.console import (
+    Progress,
+    draw_progress,
+    get_check_status,
+    print_outcome,
+)
 from lockstep.harness.reports.explore import (
     describe,
     get_exploration_status,
@@ -38,7 +43,6 @@ from lockstep.harness.reports.explore import (
 )
 from lockstep.harness.reports.faults import get_search_status, print_searches
 from lockstep.harness.reports.outcome_file import to_json, write_outcome
-from lockstep.harness.reports.progress import Progress, draw_progress, get_check_status
 from lockstep.harness.workers.registry import list_names
 
 CHECK_EXAMPLES = """\b

@@ -21,9 +21,13 @@ from rich.text import Text
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.reports import progress
-from lockstep.harness.reports.console import print_outcome
-from lockstep.harness.reports.progress import Progress, draw_progress, get_check_status
+from lockstep.harness.reports import console as reports
+from lockstep.harness.reports.console import (
+    Progress,
+    draw_progress,
+    get_check_status,
+    print_outcome,
+)
 from lockstep.harness.workers.messages import Counts
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +102,7 @@ def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pipe, and on a terminal that is dumb: without control sequences."""
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(reports, "QUIET_SECONDS", 0.05)
     if options.pop("_environ", None):
         options["_environ"] = {"TERM": "dumb"}
     file = io.StringIO()
