@@ -25,7 +25,7 @@ from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
-EXAMPLES = """\b
+REPLAY_EXAMPLES = """\b
 Examples:
   lockstep replay failures                          all that were saved
   lockstep replay artifact.zip                      those that a CI machine saved
@@ -33,7 +33,9 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED.")
+@click.command(
+    epilog=REPLAY_EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED."
+)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )

@@ -13,7 +13,7 @@ from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers.messages import Stopped, WriteSnippet
 from lockstep.harness.workers.pool import Pool
 
-EXAMPLES = """\b
+SNIPPET_EXAMPLES = """\b
 Example:
   lockstep snippet failures/SIGNATURE/FILE.json > bug.py
   python bug.py
@@ -21,7 +21,8 @@ Example:
 
 
 @click.command(
-    epilog=EXAMPLES, short_help="Prints a failure as code for those who make the cache."
+    epilog=SNIPPET_EXAMPLES,
+    short_help="Prints a failure as code for those who make the cache.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @backend_option
