@@ -23,9 +23,8 @@ from lockstep.harness.cli.options import (
     step_option,
     strict_option,
 )
-from lockstep.harness.cli.replay import get_own_backend, get_single, replay
+from lockstep.harness.cli.replay import get_own_backend, get_single, replay, snippet
 from lockstep.harness.cli.show import report, show
-from lockstep.harness.cli.snippet import snippet
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError

@@ -1,4 +1,4 @@
-"""The command `lockstep replay`, and what commands on a single program share."""
+"""The commands `lockstep replay` and `lockstep snippet`: saved programs once more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lockstep.harness.backends.environment import compare_environments
 from lockstep.harness.cli.options import (
+    backend_option,
     backends_option,
     command,
     failures_option,
@@ -21,7 +22,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
-from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
+from lockstep.harness.workers.messages import Ran, RunProgram, Stopped, WriteSnippet
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
@@ -119,3 +120,37 @@ def format_environment(event: Ran, program: Program, backend: str) -> str:
     """The differences from the place where a program failed, as the end of a line."""
     words = compare_environments(program.meta, backend, event.get_environment())
     return f"; {words}" if words else ""
+
+
+# --- snippet ----------------------------------------------------------------------------
+
+
+SNIPPET_EXAMPLES = """\b
+Example:
+  lockstep snippet failures/SIGNATURE/FILE.json > bug.py
+  python bug.py
+"""
+
+
+@click.command(
+    epilog=SNIPPET_EXAMPLES,
+    short_help="Prints a failure as code for those who make the cache.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@backend_option
+@failures_option
+@command
+def snippet(file: Path, backend: str | None, failures: Path) -> int:
+    """Prints a failure as a Python script in the framework's own API.
+
+    It needs nothing of this project, and ends with status 1 as long as the failure is
+    there: what a report to the makers of a cache should have.
+    """
+    program = get_single(file)
+    name = backend or get_own_backend(file, program)
+    with Pool(1, failures / RUNNING) as pool:
+        event = pool.call(WriteSnippet(name, program.to_json()))
+    if isinstance(event, Stopped):
+        raise UsageError(f"{file}: no snippet: {event.describe()}")
+    click.echo(event.text, nl=False)
+    return 0
