@@ -19,10 +19,9 @@ from lockstep.harness.cli.options import (
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.reports.pages.gather import gather
-from lockstep.harness.reports.pages.html import render_html
+from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
 from lockstep.harness.reports.pages.play import Stage
-from lockstep.harness.reports.pages.save import save_page
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import (
     ReportView,
