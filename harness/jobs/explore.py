@@ -38,6 +38,9 @@ class Entry:
 class Journal:
     """The journal of one backend and kind.
 
+    A file of lines: what is explored, then each slice that is over. A last line without
+    an end, because the process ended while it wrote it, does not count.
+
     Args:
         folder: of failures.
         name: of the file.
