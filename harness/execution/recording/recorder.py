@@ -14,8 +14,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Held, Op
 from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.execution.executor import Result, Run, run
-from lockstep.harness.execution.recording.drawing import draw_step
-from lockstep.harness.execution.recording.grid import Known
+from lockstep.harness.execution.recording.drawing import Known, draw_step
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Program, tell_tokens
 
