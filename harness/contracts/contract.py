@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import (
     Cell,
-    Held,
     Op,
     Operation,
     Simplest,
@@ -40,7 +39,7 @@ class Contract(ABC):
         weights: how often an operation is drawn, where its own weight does not say so.
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
-        facts: the names that `get_facts` gives numbers for.
+        facts: the names that `get_facts` of the model gives numbers for.
         letters: for each sort of names (`core.fields.NAMES`) that mean nothing, what the
             first is called, the second, and so on.
         model: opens the reference; see `open_model`.
@@ -177,8 +176,13 @@ class Contract(ABC):
     def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
         """Opens the reference, empty, for one program.
 
-        Its `tag` is the tag of the next token; `list_live()`, `list_held(op)` and
-        `get_facts(op)` answer for the methods of the same names here.
+        Its attributes and methods that others use:
+
+        * `tag`: the tag of the next token.
+        * `list_live()`: tag → position of all tokens that some cache holds now.
+        * `list_held(op)`: what it holds after `op`, cache by cache; in the order of the
+          parts of an answer, or the cache that `op` is about first.
+        * `get_facts(op)`: numbers before `op`, for the conditions of the ledger.
 
         Args:
             config: a complete config.
@@ -217,25 +221,6 @@ class Contract(ABC):
     @abstractmethod
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
         """Names the abstract states that `op` is about to run in."""
-
-    def get_facts(self, op: Op, model: Any) -> Mapping[str, int]:
-        """Gives numbers of the model before `op` for the conditions of the ledger."""
-        facts: Mapping[str, int] = model.get_facts(op)
-        return facts
-
-    def list_live(self, model: Any) -> Mapping[int, int]:
-        """Returns tag → position of all tokens that some cache holds now."""
-        live: Mapping[int, int] = model.list_live()
-        return live
-
-    def list_held(self, op: Op, model: Any) -> Sequence[Held]:
-        """Lists what the reference holds after `op`, cache by cache.
-
-        The order is that of the parts of an answer, or the cache that `op` is about comes
-        first.
-        """
-        held: Sequence[Held] = model.list_held(op)
-        return held
 
     @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:

@@ -17,6 +17,8 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from lockstep.harness.core.document import NAMES, Schema
+from lockstep.reference.errors import CacheFull, NotSupported, Shared
+from lockstep.reference.slots import NoSlot
 
 Op = Mapping[str, Any]
 """One operation of a program: {"op": name, field: value, …}, every field set."""
@@ -48,6 +50,25 @@ class Place(NamedTuple):
 
 Held = tuple[str, Sequence[Place]]
 """A cache, or a part of one, in words, and what the reference holds in it."""
+
+
+ERRORS: Mapping[type[Exception], str] = {
+    ValueError: "usage",
+    CacheFull: "cache-full",
+    NotSupported: "not-supported",
+    Shared: "shared",
+    NoSlot: "no-slot",
+}
+"""The refusals of the reference."""
+
+
+def ask(call: Callable[[], Any]) -> Answer:
+    """Returns {"error": name} if the reference refuses, else {"result": value} or {}."""
+    try:
+        result = call()
+    except tuple(ERRORS) as error:
+        return {"error": next(ERRORS[kind] for kind in ERRORS if isinstance(error, kind))}
+    return {} if result is None else {"result": result}
 
 
 class Unreachable(NamedTuple):

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.reading import Column, split_pair, to_numpy
-from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.errors import Broken, clean
 from lockstep.harness.core.payload import F32, Table
 
 SAMPLE = 16
@@ -170,12 +170,26 @@ def judge_attention(
     return error / tolerance
 
 
-def ask(call: Callable[[], Any]) -> Any:
-    """Returns what the call answers, or {"error": "usage"} if it raises ValueError."""
+def ask_backend(
+    call: Callable[[], Any], errors: Mapping[str, type[Exception]] | None = None
+) -> Answer:
+    """Returns {"error": name, "why": in its words} if the backend refuses, else
+    {"result": value} or {}.
+
+    Args:
+        call: asks the backend.
+        errors: its exceptions beside ValueError, by name.
+    """
+    known: list[tuple[str, type[Exception]]] = [("usage", ValueError)]
+    known += (errors or {}).items()
     try:
-        return call()
-    except ValueError:
-        return {"error": "usage"}
+        result = call()
+    except tuple(kind for _, kind in known) as error:
+        name = next(name for name, kind in known if isinstance(error, kind))
+        if not str(error).strip():
+            raise Broken("error", f"a {name} error came without a message") from error
+        return {"error": name, "why": clean(str(error))}
+    return {} if result is None else {"result": result}
 
 
 # --- a recurrent layer: small, exact, and telling for what it has read ------------------

@@ -110,7 +110,7 @@ def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> boo
     """
     if op["op"] != when["op"]:
         return False
-    numbers = {**rules.get_facts(op, model), **op}
+    numbers = {**model.get_facts(op), **op}
     tests = [(numbers[name], test) for name, test in when.items() if name not in SPECIAL]
     tests += [(model.config[name], test) for name, test in when.get("config", {}).items()]
     return all(is_within(value, test) for value, test in tests) and set(

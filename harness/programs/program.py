@@ -356,7 +356,7 @@ def list_lives(program: Program, last: int) -> Mapping[int, Life]:
     lives: dict[int, Life] = {}
     for step in islice(walk(program, rows=False), last + 1):
         step.finish()
-        live = program.rules.list_live(step.model)
+        live = step.model.list_live()
         for tag, position in live.items():
             lives.setdefault(tag, Life(position, step.number)).removed = None
         for tag, life in lives.items():

@@ -129,14 +129,14 @@ class Shed(LayerOperation):
         return {"count": source.between(1, 4)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        most = min(op["count"], sides.get(op["cache"]).offset)
+        most = min(op["count"], model.get(op["cache"]).offset)
         return {"dropped": {"between": [0, most]}}
 
     def accept(self, op: Op, model: LayerModel, observed: Answer) -> None:
-        sides.get(op["cache"]).trim(observed["dropped"])
+        model.get(op["cache"]).trim(observed["dropped"])
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
-        return {"dropped": sides.get(op["cache"]).shed(op["count"])}
+        return {"dropped": system.get(op["cache"]).shed(op["count"])}
 
 
 def shedding(says: int, keeps: int) -> Callable[[], Cache]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.sides import (
     REACH,
@@ -18,10 +18,10 @@ from lockstep.harness.contracts.operation import (
     Op,
     Operation,
     Source,
+    ask,
     index,
     say_fields,
 )
-from lockstep.harness.contracts.system import ask
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
 from lockstep.harness.core.errors import Broken, clean
 
@@ -32,20 +32,6 @@ MAX_CACHES = 16
 
 Fields = dict[str, Any] | None
 """Drawn fields of an operation, or None if nothing can be asked."""
-
-
-class Side(Protocol):
-    """The caches and snapshots of a program by name: the reference's or a backend's."""
-
-    def get(self, name: str) -> Any: ...
-
-    def put_cache(self, name: str, cache: Any) -> None: ...
-
-    def find_snapshot(self, name: str | None) -> Any: ...
-
-    def consume(self, name: str | None) -> Any: ...
-
-    def put_snapshot(self, name: str | None, snapshot: Any) -> list[int] | None: ...
 
 
 class LayerOperation(Operation):
@@ -177,7 +163,7 @@ class Size(LayerOperation):
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return "a state has no size" if model.config["kind"] == "state" else None
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         return {"size": side.get(op["cache"]).size()}
 
 
@@ -198,10 +184,12 @@ class Trim(LayerOperation):
         cache = source.pick(sorted(model.caches))
         return {"op": self.name, "count": -1 - source.below(3), "cache": cache}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
-        answer: Answer = ask(lambda: {"trimmed": cache.trim(op["count"])})
-        return answer if "error" in answer else {**answer, "offset": cache.offset}
+        answer = ask(lambda: cache.trim(op["count"]))
+        if "error" in answer:
+            return answer
+        return {"trimmed": answer.get("result"), "offset": cache.offset}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
@@ -226,7 +214,7 @@ class Clone(LayerOperation):
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"into": source.pick([name for name in CACHES if name != cache])}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         side.put_cache(op["into"], side.get(op["cache"]).clone())
         return {}
 
@@ -244,7 +232,7 @@ class Free(LayerOperation):
     name = "free"
     writes = True
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
         cache.free()
         return {"offset": cache.offset}
@@ -276,7 +264,7 @@ class TakeSnapshot(LayerOperation):
         begins += [*ends, *(end for end in ends if end < offset)]
         return {"from": source.pick(begins), "into": source.pick(SNAPSHOTS)}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         snapshot = side.get(op["cache"]).snapshot(op["from"])
         return {"range": side.put_snapshot(op["into"], snapshot)}
 
@@ -308,7 +296,7 @@ class Restore(LayerOperation):
             targets += [(begin + end) // 2, end]
         return {"snapshot": name, "target": source.pick(targets)}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         cache, snapshot = side.get(op["cache"]), side.find_snapshot(op["snapshot"])
         return {"ok": cache.restore(snapshot, op["target"]), "offset": cache.offset}
 
@@ -352,7 +340,7 @@ class Split(LayerOperation):
         at = max(0, source.pick(cuts))
         return {"snapshot": name, "at": at, "parent": parent, "child": child}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
         parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(("parent", "child"), parts, strict=True)
@@ -397,15 +385,15 @@ class Merge(LayerOperation):
         parent, child = source.pick(pairs)
         return {"parent": parent, "child": child, "into": source.pick(SNAPSHOTS)}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
         parent, child = (side.find_snapshot(op[name]) for name in ("parent", "child"))
-        answer: Answer = ask(lambda: {"merged": cache.merge(parent, child)})
+        answer = ask(lambda: cache.merge(parent, child))
         if "error" in answer:
             return answer
         side.consume(op["parent"])
         side.consume(op["child"])
-        return {"range": side.put_snapshot(op["into"], answer["merged"])}
+        return {"range": side.put_snapshot(op["into"], answer.get("result"))}
 
     def describe_here(self, op: Op) -> str:
         parent, child = op["parent"] or "nothing", op["child"] or "nothing"
@@ -455,9 +443,9 @@ class Prepare(LayerOperation):
         ahead = {source.pick(near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])
-        answer: Answer = ask(lambda: {"prepared": cache.prepare(offsets)})
+        answer = ask(lambda: cache.prepare(offsets))
         offsets.clear()  # the caller's list: a cache must not rely on it
         return answer if "error" in answer else {}
 
@@ -486,7 +474,7 @@ class Take(LayerOperation):
         names = [*SNAPSHOTS[start:], *SNAPSHOTS[:start]]
         return {"into": names[: len(scheduled)]}
 
-    def run(self, op: Op, side: Side) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         """Captures beyond the names that are given get none, and are closed."""
         captures = expect_list(side.get(op["cache"]).take(), "take")
         pairs = zip_longest(op["into"][: len(captures)], captures)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Config, Held, Op, Operation, iter_steps
+from lockstep.harness.contracts.operation import Config, Op, Operation, iter_steps
 from lockstep.harness.contracts.prefix import config as configs
 from lockstep.harness.contracts.prefix import domain, drawing, shrinking
 from lockstep.harness.contracts.prefix import states as situations
@@ -82,16 +82,6 @@ class PrefixContract(Contract):
         is_slots = config["kind"] == "slots"
         system = SlotsSystem if is_slots else ConversationSystem
         return system(backend, config, self.count_tokens(ops), every)
-
-    def get_facts(self, op: Op, model: PrefixModel) -> Mapping[str, int]:
-        """whole: 1 if something is stored that ends with the last token asked for."""
-        return {"whole": int(op.get("tokens") in model.list_stored())}
-
-    def list_live(self, model: PrefixModel) -> Mapping[int, int]:
-        return model.list_live()
-
-    def list_held(self, op: Op, model: PrefixModel) -> Sequence[Held]:
-        return model.list_held()
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

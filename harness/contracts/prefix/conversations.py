@@ -13,10 +13,11 @@ from lockstep.harness.contracts.layer.sides import (
     get_rows_visible,
     list_places,
 )
-from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.config import get_layer_config, open_layers
-from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem, ask
-from lockstep.harness.core.errors import Broken, clean
+from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem
+from lockstep.harness.contracts.system import ask_backend
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session
 from lockstep.reference.trie import Path as Tokens
@@ -174,7 +175,7 @@ class ConversationModel(PrefixModel):
             return {"tokens": self.trie.count_tokens(), "bytes": self.trie.count_bytes()}
         return {"tokens": len(self.stored)}
 
-    def list_held(self) -> Sequence[Held]:
+    def list_held(self, op: Op) -> Sequence[Held]:
         layers = zip(self.config["layers"], self.cache.layers, strict=True)
         return [
             (f"layer {at} ({spec or 'none'})", list_places(layer.cache) if layer else [])
@@ -381,14 +382,9 @@ class ConversationSystem(PrefixSystem):
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         try:
-            result = call()
-        except ValueError as error:
-            if not str(error).strip():
-                raise Broken("error", "a usage error came without a word") from error
-            return {"error": "usage", "why": clean(str(error))}
+            return ask_backend(call)
         finally:
             self.check_watched()
-        return {} if result is None else {"result": result}
 
     def check_watched(self) -> None:
         for cache in self.watched:

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Answer, Config, Op, Operation, Source
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Op,
+    Operation,
+    Source,
+    ask,
+)
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
@@ -14,7 +21,7 @@ from lockstep.harness.contracts.prefix.drawing import (
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
+from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.core.document import (
     DERIVED,

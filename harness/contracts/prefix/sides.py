@@ -10,24 +10,12 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
-from lockstep.reference.slots import NoSlot
 
 MOST_TOLD = 24
 """Conversations that are remembered to draw others from."""
 
 Path = Sequence[int]
 """The tokens of a conversation, from its beginning on."""
-
-
-def ask(call: Callable[[], Any]) -> Answer:
-    """The answer of the reference: {"result": value}, {}, or {"error": name}."""
-    try:
-        result = call()
-    except NoSlot:
-        return {"error": "no-slot"}
-    except ValueError:
-        return {"error": "usage"}
-    return {} if result is None else {"result": result}
 
 
 class PrefixModel(ABC):
@@ -117,8 +105,12 @@ class PrefixModel(ABC):
         behind it that were used before it."""
         return {}
 
+    def get_facts(self, op: Op) -> Mapping[str, int]:
+        """whole: 1 if something is stored that ends with the last token asked for."""
+        return {"whole": int(op.get("tokens") in self.list_stored())}
+
     @abstractmethod
-    def list_held(self) -> Sequence[Held]:
+    def list_held(self, op: Op) -> Sequence[Held]:
         """The content of each cache below."""
 
     @abstractmethod

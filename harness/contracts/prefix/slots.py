@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem, ask
+from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken
@@ -183,8 +183,8 @@ class SlotsModel(PrefixModel):
         oldest = min(held, key=self.slots.history.index, default=None)
         return oldest.tokens if oldest else self.told[0]
 
-    def list_held(self) -> Sequence[Held]:
-        return self.unified.list_held()
+    def list_held(self, op: Op) -> Sequence[Held]:
+        return self.unified.list_held(op)
 
     def list_live(self) -> Mapping[int, int]:
         return self.unified.list_live()

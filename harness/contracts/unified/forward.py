@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts.contract import replace_at
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import (
     JOINT,
     MAX_LENGTH,
@@ -25,32 +26,8 @@ file."""
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
 
-class Side(Protocol):
-    """The cache of a program: the reference's or a backend's."""
-
-    config: Mapping[str, Any]
-    cache: Any
-    saved: dict[str, Any]
-
-    def ask(self, call: Callable[[], Any]) -> Answer: ...
-
-    def open(self, config: Mapping[str, Any]) -> None: ...
-
-    def save(self) -> Any: ...
-
-    def load(self, saved: Any, fresh: bool) -> None: ...
-
-
-class System(Side, Protocol):
-    """The backend's side, which `contracts.unified.system` implements."""
-
-    def forward(self, op: Op, model: UnifiedModel) -> Answer: ...
-
-    def get(self, which: int, layer: int, model: UnifiedModel) -> Answer: ...
-
-    def put_again(self, op: Op, model: UnifiedModel) -> Answer: ...
-
-    def verify_attention(self, model: UnifiedModel) -> None: ...
+Side = UnifiedModel | UnifiedSystem
+"""The cache of a program: the reference's or a backend's."""
 
 
 class UnifiedOperation(Operation):
@@ -114,10 +91,10 @@ class Forward(UnifiedOperation):
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         return model.forward(op)
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.forward(op, model)
 
-    def verify(self, op: Op, system: System, model: UnifiedModel) -> None:
+    def verify(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:
             system.verify_attention(model)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Held, Op, Place
+from lockstep.harness.contracts.operation import Answer, Held, Op, Place, ask
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
@@ -18,7 +18,6 @@ from lockstep.harness.core.document import (
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
-from lockstep.reference.errors import CacheFull, NotSupported, Shared
 from lockstep.reference.recurrent import RecurrentCache
 from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
@@ -231,7 +230,7 @@ class UnifiedModel:
                 live |= {token.tag: token.position for token in part.tokens}
         return live
 
-    def list_held(self, op: Op | None = None) -> list[Held]:
+    def list_held(self, op: Op) -> list[Held]:
         parts = enumerate(zip(self.kinds, self.parts, strict=True))
         return [
             (f"cache {number} ({kind})", list_places(part))
@@ -258,15 +257,7 @@ class UnifiedModel:
 
     # --- what is asked ------------------------------------------------------------------
 
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        """Returns {"error": name} if the reference refuses, else the answer."""
-        try:
-            result = call()
-        except ValueError:
-            return {"error": "usage"}
-        except (CacheFull, NotSupported, Shared) as error:
-            return {"error": ERRORS[type(error)]}
-        return {} if result is None else {"result": result}
+    ask = staticmethod(ask)
 
     def forward(self, op: Op) -> Answer:
         """Announces a pass; the answer says what its rows see."""
@@ -338,9 +329,6 @@ class UnifiedModel:
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):
             self.batch = None
-
-
-ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
 
 
 def list_places(part: Part) -> list[Place]:

@@ -18,10 +18,10 @@ from lockstep.harness.contracts.unified.forward import (
     SEQUENCE,
     Forward,
     Side,
-    System,
     UnifiedOperation,
 )
 from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
@@ -249,7 +249,7 @@ class Get(UnifiedOperation):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.get(op["type"], op["layer"], model)
 
     def describe(self, op: Op) -> str:
@@ -315,7 +315,7 @@ class Put(UnifiedOperation):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.put_again(op, model)
 
     def describe(self, op: Op) -> str:

@@ -11,7 +11,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.reading import Column, Sight, get_sight, to_numpy
-from lockstep.harness.contracts.system import Recurrence, System
+from lockstep.harness.contracts.system import Recurrence, System, ask_backend
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import (
     Attention,
@@ -20,7 +20,7 @@ from lockstep.harness.contracts.unified.reader import (
     Positions,
     View,
 )
-from lockstep.harness.core.errors import Broken, clean
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
@@ -100,25 +100,7 @@ class UnifiedSystem(System):
     # --- what is asked ------------------------------------------------------------------
 
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """Returns {"error": name, "why": in its words} if the backend refuses, else the
-        answer."""
-        try:
-            result = call()
-        except ValueError as error:
-            return self.answer_error("usage", error)
-        except tuple(self.backend.errors.values()) as error:
-            names = [
-                name
-                for name, kind in self.backend.errors.items()
-                if isinstance(error, kind)
-            ]
-            return self.answer_error(names[0], error)
-        return {} if result is None else {"result": result}
-
-    def answer_error(self, name: str, error: Exception) -> Answer:
-        if not str(error).strip():
-            raise Broken("error", f"a {name} error came without a message")
-        return {"error": name, "why": clean(str(error))}
+        return ask_backend(call, self.backend.errors)
 
     # --- a pass -------------------------------------------------------------------------
 

@@ -305,7 +305,7 @@ def draw_step(
     bounds: Bounds,
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
-    `Contract.list_held`. describe: a row in words."""
+    `Contract.open_model`. describe: a row in words."""
     found = Found()
     collect(found, *answers, describe)
     grids: dict[int, list[Grid]] = {}

@@ -107,7 +107,7 @@ class Recorder(Run):
 
     def keep_held(self, step: Walked) -> None:
         if self.is_kept(self.now.number):
-            self.now.held = self.rules.list_held(step.op, step.model)
+            self.now.held = step.model.list_held(step.op)
 
     # --- what is drawn ------------------------------------------------------------------
 
