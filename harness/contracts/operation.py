@@ -91,6 +91,11 @@ class Unreachable(NamedTuple):
         return out or operation in self.never
 
 
+def list_true(conditions: Mapping[str, Any]) -> list[str]:
+    """Lists the names whose conditions hold."""
+    return [name for name, holds in conditions.items() if holds]
+
+
 class Source(ABC):
     """The source of all choices of a generator."""
 

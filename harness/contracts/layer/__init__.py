@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -16,16 +16,17 @@ from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.layer.sides import (
     CONFIG,
     LONG_REACH,
-    Cache,
     LayerModel,
     LayerSystem,
     why_not_config,
 )
 from lockstep.harness.contracts.operation import (
+    Config,
     Op,
     Source,
     Unreachable,
     list_names,
+    list_true,
     rename,
 )
 from lockstep.harness.core.document import MAX_LENGTH
@@ -61,75 +62,48 @@ def get_layer_states(op: Op, model: LayerModel) -> list[str]:
     name = op["cache"]
     if name not in model.caches:
         return ["empty", "unwritten"]
-    cache, config = model.caches[name], model.config
-    past = model.past[name]
-    states = [*past, *get_offset_states(cache.offset, config)]
-    if model.snapshots:
-        states.append("snapshot-live")
-        if is_snapshot_outlived(cache, model):
-            states.append("snapshot-outlived")
-            if op.get("snapshot") and op["op"] == "restore":
-                states.append("restore-after-change")
-    if cache.captures.scheduled:
-        states.append("captures-pending")
-    if op["op"] == "update":
-        states += get_update_states(op["length"], cache.offset, past, config["window"])
-    return states
+    cache, past, window = model.caches[name], model.past[name], model.config["window"]
+    is_update = op["op"] == "update"
+    ends_wrapped = is_update and window and cache.offset + op["length"] > window
+    # Some snapshot ends with a token that the cache no longer holds where it stood.
+    outlived = any(
+        each.tokens[-1] not in cache.tokens for each in model.snapshots.values()
+    )
+    found = {
+        "snapshot-live": model.snapshots,
+        "snapshot-outlived": outlived,
+        "restore-after-change": outlived and op["op"] == "restore" and op["snapshot"],
+        "captures-pending": cache.captures.scheduled,
+        "append-after-rewind": is_update and "rewind" in past,
+        "append-after-restore": is_update and "restore" in past,
+        "ends-wrapped": ends_wrapped,
+        "several-after-wrap": ends_wrapped and op["length"] > 1 and cache.offset > window,
+    }
+    return [*past, *get_offset_states(cache.offset, model.config), *list_true(found)]
 
 
-def get_update_states(
-    length: int, offset: int, past: Collection[str], window: int | None
-) -> list[str]:
-    """Names what an update finds, and where it leads."""
-    states = [f"append-after-{what}" for what in ("rewind", "restore") if what in past]
-    if window is not None and offset + length > window:
-        states.append("ends-wrapped")
-        if length > 1 and offset > window:
-            states.append("several-after-wrap")
-    return states
-
-
-def get_offset_states(offset: int, config: Mapping[str, Any]) -> list[str]:
+def get_offset_states(offset: int, config: Config) -> list[str]:
     """Names the place of the offset between boundaries of window, step and chunk."""
     if offset == 0:
         return ["empty"]
-    states = []
-    if config["kind"] != "state":
-        place = offset % config["step"]
-        if place == 0:
-            states.append("at-step")
-        if place == config["step"] - 1:
-            states.append("before-step")
-        if place == 1:
-            states.append("after-step")
-    if chunk := config["chunk"]:
-        states.append("chunk-boundary" if offset % chunk == 0 else "inside-chunk")
-        if offset > chunk:
-            states.append("past-chunk")
-    if window := config["window"]:
-        states += get_window_states(offset, window)
-    return states
-
-
-def get_window_states(offset: int, window: int) -> list[str]:
-    if offset < window:
-        return ["below-window", *(["before-window"] if offset == window - 1 else [])]
-    if offset == window:
-        return ["at-window"]
-    states = ["wrapped"]
-    if offset == window + 1:
-        states.append("after-window")
-    if offset % window:
-        states.append("mid-ring")
-    if window == 1:
-        states.append("window-one")
-    return states
-
-
-def is_snapshot_outlived(cache: Cache, model: LayerModel) -> bool:
-    """Some snapshot ends with a token that the cache no longer holds where it stood."""
-    return any(
-        snapshot.tokens[-1] not in cache.tokens for snapshot in model.snapshots.values()
+    window, chunk = config["window"], config["chunk"]
+    step = config["step"] if config["kind"] != "state" else None
+    return list_true(
+        {
+            "at-step": step and offset % step == 0,
+            "before-step": step and offset % step == step - 1,
+            "after-step": step and offset % step == 1,
+            "chunk-boundary": chunk and offset % chunk == 0,
+            "inside-chunk": chunk and offset % chunk,
+            "past-chunk": chunk and offset > chunk,
+            "below-window": window and offset < window,
+            "before-window": window and offset == window - 1,
+            "at-window": offset == window,
+            "after-window": window and offset == window + 1,
+            "wrapped": window and offset > window,
+            "mid-ring": window and offset > window and offset % window,
+            "window-one": window == 1 and offset > window,
+        }
     )
 
 
