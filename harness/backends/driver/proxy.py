@@ -54,11 +54,16 @@ class Saved(Proxy):
 class Cache(Proxy):
     """A cache in a driver.
 
-    Its methods are messages: `method` makes them of the tables in `messages`.
+    Its methods send messages of the tables in `messages`, in the order of their fields. A
+    subclass lists those that need nothing more as `sends`.
     """
 
     contract = ""
     place: Mapping[str, int] = {}
+
+    def __init_subclass__(cls, sends: str = "") -> None:
+        for message in sends.split():
+            setattr(cls, messages.get_operation(message), make_method(message))
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number)
@@ -118,7 +123,7 @@ def to_wire(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) else value
 
 
-def method(message: str) -> Callable[..., Any]:
+def make_method(message: str) -> Callable[..., Any]:
     """A method that sends this message; its arguments are the fields, in their order."""
 
     def call(cache: Cache, *arguments: Any) -> Any:
@@ -130,22 +135,13 @@ def method(message: str) -> Callable[..., Any]:
 # --- the layer contract -----------------------------------------------------------------
 
 
-class LayerCache(Cache):
+class LayerCache(
+    Cache, sends="size trim free snapshot restore split merge close prepare take"
+):
     """The part that kv, rotating and state share."""
 
     contract = "layer"
     offset = 0
-
-    size = method("size")
-    trim = method("trim")
-    free = method("free")
-    snapshot = method("snapshot")
-    restore = method("restore")
-    split = method("split")
-    merge = method("merge")
-    close = method("close")
-    prepare = method("prepare")
-    take = method("take")
 
     def ask(self, message: str, **fields: Any) -> Any:
         answer = super().ask(message, **fields)
@@ -167,12 +163,10 @@ class LayerCache(Cache):
         return copy
 
 
-class TokenCache(LayerCache):
+class TokenCache(LayerCache, sends="state view"):
     """kv and rotating."""
 
     promised = PromisedMask(0, 0)
-    state = method("state")
-    view = method("view")
 
     def make_mask(self, length: int, rows: int) -> PromisedMask:
         """It comes with the update, in one message."""
@@ -198,14 +192,8 @@ class TokenCache(LayerCache):
 KV = ("keys", "values")
 
 
-class StateCache(LayerCache):
+class StateCache(LayerCache, sends="read state.states view.states boundaries write"):
     """The state of a recurrent layer."""
-
-    read = method("read")
-    state = method("state.states")
-    view = method("view.states")
-    boundaries = method("boundaries")
-    write = method("write")
 
 
 KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
@@ -214,7 +202,10 @@ KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
 # --- the unified contract ---------------------------------------------------------------
 
 
-class UnifiedCache(Cache):
+class UnifiedCache(
+    Cache,
+    sends="forward write_states read_states copy_prefix remove can_resume save load",
+):
     """Any kind but a wrapper; or one of the caches that a wrapper is made of.
 
     place: {"type": its number} in a wrapper. unput: the layers that were not yet put in
@@ -223,15 +214,6 @@ class UnifiedCache(Cache):
 
     contract = "unified"
     unput: frozenset[int] = frozenset()
-
-    forward = method("forward")
-    write_states = method("write_states")
-    read_states = method("read_states")
-    copy_prefix = method("copy_prefix")
-    remove = method("remove")
-    can_resume = method("can_resume")
-    save = method("save")
-    load = method("load")
 
     def call(self, message: str, *arguments: Any) -> Any:
         """Some messages end the pass, `forward` begins one."""
@@ -301,20 +283,13 @@ CHANGES = ("begin", "close", "cancel", "free", "set_limit")
 """What may move the layers, or put others in their places."""
 
 
-class PrefixCache(Cache):
+class PrefixCache(
+    Cache, sends="begin extend close cancel free set_limit count_tokens count_bytes"
+):
     """A session or a trie."""
 
     contract = "prefix"
     known: list[LayerCache | None] | None = None
-
-    begin = method("begin")
-    extend = method("extend")
-    close = method("close")
-    cancel = method("cancel")
-    free = method("free")
-    set_limit = method("set_limit")
-    count_tokens = method("count_tokens")
-    count_bytes = method("count_bytes")
 
     def call(self, message: str, *arguments: Any) -> Any:
         if message in CHANGES:
@@ -342,20 +317,15 @@ class PrefixCache(Cache):
         return layer
 
 
-class SlotsCache(Cache):
+class SlotsCache(
+    Cache,
+    sends="begin.slot get_tokens get_remaining extend.slot"
+    " reserve commit close.slot cancel.slot",
+):
     """Several users over one cache of many sequences."""
 
     contract = "prefix"
     below: UnifiedCache | None = None
-
-    begin = method("begin.slot")
-    get_tokens = method("get_tokens")
-    get_remaining = method("get_remaining")
-    extend = method("extend.slot")
-    reserve = method("reserve")
-    commit = method("commit")
-    close = method("close.slot")
-    cancel = method("cancel.slot")
 
     @property
     def cache(self) -> UnifiedCache:
