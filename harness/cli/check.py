@@ -11,18 +11,7 @@ import click
 from rich.console import Console
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.cli.options import (
-    backends_option,
-    command,
-    failures_option,
-    jobs_option,
-    json_option,
-    kinds_option,
-    seconds_option,
-    step_option,
-    strict_option,
-    with_settings,
-)
+from lockstep.harness.cli.options import command, shared
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
@@ -55,8 +44,7 @@ Examples:
 
 
 @click.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
-@backends_option
-@kinds_option
+@shared("backends", "kinds")
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
@@ -74,7 +62,7 @@ Examples:
     type=int,
     help="Seed of the programs; default: 0, with --profile nightly the current time.",
 )
-@seconds_option
+@shared("seconds")
 @click.option(
     "--generator",
     "--front",
@@ -83,12 +71,7 @@ Examples:
     default="hypothesis",
     help="Generator of the programs; default: hypothesis.",
 )
-@jobs_option
-@step_option
-@strict_option
-@failures_option
-@json_option
-@with_settings
+@shared("jobs", "step", "strict", "failures", "json")
 @command
 def check(
     settings: Settings,
@@ -141,8 +124,7 @@ Examples:
 
 
 @click.command(epilog=EXPLORE_EXAMPLES, short_help="Runs every program up to a length.")
-@backends_option
-@kinds_option
+@shared("backends", "kinds")
 @click.option(
     "--depth",
     type=click.IntRange(1, 16),
@@ -158,14 +140,9 @@ Examples:
     show_default=True,
     help="Number of operations in the domain: about 8, 20 or 35.",
 )
-@seconds_option
+@shared("seconds")
 @click.option("--resume", is_flag=True, help="Continue where an earlier run has stopped.")
-@jobs_option
-@step_option
-@strict_option
-@failures_option
-@json_option
-@with_settings
+@shared("jobs", "step", "strict", "failures", "json")
 @command
 def explore(
     settings: Settings, depth: int, size: str, resume: bool, as_json: bool
@@ -201,7 +178,7 @@ Examples:
 
 
 @click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
-@backends_option
+@shared("backends")
 @click.option(
     "--fault",
     "ids",
@@ -217,11 +194,7 @@ Examples:
     help="A fault that this many programs do not show counts as not found.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@jobs_option
-@step_option
-@failures_option
-@json_option
-@with_settings
+@shared("jobs", "step", "failures", "json")
 @command
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Looks for the mistakes that are planted in backends, to see that they are found.

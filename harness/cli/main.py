@@ -14,15 +14,7 @@ from lockstep.harness import __version__
 from lockstep.harness.cli.check import check, explore, faults
 from lockstep.harness.cli.doctor import list_checks
 from lockstep.harness.cli.new_backend import new_backend
-from lockstep.harness.cli.options import (
-    Seconds,
-    backend_option,
-    backends_option,
-    command,
-    failures_option,
-    step_option,
-    strict_option,
-)
+from lockstep.harness.cli.options import Seconds, command, shared
 from lockstep.harness.cli.replay import get_own_backend, get_single, replay, snippet
 from lockstep.harness.cli.show import report, show
 from lockstep.harness.cli.vectors import vectors
@@ -74,7 +66,7 @@ def main() -> None:
     epilog=SHRINK_EXAMPLES, short_help="Continues to shrink a program that diverges."
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@backend_option
+@shared("backend")
 @click.option(
     "--time",
     "seconds",
@@ -84,9 +76,7 @@ def main() -> None:
     metavar="S",
     help="Stop after S seconds.",
 )
-@step_option
-@strict_option
-@failures_option
+@shared("step", "strict", "failures")
 @command
 def shrink(
     file: Path,
@@ -141,8 +131,7 @@ def trace_command(file: Path) -> int:
 
 
 @main.command(short_help="Lists what can be checked here.")
-@backends_option
-@failures_option
+@shared("backends", "failures")
 @command
 def backends(backends: Sequence[str], failures: Path) -> int:
     """Lists what can be checked here, and why the rest cannot."""
@@ -175,7 +164,7 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
 
 
 @main.command(short_help="Lists what is installed and missing here.")
-@failures_option
+@shared("failures")
 @command
 def doctor(failures: Path) -> int:
     """Lists what this machine can check, with versions, and what to install."""

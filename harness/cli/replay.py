@@ -9,15 +9,7 @@ import click
 from rich.console import Console
 
 from lockstep.harness.backends.environment import compare_environments
-from lockstep.harness.cli.options import (
-    backend_option,
-    backends_option,
-    command,
-    failures_option,
-    print_error,
-    step_option,
-    strict_option,
-)
+from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
@@ -40,10 +32,7 @@ Examples:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
-@backends_option
-@step_option
-@strict_option
-@failures_option
+@shared("backends", "step", "strict", "failures")
 @command
 def replay(
     paths: Sequence[Path],
@@ -137,8 +126,7 @@ Example:
     short_help="Prints a failure as code for those who make the cache.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@backend_option
-@failures_option
+@shared("backend", "failures")
 @command
 def snippet(file: Path, backend: str | None, failures: Path) -> int:
     """Prints a failure as a Python script in the framework's own API.

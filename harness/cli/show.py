@@ -8,14 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.options import (
-    backend_option,
-    backends_option,
-    command,
-    failures_option,
-    print_error,
-    step_option,
-)
+from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.reports.pages.gather import gather
@@ -56,7 +49,7 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 
 @click.command(epilog=SHOW_EXAMPLES, short_help="Shows a failure, step by step.")
 @click.argument("file", type=click.Path(path_type=Path))
-@backend_option
+@shared("backend")
 @click.option(
     "--step",
     "number",
@@ -64,8 +57,7 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
     metavar="N",
     help="Step to draw; default: the one that diverges.",
 )
-@step_option
-@failures_option
+@shared("step", "failures")
 @command
 def show(
     file: Path,
@@ -119,9 +111,7 @@ def get_single(file: Path) -> Saved:
     default="html",
     show_default=True,
 )
-@backends_option
-@step_option
-@failures_option
+@shared("backends", "step", "failures")
 @command
 def report(
     paths: Sequence[Path],

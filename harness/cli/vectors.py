@@ -10,16 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.options import (
-    backends_option,
-    command,
-    failures_option,
-    jobs_option,
-    json_option,
-    kinds_option,
-    step_option,
-    with_settings,
-)
+from lockstep.harness.cli.options import command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.jobs.vectors.export import export
@@ -75,8 +66,7 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
     + "; ".join(f"{name}: {size.about}" for name, size in SIZES.items())
     + ".",
 )
-@kinds_option
-@jobs_option
+@shared("kinds", "jobs")
 @click.pass_context
 def vectors(
     context: click.Context,
@@ -109,12 +99,7 @@ def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) 
 
 @vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
 @folder_argument
-@backends_option
-@jobs_option
-@step_option
-@failures_option
-@json_option
-@with_settings
+@shared("backends", "jobs", "step", "failures", "json")
 @command
 def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     """Checks that a set is complete and that the reference here expects what it says.
