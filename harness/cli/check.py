@@ -26,7 +26,7 @@ from lockstep.harness.reports.console import (
     print_outcome,
 )
 from lockstep.harness.reports.explore import (
-    describe,
+    explore_to_json,
     get_exploration_status,
     print_exploration,
 )
@@ -160,7 +160,7 @@ def explore(
     outcome = exploration.outcome
     require_pairs(outcome)
     if as_json:
-        click.echo(json.dumps(describe(exploration), indent=1))
+        click.echo(json.dumps(explore_to_json(exploration), indent=1))
     else:
         print_exploration(console, exploration)
     return outcome.get_exit_status()

@@ -18,14 +18,14 @@ from lockstep.harness.jobs.vectors.verify import GENERATOR, Verification, audit_
 from lockstep.harness.programs.vectors.selection import SIZES
 from lockstep.harness.reports.console import Progress
 from lockstep.harness.reports.vectors import (
+    format_audit,
     get_audit_status,
     get_export_status,
     get_run_status,
     list_problems,
     print_export,
     print_verification,
-    say_audit,
-    to_json,
+    verification_to_json,
 )
 
 VECTORS_EXAMPLES = """\b
@@ -117,11 +117,11 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
             outcome = Verification(settings, audit.programs, running.show).run()
         status = outcome.get_exit_status()
     if as_json:
-        click.echo(json.dumps(to_json(audit, outcome, status), indent=1))
+        click.echo(json.dumps(verification_to_json(audit, outcome, status), indent=1))
         return status
     for problem in list_problems(audit):
         console.print(problem, soft_wrap=True)
-    console.print(say_audit(audit), soft_wrap=True)
+    console.print(format_audit(audit), soft_wrap=True)
     if outcome is not None:
         print_verification(console, outcome)
     return status

@@ -56,7 +56,7 @@ def print_exploration(console: Console, exploration: Exploration) -> None:
     print_notes(console, summarize(exploration.outcome), "explored")
     for note in list_own_notes(exploration):
         console.print(note)
-    console.print(get_summary(exploration))
+    console.print(format_exploration(exploration))
 
 
 def draw_surveys(exploration: Exploration) -> Table:
@@ -65,7 +65,7 @@ def draw_surveys(exploration: Exploration) -> Table:
     table.add_column("", justify="right", no_wrap=True)
     for survey in exploration.surveys:
         cells = survey.pair.name, str(len(survey.moves)), f"{survey.covered:,}"
-        config = Text(say_config(survey.config))
+        config = Text(format_config(survey.config))
         table.add_row(*cells, config, get_verdict(survey))
     return table
 
@@ -93,7 +93,7 @@ def list_own_notes(exploration: Exploration) -> Iterator[Text]:
         yield Text(f"of programs that differ only in {names}, one ran", "dim")
 
 
-def get_summary(exploration: Exploration) -> Text:
+def format_exploration(exploration: Exploration) -> Text:
     """Says exactly what was covered, and no more."""
     outcome, surveys = exploration.outcome, exploration.surveys
     if not surveys:
@@ -125,23 +125,25 @@ def get_summary(exploration: Exploration) -> Text:
     return Text(text, style)
 
 
-def say_config(config: Mapping[str, Any]) -> str:
+def format_config(config: Mapping[str, Any]) -> str:
     """The fields of a config, as a person writes them."""
     parts = [
-        f"{name} {say_value(value)}" for name, value in config.items() if name != "kind"
+        f"{name} {format_value(value)}"
+        for name, value in config.items()
+        if name != "kind"
     ]
     return ", ".join(parts) or "the plainest config"
 
 
-def say_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(map(say_value, value)) + "]"
+        return "[" + ", ".join(map(format_value, value)) + "]"
     if isinstance(value, Mapping):
         return " ".join(map(str, value.values()))
     return "none" if value is None else str(value).lower()
 
 
-def describe(exploration: Exploration) -> dict[str, Any]:
+def explore_to_json(exploration: Exploration) -> dict[str, Any]:
     """The same, for machines."""
     outcome = exploration.outcome
     return {
@@ -156,11 +158,11 @@ def describe(exploration: Exploration) -> dict[str, Any]:
         "unavailable": outcome.unavailable,
         "dead": outcome.dead,
         "errors": {pair.name: pair.errors for pair in outcome.pairs if pair.errors},
-        "pairs": [describe_survey(survey) for survey in exploration.surveys],
+        "pairs": [survey_to_json(survey) for survey in exploration.surveys],
     }
 
 
-def describe_survey(survey: Survey) -> dict[str, Any]:
+def survey_to_json(survey: Survey) -> dict[str, Any]:
     pair = survey.pair
     return {
         "backend": pair.backend,

@@ -36,7 +36,7 @@ def print_searches(console: Console, searches: Searches) -> None:
         console.print(Text(text, "bold red"))
     for backend, why in searches.unavailable.items():
         console.print(Text(f"{backend}: not searched: {why}", "yellow"))
-    console.print(get_summary(searches))
+    console.print(format_searches(searches))
 
 
 def draw_searches(backend: str, searches: list[Search]) -> Table:
@@ -64,7 +64,7 @@ def get_what(search: Search) -> str:
     return search.signature.removeprefix(start)
 
 
-def get_summary(searches: Searches) -> Text:
+def format_searches(searches: Searches) -> Text:
     counts = summarize(searches)
     text = f"{counts['found']} of {counts['faults']} faults found"
     if counts["found"]:

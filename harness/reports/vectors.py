@@ -71,7 +71,7 @@ def list_problems(work: Audit) -> Iterator[Text]:
             yield Text(f"! {words}", "bold yellow")
 
 
-def say_audit(work: Audit) -> Text:
+def format_audit(work: Audit) -> Text:
     """The verdict on a set, in a line."""
     programs = f"{work.folder}: {work.count():,} programs in {work.files} files"
     if not work.problems:
@@ -119,7 +119,7 @@ def print_verification(console: Console, outcome: Outcome) -> None:
             text = f"{pair.name}: {programs} programs: {why}"
             console.print(Text(text, "dim"), soft_wrap=True)
     print_notes(console, summarize(outcome))
-    console.print(get_summary(outcome))
+    console.print(format_verification(outcome))
 
 
 def draw_counts(outcome: Outcome) -> Table:
@@ -134,7 +134,7 @@ def draw_counts(outcome: Outcome) -> Table:
     return table
 
 
-def get_summary(outcome: Outcome) -> Text:
+def format_verification(outcome: Outcome) -> Text:
     programs = sum(pair.programs for pair in outcome.pairs)
     diverged = sum(map(count_diverged, outcome.pairs))
     status = outcome.get_exit_status()
@@ -149,20 +149,22 @@ def get_summary(outcome: Outcome) -> Text:
     return Text(text, "green" if status == 0 else "bold red")
 
 
-def to_json(audit: Audit, outcome: Outcome | None, status: int) -> dict[str, Any]:
+def verification_to_json(
+    audit: Audit, outcome: Outcome | None, status: int
+) -> dict[str, Any]:
     """The same for machines."""
     return {
         "format": "lockstep-verification/1",
         "programs": audit.count(),
         "exit_status": status,
         "problems": [problem.words for problem in audit.problems],
-        "pairs": [describe_pair(pair) for pair in (outcome.pairs if outcome else ())],
+        "pairs": [verified_to_json(pair) for pair in (outcome.pairs if outcome else ())],
         "unavailable": outcome.unavailable if outcome else {},
         "dead": outcome.dead if outcome else {},
     }
 
 
-def describe_pair(pair: Pair) -> dict[str, Any]:
+def verified_to_json(pair: Pair) -> dict[str, Any]:
     return {
         "backend": pair.backend,
         "contract": pair.contract,
