@@ -8,7 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.harness.jobs.faults import Search, Searches, list_survivors, summarize
+from lockstep.harness.jobs.faults import (
+    Search,
+    Searches,
+    list_survivors,
+    summarize_searches,
+)
 from lockstep.harness.reports.console import make_table
 
 
@@ -65,7 +70,7 @@ def get_what(search: Search) -> str:
 
 
 def format_searches(searches: Searches) -> Text:
-    counts = summarize(searches)
+    counts = summarize_searches(searches)
     text = f"{counts['found']} of {counts['faults']} faults found"
     if counts["found"]:
         text += (
