@@ -25,12 +25,13 @@ from lockstep.harness.reports.console import (
     get_check_status,
     print_outcome,
 )
-from lockstep.harness.reports.explore import (
+from lockstep.harness.reports.jobs import (
     explore_to_json,
     get_exploration_status,
+    get_search_status,
     print_exploration,
+    print_searches,
 )
-from lockstep.harness.reports.faults import get_search_status, print_searches
 from lockstep.harness.reports.outcome_file import to_json, write_outcome
 from lockstep.harness.workers.registry import list_names
 

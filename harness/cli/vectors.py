@@ -17,7 +17,7 @@ from lockstep.harness.jobs.vectors.export import export
 from lockstep.harness.jobs.vectors.verify import GENERATOR, Verification, audit_set
 from lockstep.harness.programs.vectors.selection import SIZES
 from lockstep.harness.reports.console import Progress
-from lockstep.harness.reports.vectors import (
+from lockstep.harness.reports.jobs import (
     format_audit,
     get_audit_status,
     get_export_status,
