@@ -75,11 +75,7 @@ Examples:
 @shared("jobs", "step", "strict", "failures", "json")
 @command
 def check(
-    settings: Settings,
-    profile: str,
-    count: int | None,
-    chosen: int | None,
-    as_json: bool,
+    settings: Settings, profile: str, count: int | None, chosen: int | None, as_json: bool
 ) -> int:
     """Runs backends side by side with the reference, and ends in a matrix.
 

@@ -200,9 +200,7 @@ Examples:
 
 
 @click.command(
-    name="new-backend",
-    epilog=EXAMPLES,
-    short_help="Writes a backend to complete.",
+    name="new-backend", epilog=EXAMPLES, short_help="Writes a backend to complete."
 )
 @click.argument("name")
 @click.option(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import (
     Cell,
+    Config,
     Op,
     Operation,
     Simplest,
@@ -21,7 +22,7 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.core.document import Schema
 
-Changed = tuple[Mapping[str, Any], Sequence[Op]]
+Changed = tuple[Config, Sequence[Op]]
 """A config and operations."""
 
 
@@ -66,7 +67,7 @@ class Contract(ABC):
         return self.errors
 
     @abstractmethod
-    def why_not(self, config: Mapping[str, Any]) -> str | None:
+    def why_not(self, config: Config) -> str | None:
         """Names the rule between its fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
@@ -86,10 +87,10 @@ class Contract(ABC):
         return sum(self.operations[op["op"]].tokens(op) for op in ops)
 
     @abstractmethod
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+    def get_tag_dimension(self, config: Config) -> int:
         """Returns the smallest dimension of a vector that has to tell all tags apart."""
 
-    def count_layers(self, config: Mapping[str, Any]) -> int:
+    def count_layers(self, config: Config) -> int:
         """Counts the layers that hold the K and V of a token."""
         return int(config["layers"])
 
@@ -115,9 +116,7 @@ class Contract(ABC):
                 config[name] = source.pick(list(options))
         return config
 
-    def list_options(
-        self, name: str, config: Mapping[str, Any], declared: Kind
-    ) -> Sequence[Any]:
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         """Lists the values that may be drawn for a field.
 
         Args:
@@ -173,7 +172,7 @@ class Contract(ABC):
 
     # --- both sides ---------------------------------------------------------------------
 
-    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
+    def open_model(self, config: Config, rows: bool = True) -> Any:
         """Opens the reference, empty, for one program.
 
         Its attributes and methods that others use:
@@ -192,13 +191,13 @@ class Contract(ABC):
         """
         return self.model(config, rows)
 
-    def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
+    def open_cache(self, backend: Backend, config: Config) -> Any:
         """Opens one empty cache of the backend."""
         return backend.open({**config, "poison": backend.poison})
 
     @abstractmethod
     def open_system(
-        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> Any:
         """Opens the backend, empty, as the caches of one program.
 
@@ -247,7 +246,7 @@ class Contract(ABC):
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         """Returns one operation in the place of two neighbours, or None."""
 
-    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+    def fit_config(self, config: Config, op: Op) -> Config:
         """Returns the config with as much more room as a merged `op` may need."""
         return config
 
@@ -255,17 +254,13 @@ class Contract(ABC):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """Proposes simpler programs by steps that change several operations at once."""
 
-    def simplify_config(
-        self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[Changed]:
+    def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same by steps that change the config, or the config and `ops`."""
         for simpler, changed in self.propose_configs(config, ops):
             if self.why_not(simpler) is None:
                 yield simpler, changed
 
-    def propose_configs(
-        self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[Changed]:
+    def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same, whether or not a rule between fields is broken."""
         yield from ()
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.reading import Column, split_pair, to_numpy
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.harness.core.payload import F32, Table
@@ -109,7 +109,7 @@ class System:
     def __init__(
         self,
         backend: Backend,
-        config: Mapping[str, Any],
+        config: Config,
         tags: int,
         every: bool,
         writes: Collection[str],
@@ -225,7 +225,7 @@ class Recurrence:
     where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
     """
 
-    def __init__(self, arrays: Arrays, keys: Table, config: Mapping[str, Any]) -> None:
+    def __init__(self, arrays: Arrays, keys: Table, config: Config) -> None:
         self.arrays, self.keys = arrays, keys
         self.dtype: str = config["dtype"]
         self.width: int = config["conv_width"] - 1
@@ -270,10 +270,7 @@ class Recurrence:
         return self.convs[last]
 
     def advance(
-        self,
-        cache: Any,
-        tags: Sequence[int],
-        give: Callable[[Sequence[Array]], None],
+        self, cache: Any, tags: Sequence[int], give: Callable[[Sequence[Array]], None]
     ) -> tuple[list[list[Column]], Sequence[Array]]:
         """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
         Returns what the state at each token has read, and the arrays that were written

@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Answer, Op, Step, iter_steps
+from lockstep.harness.contracts.operation import Answer, Config, Op, Step, iter_steps
 from lockstep.harness.core.document import (
     complete,
     drop_defaults,
@@ -42,7 +42,7 @@ class Program:
     """
 
     contract: str
-    config: Mapping[str, Any]
+    config: Config
     ops: Sequence[Op]
     meta: Mapping[str, Any] = field(default_factory=dict)
 

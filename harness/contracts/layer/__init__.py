@@ -353,9 +353,7 @@ class LayerContract(Contract):
         own = recurrent if kind == "state" else masked
         return own + super().list_methods(kind, operations)
 
-    def list_options(
-        self, name: str, config: Mapping[str, Any], declared: Kind
-    ) -> Sequence[Any]:
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         kind, options = config["kind"], super().list_options(name, config, declared)
         if name == "window" and kind != "rotating":
             return ()
@@ -387,14 +385,14 @@ class LayerContract(Contract):
         return trim.draw_misuse(source, model) if "trim" in operations else None
 
     def open_system(
-        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> LayerSystem:
         tags = self.count_tokens(ops)
         system = LayerSystem(backend, config, tags, every, writes=self.writes)
         system.get("a")
         return system
 
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+    def get_tag_dimension(self, config: Config) -> int:
         dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
         return int(min(dims))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.operation import Answer, Held, Op, Place
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place
 from lockstep.harness.contracts.reading import Column, Reader, get_rows
 from lockstep.harness.contracts.system import Recurrence, System, judge_attention
 from lockstep.harness.core.document import (
@@ -51,7 +51,7 @@ attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks fo
 numbers."""
 
 
-def why_not_config(config: Mapping[str, Any]) -> str | None:
+def why_not_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
@@ -67,7 +67,7 @@ def why_not_config(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def open_cache(config: Mapping[str, Any]) -> Cache:
+def open_cache(config: Config) -> Cache:
     """Opens the reference for a config."""
     if config["kind"] == "rotating":
         return RotatingCache(config["window"], config["keep"])
@@ -92,7 +92,7 @@ class LayerModel:
         last: the operation that was drawn last.
     """
 
-    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+    def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.reach, self.last = REACH, ""
         self.tag = 0
@@ -185,7 +185,7 @@ class LayerSystem(System):
     def __init__(
         self,
         backend: Backend,
-        config: Mapping[str, Any],
+        config: Config,
         tags: int,
         every: bool,
         layer: int = 0,

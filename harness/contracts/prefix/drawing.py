@@ -57,9 +57,7 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
 
 
 def draw_past_parting(
-    source: Source,
-    model: PrefixModel,
-    partings: Mapping[Path, Sequence[Path]],
+    source: Source, model: PrefixModel, partings: Mapping[Path, Sequence[Path]]
 ) -> list[int]:
     """A step towards letting go of what was captured where conversations part: all that
     lies behind it must have been used later, and the layers must stand elsewhere."""

@@ -232,9 +232,7 @@ def lower_by(less: int, limit: int) -> int:
 PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
 
 
-def list_simpler_layers(
-    config: Config,
-) -> Iterator[tuple[list[str | None], int | None]]:
+def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int | None]]:
     """Other layers, and the place of the one that is gone; None if none is."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"

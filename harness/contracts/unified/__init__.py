@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Op, Source
+from lockstep.harness.contracts.operation import Config, Op, Source
 from lockstep.harness.contracts.unified.domain import get_domain
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import (
@@ -117,9 +117,7 @@ class UnifiedContract(Contract):
             own += ["read_states", "write_states"]
         return own + super().list_methods(kind, operations)
 
-    def list_options(
-        self, name: str, config: Mapping[str, Any], declared: Kind
-    ) -> Sequence[Any]:
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if config["kind"] not in BELONGS.get(name, self.kinds):
             return ()
         options = super().list_options(name, config, declared)
@@ -138,7 +136,7 @@ class UnifiedContract(Contract):
         return config
 
     def draw_caches(
-        self, source: Source, config: Mapping[str, Any], declared: Kind
+        self, source: Source, config: Config, declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
         """Draws caches that keep the rules between the fields."""
         options = declared.config.get("caches", PAIRS)
@@ -150,16 +148,16 @@ class UnifiedContract(Contract):
         return list(source.pick(fitting or list(options)))
 
     def open_system(
-        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
         tags, places = self.count_tokens(ops), list_places(ops)
         return UnifiedSystem(backend, config, tags, every, places, self.writes)
 
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+    def get_tag_dimension(self, config: Config) -> int:
         """Tags are read from values: keys depend on positions."""
         return int(config["value_dim"])
 
-    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+    def fit_config(self, config: Config, op: Op) -> Config:
         return {**config, "batch": max(config["batch"], len(op["positions"]))}
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Held, Op, Place, ask
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place, ask
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
@@ -88,7 +88,7 @@ CONFIG: Mapping[str, Schema] = {
 layers; `permuted_values` asks for V with its columns last."""
 
 
-def why_not_config(config: Mapping[str, Any]) -> str | None:
+def why_not_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
@@ -117,7 +117,7 @@ RECURRENT = ("slots", "interval", "checkpoints")
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
 
 
-def why_not_part(config: Mapping[str, Any]) -> str | None:
+def why_not_part(config: Config) -> str | None:
     kind = config["kind"]
     needs = NEEDS.get(kind, ())
     for name in SIZES:
@@ -132,7 +132,7 @@ def why_not_part(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def count_numbers(config: Mapping[str, Any]) -> int:
+def count_numbers(config: Config) -> int:
     """Counts the numbers that the cache of a part has room for."""
     cache, key_dim, value_dim = open_part(config), config["key_dim"], config["value_dim"]
     room = cache.room if isinstance(cache, CausalCache) else IMAGE
@@ -143,7 +143,7 @@ def count_numbers(config: Mapping[str, Any]) -> int:
     return int(numbers * config["layers"] * config["heads"])
 
 
-def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def list_part_configs(config: Config) -> list[Mapping[str, Any]]:
     """Makes a complete config for each part."""
     if config["kind"] != "wrapper":
         return [config]
@@ -151,7 +151,7 @@ def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{**plain, **cache} for cache in config["caches"]]
 
 
-def open_part(config: Mapping[str, Any]) -> Part:
+def open_part(config: Config) -> Part:
     """Opens the reference of a part; raises ValueError for sizes that do not fit."""
     sizes = config["sequences"], config["capacity"], config["batch"]
     padding, shift = config["cache_padding"], config["shift"]
@@ -199,7 +199,7 @@ class UnifiedModel:
         fixed: the encoder parts that had a put, which fixes the form of an image.
     """
 
-    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+    def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
         configs = list_part_configs(config)
@@ -284,7 +284,7 @@ class UnifiedModel:
         self.written += len(tags)
         return self.answer_pass(batch) if self.rows else {}
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
         for part in list_part_configs(config):
             open_part(part)

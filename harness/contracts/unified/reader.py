@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.reading import (
     MIXED,
     Column,
@@ -105,12 +106,7 @@ class PositionReader(PairReader):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        config: Mapping[str, Any],
-        limit: int,
-        layer: int,
-        base: int | None,
+        self, backend: Backend, config: Config, limit: int, layer: int, base: int | None
     ) -> None:
         super().__init__(backend, config, limit, layer, config["permuted_values"])
         self.base = base
@@ -324,7 +320,7 @@ class Attention:
     """Compares two rows of a pass. margin: the largest error so far, as a share of what
     is allowed."""
 
-    def __init__(self, arrays: Arrays, config: Mapping[str, Any]) -> None:
+    def __init__(self, arrays: Arrays, config: Config) -> None:
         self.arrays, self.config = arrays, config
         self.margin = 0.0
 

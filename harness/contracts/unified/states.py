@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.operation import Op, Unreachable, list_true
+from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -213,7 +212,7 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
     return [state for state in STATES if reached.get(state) and state not in out]
 
 
-def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
+def list_parts(kind: str, config: Config) -> Iterable[str]:
     """Lists the kinds of the caches: of a wrapper, all that it can be made of."""
     if kind != "wrapper":
         return [kind]
@@ -224,9 +223,7 @@ def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
 NAMING = ("forward", "copy_prefix", "remove", "can_resume")
 
 OF_A_PASS = Unreachable(
-    "tells of the rows that a pass brings",
-    (*PASS, *IMAGES),
-    only=("forward",),
+    "tells of the rows that a pass brings", (*PASS, *IMAGES), only=("forward",)
 )
 OF_A_SEQUENCE = Unreachable(
     "tells of a sequence that the operation names, and the others name none",

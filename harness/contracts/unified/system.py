@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.reading import Column, Sight, get_sight, to_numpy
 from lockstep.harness.contracts.system import Recurrence, System, ask_backend
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -41,7 +41,7 @@ class UnifiedSystem(System):
     def __init__(
         self,
         backend: Backend,
-        config: Mapping[str, Any],
+        config: Config,
         tags: int,
         every: bool,
         places: Sequence[Place] = (),
@@ -84,7 +84,7 @@ class UnifiedSystem(System):
         is_wrapper = self.config["kind"] == "wrapper"
         return self.cache.of(which) if is_wrapper else self.cache
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
         self.backend.open(config)
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from lockstep.harness.contracts.layer.operations import MAX_CACHES, OPERATIONS
-from lockstep.harness.contracts.operation import Answer, Op, list_names, rename
+from lockstep.harness.contracts.operation import Answer, Config, Op, list_names, rename
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
@@ -217,7 +217,7 @@ def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
 
 
-def hide(row: Sequence[int], config: Mapping[str, Any]) -> Sequence[int]:
+def hide(row: Sequence[int], config: Config) -> Sequence[int]:
     """Finds what a query sees. row: all tokens up to its own, which is the last."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]

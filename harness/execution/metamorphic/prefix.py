@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
@@ -155,12 +155,12 @@ def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}
 
 
-def has_cache(config: Mapping[str, Any]) -> bool:
+def has_cache(config: Config) -> bool:
     """Whether some layer has a cache at all."""
     return any(config["layers"])
 
 
-def is_cuttable(config: Mapping[str, Any]) -> bool:
+def is_cuttable(config: Config) -> bool:
     """Whether every layer can be cut anywhere: it has full attention, or no cache."""
     return {*config["layers"]} <= {"kv", None} and has_cache(config)
 

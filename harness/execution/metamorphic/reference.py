@@ -16,7 +16,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.harness.core.errors import UsageError, say_error
 from lockstep.harness.execution.compare import (
     COLUMNS,
@@ -288,7 +288,7 @@ def execute(
     return result
 
 
-def open_nothing(config: Mapping[str, Any]) -> Any:
+def open_nothing(config: Config) -> Any:
     raise NotImplementedError("the reference is not run beside itself")
 
 

@@ -230,10 +230,7 @@ def list_absent(
 
 
 def get_squares(
-    wanted: Sequence[Token],
-    columns: Sequence[Token],
-    seen: Sequence[int],
-    sights: Sights,
+    wanted: Sequence[Token], columns: Sequence[Token], seen: Sequence[int], sights: Sights
 ) -> list[str]:
     """One row: a square for each column."""
     left = Counter(wanted)

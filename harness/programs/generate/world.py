@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.operation import Config, Op
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class World:
     number of the move that stands in the place of each.
     """
 
-    config: Mapping[str, Any]
+    config: Config
     moves: Sequence[Op]
     symmetries: Sequence[Sequence[int]]
 

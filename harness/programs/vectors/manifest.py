@@ -91,10 +91,7 @@ def having(required: str, **fields: Schema) -> Schema:
 
 COUNT: Schema = {"type": "integer", "minimum": 0}
 TEXT: Schema = {"type": "string"}
-CELLS = {
-    "type": "object",
-    "additionalProperties": {"type": "array", "items": TEXT},
-}
+CELLS = {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}}
 REST = {**having("why cells", why=TEXT, cells=CELLS), "additionalProperties": False}
 KIND = having(
     "contract kind programs covered",

@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.layer import CHOICES
-from lockstep.harness.contracts.operation import Cell
+from lockstep.harness.contracts.operation import Cell, Config
 from lockstep.harness.programs.generate.drawer import Drawer, generate
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
@@ -299,9 +299,7 @@ def list_reached(program: Program) -> Iterator[Cell]:
     yield from iter_cells(program)
 
 
-def list_setting_names(
-    kind: str, config: Mapping[str, Any] | None = None
-) -> Iterator[str]:
+def list_setting_names(kind: str, config: Config | None = None) -> Iterator[str]:
     """ "chunk 2" and so on: the settings that are no defaults; all, or a config's."""
     for field_name, (default, *others) in SETTINGS[kind].items():
         for value in others:

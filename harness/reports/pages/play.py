@@ -67,10 +67,7 @@ class Stage:
         divergence = played.divergence
         if divergence is None or played.backend is None:
             return None
-        meta = {
-            "signature": divergence.get_signature(program),
-            "step": divergence.step,
-        }
+        meta = {"signature": divergence.get_signature(program), "step": divergence.step}
         seen = replace(program, meta=meta).to_json()
         event = self.pool.call(WriteSnippet(str(played.backend), seen))
         if isinstance(event, Stopped) or len(event.text) > MOST_SNIPPET:
