@@ -10,8 +10,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
-from lockstep.harness.programs.generate.world import fit
+from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.workers.messages import ExhaustiveTask, SurveyDomain, Surveyed
 from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import Runner
