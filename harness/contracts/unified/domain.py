@@ -11,7 +11,7 @@ from lockstep.harness.contracts.operation import Op, rename
 from lockstep.harness.contracts.unified.model import CAUSAL
 from lockstep.harness.contracts.unified.operations import OPERATIONS
 
-CONFIG: Mapping[str, Sequence[Any]] = {
+SMALL_CONFIG: Mapping[str, Sequence[Any]] = {
     "window": [2],
     "memory": [3],
     "chunk": [2],
@@ -22,8 +22,8 @@ CONFIG: Mapping[str, Sequence[Any]] = {
     "interval": [2],
     "checkpoints": [2],
 }
-LARGER: Mapping[str, Sequence[Any]] = {
-    **CONFIG,
+LARGER_CONFIG: Mapping[str, Sequence[Any]] = {
+    **SMALL_CONFIG,
     "window": [3],
     "memory": [4],
     "chunk": [3],
@@ -98,7 +98,7 @@ def exchange(first: int, second: int) -> Renaming:
 
 
 def get_domain(kind: str, size: str) -> Domain:
-    config = LARGER if size == "standard" else CONFIG
+    config = LARGER_CONFIG if size == "standard" else SMALL_CONFIG
     moves = MOVES[size]
     if kind == "encoder":
         moves = join(moves, IMAGES)
