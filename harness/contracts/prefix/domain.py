@@ -12,17 +12,17 @@ from lockstep.harness.contracts.prefix.shrinking import rename_token
 ALL = 8
 """More tokens than a request has: a pass computes those that remain."""
 
-Config = Mapping[str, Sequence[Any]]
+Choices = Mapping[str, Sequence[Any]]
 
-CONVERSATION: Config = {"layers": [["kv", "rotating:2"]], "step": [2]}
-DEEP: Config = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
+CONVERSATION: Choices = {"layers": [["kv", "rotating:2"]], "step": [2]}
+DEEP: Choices = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
 
-CONFIGS: Mapping[str, Config] = {
+CONFIGS: Mapping[str, Choices] = {
     "session": CONVERSATION,
     "trie": CONVERSATION,
     "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
 }
-LARGER: Mapping[str, Config] = {
+LARGER: Mapping[str, Choices] = {
     "session": {**DEEP, "heads": [2]},
     "trie": {**DEEP, "interval": [2]},
     "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
