@@ -33,6 +33,7 @@ Cell = tuple[str, str]
 """(abstract state, operation that finds it). What is counted of a run."""
 
 T = TypeVar("T")
+Own = TypeVar("Own", bound="Operation")
 
 
 class Place(NamedTuple):
@@ -131,6 +132,8 @@ class Operation(ABC):
         writes: views of the cache that were handed out need not hold after it.
         is_method: a cache needs a method of this name.
         has_misuse: `draw_misuse` draws something.
+        words: its description, with the names of fields in braces; empty for a list of
+            all fields.
     """
 
     name: ClassVar[str]
@@ -140,6 +143,7 @@ class Operation(ABC):
     writes: ClassVar[bool] = False
     is_method: ClassVar[bool] = True
     has_misuse: ClassVar[bool] = False
+    words: ClassVar[str] = ""
 
     def illegal(self, op: Op, model: Any) -> str | None:
         """Says why `op` cannot be asked in the model's state; such a step is skipped.
@@ -209,7 +213,9 @@ class Operation(ABC):
 
     def describe(self, op: Op) -> str:
         """Puts `op` in words, as a line of a report."""
-        return f"{self.name} {say_fields(op, self.fields)}".rstrip()
+        if self.words:
+            return self.words.format_map(op)
+        return f"{self.name} {format_fields(op, self.fields)}".rstrip()
 
     def describe_row(self, op: Op, row: int) -> str:
         """Puts one row of the answer to `op` in words."""
@@ -230,12 +236,12 @@ class Operation(ABC):
         return 0
 
 
-def index(*operations: Operation) -> dict[str, Operation]:
+def index(*operations: Own) -> dict[str, Own]:
     """Returns the operations by name."""
     return {operation.name: operation for operation in operations}
 
 
-def say_fields(op: Op, names: Iterable[str]) -> str:
+def format_fields(op: Op, names: Iterable[str]) -> str:
     """Lists fields with their values: "slot 2, count 3"."""
     return ", ".join(f"{name} {op[name]}" for name in names)
 

@@ -19,8 +19,8 @@ from lockstep.harness.contracts.operation import (
     Operation,
     Source,
     ask,
+    format_fields,
     index,
-    say_fields,
 )
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
 from lockstep.harness.core.errors import Broken, clean
@@ -60,8 +60,10 @@ class LayerOperation(Operation):
         return self.describe_here(op) + ("" if name == "a" else f" in cache {name}")
 
     def describe_here(self, op: Op) -> str:
+        """The same, without the cache."""
         others = [name for name in self.fields if name != "cache"]
-        return f"{self.name} {say_fields(op, others)}".rstrip()
+        listed = f"{self.name} {format_fields(op, others)}".rstrip()
+        return self.words.format_map(op) or listed
 
 
 def why_no_cache(name: str, model: LayerModel) -> str | None:
@@ -204,6 +206,7 @@ class Trim(LayerOperation):
 
 class Clone(LayerOperation):
     name = "clone"
+    words = "clone into cache {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -223,9 +226,6 @@ class Clone(LayerOperation):
         past.add("clone")
         model.past[op["into"]] = set(past)
         return answer
-
-    def describe_here(self, op: Op) -> str:
-        return f"clone into cache {op['into']}"
 
 
 class Free(LayerOperation):
@@ -253,6 +253,7 @@ MAX_SNAPSHOTS = 64
 
 class TakeSnapshot(LayerOperation):
     name, weight = "snapshot", 4
+    words = "snapshot {into} from {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -267,9 +268,6 @@ class TakeSnapshot(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         snapshot = side.get(op["cache"]).snapshot(op["from"])
         return {"range": side.put_snapshot(op["into"], snapshot)}
-
-    def describe_here(self, op: Op) -> str:
-        return f"snapshot {op['into']} from {op['from']}"
 
 
 class Restore(LayerOperation):
@@ -316,6 +314,7 @@ class Restore(LayerOperation):
 
 class Split(LayerOperation):
     name, weight = "split", 2
+    words = "split {snapshot} at {at} into {parent}, {child}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "snapshot": SNAPSHOT,
         "at": POSITION,
@@ -345,9 +344,6 @@ class Split(LayerOperation):
         parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(("parent", "child"), parts, strict=True)
         return {name: side.put_snapshot(op[name], part) for name, part in sides}
-
-    def describe_here(self, op: Op) -> str:
-        return f"split {op['snapshot']} at {op['at']} into {op['parent']}, {op['child']}"
 
 
 class Merge(LayerOperation):
@@ -402,6 +398,7 @@ class Merge(LayerOperation):
 
 class Close(LayerOperation):
     name = "close"
+    words = "close {snapshot}"
     fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
 
     def illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -418,9 +415,6 @@ class Close(LayerOperation):
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         system.get(op["cache"]).close(system.consume(op["snapshot"]))
         return {}
-
-    def describe_here(self, op: Op) -> str:
-        return f"close {op['snapshot']}"
 
 
 class Prepare(LayerOperation):

@@ -6,23 +6,44 @@ model and of the system that carry it out. README.md says what each module holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Config, Op, Operation, iter_steps
-from lockstep.harness.contracts.prefix import config as configs
-from lockstep.harness.contracts.prefix import domain, drawing, shrinking
-from lockstep.harness.contracts.prefix import states as situations
+from lockstep.harness.contracts.operation import Config, Op, Source, iter_steps
+from lockstep.harness.contracts.prefix.config import (
+    CHOICES,
+    CONFIG,
+    KINDS,
+    LIMITS,
+    MODELS,
+    OWNERS,
+    POOLS,
+    count_path_bytes,
+    why_not_config,
+)
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
     ConversationSystem,
 )
+from lockstep.harness.contracts.prefix.domain import get_domain
+from lockstep.harness.contracts.prefix.drawing import draw_misuse, draw_reach
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
+from lockstep.harness.contracts.prefix.shrinking import (
+    merge_feeds,
+    rename,
+    simplify,
+    simplify_config,
+)
 from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
-from lockstep.harness.core.document import Schema
+from lockstep.harness.contracts.prefix.states import (
+    STATES,
+    get_states,
+    list_states,
+    list_unreachable,
+)
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
 """The methods that slots need whatever is declared."""
@@ -33,41 +54,54 @@ BETWEEN = ("begin", "refuse", "checkpoint", "free")
 
 class PrefixContract(Contract):
     name = "prefix"
-    kinds = configs.KINDS
-    config: ClassVar[Mapping[str, Schema]] = configs.CONFIG
-    operations: ClassVar[Mapping[str, Operation]] = OPERATIONS
-    weights: ClassVar[Mapping[str, int]] = {
-        name: operation.weight for name, operation in OPERATIONS.items()
-    }
+    kinds = KINDS
+    config = CONFIG
+    choices = CHOICES
+    operations = OPERATIONS
     required = ("begin", "feed", "close")
-    states = tuple(situations.STATES)
+    states = tuple(STATES)
     opt_in = frozenset({"interval"})
     facts = ("whole",)
-
-    why_not = staticmethod(configs.why_not_config)
-    draw_config = staticmethod(configs.draw_config)
-    draw_reach = staticmethod(drawing.draw_reach)
-    propose_misuse = staticmethod(drawing.draw_misuse)
-    get_domain = staticmethod(domain.get_domain)
-    get_states = staticmethod(situations.get_states)
-    list_states = staticmethod(situations.list_states)
-    list_unreachable = staticmethod(situations.list_unreachable)
-    merge_operations = staticmethod(shrinking.merge_feeds)
-    simplify = staticmethod(shrinking.simplify)
-    rename = staticmethod(shrinking.rename)
+    why_not = staticmethod(why_not_config)
+    draw_reach = staticmethod(draw_reach)
+    propose_misuse = staticmethod(draw_misuse)
+    get_domain = staticmethod(get_domain)
+    get_states = staticmethod(get_states)
+    list_states = staticmethod(list_states)
+    list_unreachable = staticmethod(list_unreachable)
+    merge_operations = staticmethod(merge_feeds)
+    simplify = staticmethod(simplify)
+    rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Only slots refuse anything: what their cache refuses, and a lack of slots."""
         refusals = ("cache-full", "not-supported", "shared", "no-slot")
         return refusals if "slots" in kinds else ()
 
-    def list_operations(self, kind: str) -> Sequence[str]:
-        return [name for name, each in OPERATIONS.items() if kind in each.kinds]
-
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         methods = [OPERATIONS[name].get_method() for name in operations]
         own = SLOTS_METHODS if kind == "slots" else ()
         return [method for method in dict.fromkeys((*methods, *own)) if method]
+
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
+        kind = config["kind"]
+        if kind not in OWNERS.get(name, KINDS):
+            return ()
+        if name == "layers":
+            return declared.config.get(name, POOLS if kind == "slots" else MODELS)
+        options = super().list_options(name, config, declared)
+        if name == "keep":
+            return [keep for keep in options if keep < config["context"]]
+        return options
+
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        config = super().draw_config(source, kind, declared)
+        if kind == "slots" and "recurrent" not in config["layers"]:
+            config["interval"] = None
+        if kind == "trie" and "limit" in declared.operations:
+            tokens = source.pick(LIMITS)
+            config["limit"] = None if tokens is None else count_path_bytes(config, tokens)
+        return config
 
     def open_model(self, config: Config, rows: bool = True) -> PrefixModel:
         is_slots = config["kind"] == "slots"
@@ -92,7 +126,7 @@ class PrefixContract(Contract):
     def propose_configs(
         self, config: Config, ops: Sequence[Op]
     ) -> Iterator[tuple[Config, Sequence[Op]]]:
-        return shrinking.simplify_config(config, ops, count_stored)
+        return simplify_config(config, ops, count_stored)
 
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """None where a request must be open and is not, or the other way round."""

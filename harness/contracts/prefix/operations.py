@@ -13,6 +13,7 @@ from lockstep.harness.contracts.operation import (
     Operation,
     Source,
     ask,
+    index,
 )
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
@@ -50,19 +51,13 @@ class PrefixOperation(Operation):
     """An operation, carried out by a method of the model and of the system.
 
     Attributes:
-        kinds: those that have it.
-        weight: how often it is drawn against the others.
         act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
         method: the method that a backend's cache needs; None for none, `name` if empty.
-        words: its description, with the names of fields in braces.
     """
 
-    fields: ClassVar[Mapping[str, Schema]] = {}
     kinds: ClassVar[Sequence[str]] = KINDS
-    weight: ClassVar[int] = 1
     act: ClassVar[str] = ""
     method: ClassVar[str | None] = ""
-    words: ClassVar[str] = ""
 
     def illegal(self, op: Op, model: PrefixModel) -> str | None:
         kind = model.config["kind"]
@@ -98,7 +93,7 @@ class PrefixOperation(Operation):
 
     def describe_here(self, op: Op) -> str:
         """The same, without the user."""
-        return self.words.format_map(op)
+        return super().describe(op)
 
 
 def get_user(op: Op) -> str:
@@ -438,22 +433,19 @@ class Commit(SlotOperation):
         return [model.slots.slots[number].reserved]
 
 
-OPERATIONS: Mapping[str, PrefixOperation] = {
-    operation.name: operation
-    for operation in (
-        Begin(),
-        Feed(),
-        Close(),
-        Cancel(),
-        Break(),
-        Refuse(),
-        Checkpoint(),
-        Count(),
-        Limit(),
-        Free(),
-        Open(),
-        Reserve(),
-        Commit(),
-    )
-}
+OPERATIONS = index(
+    Begin(),
+    Feed(),
+    Close(),
+    Cancel(),
+    Break(),
+    Refuse(),
+    Checkpoint(),
+    Count(),
+    Limit(),
+    Free(),
+    Open(),
+    Reserve(),
+    Commit(),
+)
 """All operations by name, in the order in which they are drawn."""
