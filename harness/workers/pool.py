@@ -27,7 +27,7 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from lockstep.harness.backends.driver.process import limit_by
+from lockstep.harness.backends.driver.client import limit_by
 from lockstep.harness.core.errors import UsageError, clean, say_exit
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.messages import (

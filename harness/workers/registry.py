@@ -23,7 +23,7 @@ from lockstep.harness.backends.driver.backend import (
     load_driver,
     split_command,
 )
-from lockstep.harness.backends.driver.process import Limits
+from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field

@@ -2,7 +2,7 @@
 
 Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
-record at RECORD. LIMITS is `harness.backends.driver.process.Limits` as JSON. A backend
+record at RECORD. LIMITS is `harness.backends.driver.client.Limits` as JSON. A backend
 can end or hang this process; the pool that started it goes on.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.driver.process import Limits
+from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import Unavailable, UsageError, say_error
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.backends.driver.client import check_request
+from lockstep.harness.backends.driver.client import Limits, check_request
 from lockstep.harness.backends.driver.decoding import parse
 from lockstep.harness.backends.driver.messages import Refusal, get_answer
-from lockstep.harness.backends.driver.process import Limits
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS

@@ -25,7 +25,7 @@ from lockstep.harness.backends.driver.arrays import (
     make_mask,
     make_tensor,
 )
-from lockstep.harness.backends.driver.client import encode
+from lockstep.harness.backends.driver.client import Limits, encode
 from lockstep.harness.backends.driver.decoding import Malformed, decode, parse
 from lockstep.harness.backends.driver.messages import (
     COMMON,
@@ -34,7 +34,6 @@ from lockstep.harness.backends.driver.messages import (
     get_operation,
     get_request,
 )
-from lockstep.harness.backends.driver.process import Limits
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
