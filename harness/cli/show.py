@@ -72,7 +72,7 @@ def show(
     names; without either, only the reference's side is shown. Exit status 0 if the file
     could be shown.
     """
-    saved = get_single(file)
+    saved = get_single_saved(file)
     if number is not None and number >= len(saved.program.ops):
         last = len(saved.program.ops) - 1
         raise UsageError(f"--step {number}: the last step of {file} is {last}")
@@ -85,7 +85,7 @@ def show(
     return 0
 
 
-def get_single(file: Path) -> Saved:
+def get_single_saved(file: Path) -> Saved:
     material = gather([file])
     if material.broken:
         raise UsageError(material.broken[0])
