@@ -15,8 +15,14 @@ from lockstep.harness.cli.check import check, explore, faults
 from lockstep.harness.cli.doctor import list_checks
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import Seconds, command, shared
-from lockstep.harness.cli.replay import get_own_backend, get_single, replay, snippet
-from lockstep.harness.cli.show import report, show
+from lockstep.harness.cli.replay import (
+    get_own_backend,
+    get_single,
+    replay,
+    report,
+    show,
+    snippet,
+)
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
