@@ -72,7 +72,7 @@ def export(
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
     tasks = [messages.DrawVectors(REFERENCE_NAME, *own, size) for own in work.kinds]
-    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
+    run_tasks(tasks, jobs, partial(keep_drawn, work), lambda: watch(work))
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
     work.contents = {
@@ -89,7 +89,7 @@ def get_name(contract: str, kind: str) -> str:
     return f"{contract}-{kind}.jsonl"
 
 
-def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:
+def keep_drawn(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:
     name = get_name(task.contract, task.kind)
     if isinstance(event, messages.Progress):
         work.drawn[name] = event.counts.programs

@@ -59,11 +59,11 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
         if file.holds is not None
     ]
     work = Audit(folder, len(tasks))
-    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
+    run_tasks(tasks, jobs, partial(keep_audited, work), lambda: watch(work))
     return work
 
 
-def handle(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
+def keep_audited(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
     work.done += 1
     if isinstance(event, messages.Stopped):
         # A program that takes the reference too long stops here, too.
