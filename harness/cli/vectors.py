@@ -13,8 +13,12 @@ from rich.console import Console
 from lockstep.harness.cli.options import command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.jobs.vectors.export import export
-from lockstep.harness.jobs.vectors.verify import GENERATOR, Verification, audit_set
+from lockstep.harness.jobs.vectors.export import (
+    GENERATOR,
+    Verification,
+    audit_set,
+    export,
+)
 from lockstep.harness.programs.vectors.selection import SIZES
 from lockstep.harness.reports.console import Progress
 from lockstep.harness.reports.jobs import (

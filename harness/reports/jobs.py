@@ -20,8 +20,7 @@ from lockstep.harness.jobs.faults import (
     summarize_searches,
 )
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.vectors.export import Export
-from lockstep.harness.jobs.vectors.verify import Audit
+from lockstep.harness.jobs.vectors.export import Audit, Export
 from lockstep.harness.reports.console import (
     STYLES,
     make_table,
