@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.driver.arrays import WireArrays
 from lockstep.harness.backends.driver.client import Driver, Limits
-from lockstep.harness.backends.driver.decoding import Malformed, parse
+from lockstep.harness.backends.driver.decoding import Malformed, WireArrays, parse
 from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (

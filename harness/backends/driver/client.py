@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from lockstep.harness.backends.backend import Alignment
-from lockstep.harness.backends.driver.arrays import Tensor
-from lockstep.harness.backends.driver.decoding import Malformed, decode, parse, say
+from lockstep.harness.backends.driver.decoding import (
+    Malformed,
+    Tensor,
+    decode,
+    parse,
+    say,
+)
 from lockstep.harness.backends.driver.messages import (
     ERRORS,
     PROTOCOL,

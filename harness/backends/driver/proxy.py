@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.driver import messages
-from lockstep.harness.backends.driver.arrays import (
+from lockstep.harness.backends.driver.client import Driver
+from lockstep.harness.backends.driver.decoding import (
+    Malformed,
     PromisedMask,
     Tensor,
     make_mask,
     make_tensor,
 )
-from lockstep.harness.backends.driver.client import Driver
-from lockstep.harness.backends.driver.decoding import Malformed
 from lockstep.harness.core.errors import Broken
 
 
