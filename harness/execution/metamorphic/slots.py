@@ -134,7 +134,7 @@ class Pool(Relation):
             builder.claim(step, other, answer)
 
 
-def tell(builder: Builder, *tokens: int) -> int:
+def ask_whole(builder: Builder, *tokens: int) -> int:
     """A whole request; the number of the operation that began it."""
     other = builder.add({"op": "begin", "tokens": list(tokens)})
     for _ in tokens:
@@ -153,21 +153,21 @@ def take_longest(builder: Builder, step: Step) -> None:
     """A single user gets the free slot that has most of the conversation."""
     if is_wide(builder, several_users=False):
         builder.add({"op": "begin", "tokens": [80], "user": "b"})
-        tell(builder, 81)
+        ask_whole(builder, 81)
         builder.add({"op": "feed", "count": 1, "user": "b"})
         builder.add({"op": "close", "user": "b"})
-        builder.promise(step, tell(builder, 81, 70), {"remaining": [70]})
+        builder.promise(step, ask_whole(builder, 81, 70), {"remaining": [70]})
 
 
 def take_oldest(builder: Builder, step: Step) -> None:
     """One of several users gets the slot that was not used for the longest time."""
     if is_wide(builder, several_users=True):
         for number in range(builder.config["slots"]):
-            tell(builder, 80 + number)
-        tell(builder, 80, 70)
-        tell(builder, 90)
-        builder.promise(step, tell(builder, 80, 70, 71), {"remaining": [71]})
-        builder.promise(step, tell(builder, 81), {"tokens": [], "remaining": [81]})
+            ask_whole(builder, 80 + number)
+        ask_whole(builder, 80, 70)
+        ask_whole(builder, 90)
+        builder.promise(step, ask_whole(builder, 80, 70, 71), {"remaining": [71]})
+        builder.promise(step, ask_whole(builder, 81), {"tokens": [], "remaining": [81]})
 
 
 CASES: Mapping[str, Case] = {
