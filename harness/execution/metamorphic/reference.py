@@ -158,7 +158,7 @@ FAMILIES: Mapping[str, Family] = {
     **layer.FAMILIES,
     **unified_cases.FAMILIES,
     **prefix.FAMILIES,
-    **slots.FAMILIES,
+    **slots.SLOTS,
 }
 """By kind."""
 

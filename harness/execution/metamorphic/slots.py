@@ -170,8 +170,8 @@ def take_oldest(builder: Builder, step: Step) -> None:
         builder.promise(step, ask_whole(builder, 81), {"tokens": [], "remaining": [81]})
 
 
-CASES: Mapping[str, Case] = {
+SLOT_CASES: Mapping[str, Case] = {
     "slots that two requests used at the same time": take_longest,
     "slots that all were used once, the first one twice": take_oldest,
 }
-FAMILIES = {"slots": Family(SlotShadow, [Pool(), Cases("oldest", "begin", CASES)])}
+SLOTS = {"slots": Family(SlotShadow, [Pool(), Cases("oldest", "begin", SLOT_CASES)])}
