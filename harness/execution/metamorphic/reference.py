@@ -29,7 +29,7 @@ from lockstep.harness.execution.compare import (
     find_difference,
 )
 from lockstep.harness.execution.executor import Coverage, Result
-from lockstep.harness.execution.metamorphic import layer, prefix, slots, unified_cases
+from lockstep.harness.execution.metamorphic import layer, prefix, unified_cases
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     GENERIC,
@@ -158,7 +158,7 @@ FAMILIES: Mapping[str, Family] = {
     **layer.FAMILIES,
     **unified_cases.FAMILIES,
     **prefix.FAMILIES,
-    **slots.SLOTS,
+    **prefix.SLOTS,
 }
 """By kind."""
 
