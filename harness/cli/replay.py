@@ -14,10 +14,9 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
-from lockstep.harness.reports.pages.gather import gather
+from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
-from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import (
     ReportView,

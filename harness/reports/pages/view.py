@@ -78,7 +78,7 @@ class Played:
 
 
 class Play(Protocol):
-    """Runs programs again; see `harness.reports.pages.play.Stage`."""
+    """Runs programs again; see `harness.reports.pages.gather.Stage`."""
 
     def play(self, saved: Saved, bounds: Bounds) -> Played: ...
 

@@ -15,8 +15,7 @@ from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.program import Divergence, Program, parse_program
-from lockstep.harness.reports.pages.gather import add_outcome
-from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.gather import Stage, add_outcome
 from lockstep.harness.reports.pages.view import Material, Saved
 from lockstep.harness.workers.messages import (
     Event,
