@@ -25,8 +25,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import LIMITS, load
-from lockstep.harness.workers.tasks import decode_task
-from lockstep.harness.workers.worker import Worker
+from lockstep.harness.workers.worker import Worker, decode_task
 
 MISBEHAVING = "tests.harness.misbehaving"
 FAULTS = "lockstep.impl.faults.torch"
