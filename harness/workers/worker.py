@@ -36,13 +36,17 @@ from lockstep.harness.programs.program import Program, parse_program, why_too_la
 from lockstep.harness.programs.vectors.audit import audit
 from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
 from lockstep.harness.workers import messages as m
-from lockstep.harness.workers.exhaustive_slice import ExhaustiveSlice, survey
-from lockstep.harness.workers.given_slice import GivenSlice
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
-from lockstep.harness.workers.random_slice import RandomSlice
 from lockstep.harness.workers.registry import load, load_faults
-from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.slice import PROGRESS_SECONDS
+from lockstep.harness.workers.slices import (
+    PROGRESS_SECONDS,
+    Emit,
+    ExhaustiveSlice,
+    GivenSlice,
+    RandomSlice,
+    Runner,
+    survey,
+)
 
 # --- the tasks --------------------------------------------------------------------------
 

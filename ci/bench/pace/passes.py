@@ -18,9 +18,8 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
-from lockstep.harness.workers.exhaustive_slice import make_walk
 from lockstep.harness.workers.messages import Event, RandomTask
-from lockstep.harness.workers.random_slice import RandomSlice
+from lockstep.harness.workers.slices import RandomSlice, make_walk
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""
