@@ -11,11 +11,13 @@ import pytest
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
 from lockstep.harness.contracts.reading import (
     MOST_RECALLED,
+    ArrayWatch,
     Reader,
+    Recurrence,
     get_rows,
     get_sight,
+    holds,
 )
-from lockstep.harness.contracts.system import ArrayWatch, Recurrence, holds
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.token import Token
 

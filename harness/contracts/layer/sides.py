@@ -9,8 +9,14 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place
-from lockstep.harness.contracts.reading import Column, Reader, get_rows
-from lockstep.harness.contracts.system import Recurrence, System, judge_attention
+from lockstep.harness.contracts.reading import (
+    Column,
+    Reader,
+    Recurrence,
+    System,
+    get_rows,
+    judge_attention,
+)
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,

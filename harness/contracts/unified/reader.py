@@ -17,11 +17,11 @@ from lockstep.harness.contracts.reading import (
     MIXED,
     Column,
     PairReader,
+    judge_attention,
     name_vectors,
     split_pair,
     to_numpy,
 )
-from lockstep.harness.contracts.system import judge_attention
 from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.core.payload import (
     F32,

@@ -10,8 +10,15 @@ import numpy as np
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.reading import Column, Sight, get_sight, to_numpy
-from lockstep.harness.contracts.system import Recurrence, System, ask_backend
+from lockstep.harness.contracts.reading import (
+    Column,
+    Recurrence,
+    Sight,
+    System,
+    ask_backend,
+    get_sight,
+    to_numpy,
+)
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import (
     Attention,
