@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from lockstep.harness.contracts.operation import Answer
-from lockstep.harness.contracts.reading import MIXED
+from lockstep.harness.contracts.system import MIXED
 from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]

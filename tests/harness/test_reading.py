@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
-from lockstep.harness.contracts.reading import (
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import (
     MOST_RECALLED,
     ArrayWatch,
     Reader,
-    Recurrence,
     get_rows,
-    get_sight,
+    get_visible_columns,
     holds,
 )
 from lockstep.harness.core.errors import Broken
@@ -288,7 +288,7 @@ class AsTheyAre:
 def test_a_mask_of_no_numbers_is_not_looked_into(dtype: Any) -> None:
     """The bytes of an object are where it is now: another one may be there next."""
     with pytest.raises(Broken, match="the mask holds ") as caught:
-        get_sight(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
+        get_visible_columns(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
     assert caught.value.what == "malformed"
 
 
@@ -296,12 +296,12 @@ def test_what_stands_in_a_mask_too_large_to_be_remembered(backend: Backend) -> N
     width = MOST_RECALLED
     mask = np.full((1, width), NEVER, np.float32)
     mask[0, [3, width - 1]] = 0
-    sight = get_sight(mask, 1, width, backend.arrays)
+    sight = get_visible_columns(mask, 1, width, backend.arrays)
     assert sight.rows == ((3, width - 1),)
     assert [at for at, seen in enumerate(sight.seen) if seen] == [3, width - 1]
     mask[0, 5] = -1
     with pytest.raises(Broken, match="other than 0 and -inf"):
-        get_sight(mask, 1, width, backend.arrays)
+        get_visible_columns(mask, 1, width, backend.arrays)
 
 
 # --- arrays that must keep what they hold -----------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.reading import SAMPLE, ArrayWatch
+from lockstep.harness.contracts.system import SAMPLE, ArrayWatch
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer

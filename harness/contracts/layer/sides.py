@@ -9,10 +9,10 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place
-from lockstep.harness.contracts.reading import (
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import (
     Column,
     Reader,
-    Recurrence,
     System,
     get_rows,
     judge_attention,

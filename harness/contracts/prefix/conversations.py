@@ -16,7 +16,7 @@ from lockstep.harness.contracts.layer.sides import (
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.config import get_layer_config, open_layers
 from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem
-from lockstep.harness.contracts.reading import ask_backend
+from lockstep.harness.contracts.system import ask_backend
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.operation import Config
-from lockstep.harness.contracts.reading import (
+from lockstep.harness.contracts.system import (
     MIXED,
     Column,
     PairReader,

@@ -10,13 +10,13 @@ import numpy as np
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.reading import (
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import (
     Column,
-    Recurrence,
-    Sight,
     System,
+    VisibleColumns,
     ask_backend,
-    get_sight,
+    get_visible_columns,
     to_numpy,
 )
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -218,14 +218,16 @@ class UnifiedSystem(System):
         floats = reader.check_forms(keys, values, "get")
         length, width = len(batch), floats[0].shape[2]
         rows = self.count_rows(length)
-        sight = get_sight(mask, rows, width, self.arrays, self.config["mask_dtype"])
-        self.check_padding(which, sight, length, width)
-        columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
+        visible = get_visible_columns(
+            mask, rows, width, self.arrays, self.config["mask_dtype"]
+        )
+        self.check_padding(which, visible, length, width)
+        columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
         if self.is_sampled(model.tags.start):
             self.watch.keep("a", "get", (keys, values, mask))
-            view = View(which, reader, keys, values, mask, sight.seen, places)
+            view = View(which, reader, keys, values, mask, visible.seen, places)
             self.last.append(view)
-        shown = sight.rows[:length]
+        shown = visible.rows[:length]
         answer: Answer = {
             "visible": [sort_columns([columns[at] for at in row]) for row in shown],
             "columns": columns,
@@ -239,10 +241,12 @@ class UnifiedSystem(System):
         padding: int = self.config["mask_padding"]
         return -(-length // padding) * padding
 
-    def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
+    def check_padding(
+        self, which: int, visible: VisibleColumns, length: int, width: int
+    ) -> None:
         """Checks that padding rows see nothing, and the number of columns."""
-        for row in range(length, len(sight.rows)):
-            if sight.rows[row]:
+        for row in range(length, len(visible.rows)):
+            if visible.rows[row]:
                 raise Broken("mask", f"row {row} belongs to padding, but sees columns")
         padding = self.config["cache_padding"]
         if width % padding:

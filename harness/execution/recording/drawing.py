@@ -42,7 +42,7 @@ from lockstep.harness.execution.recording.picture import (
 
 Token = Any
 """A tag, (position, tag), or words for what is neither; see `Column` of
-`harness.contracts.reading`."""
+`harness.contracts.system`."""
 
 UNREAD = frozenset({"what no row sees", "zeros"})
 """Words for what stands in columns that need not hold anything."""

@@ -1,0 +1,168 @@
+"""A recurrent layer: small, exact, and telling for what it has read.
+
+A cache computes nothing; the layer above it does. So the harness plays that layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.system import Column, holds, split_pair, to_numpy
+from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import F32, Table
+
+MODULUS = 65_521
+"""The largest prime below 2 ** 16: float32 holds all residues."""
+
+FACTOR = 31
+Tags = tuple[int, ...]
+Whole = npt.NDArray[np.int64]
+
+
+@cache
+def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
+    """Returns the factors of a token for a state of this shape.
+
+    The first multiplies the state, the second the number of the token before it is
+    added. Both are different in each place.
+    """
+    places = np.arange(np.prod(shape)).reshape(shape)
+    return FACTOR + 2 * places, places + 1
+
+
+class Recurrence:
+    """Folds tokens into states, and reads states.
+
+    It reads the state of a cache, folds the new tokens in, and writes the result. The
+    fold is a polynomial hash in whole numbers, so two states are equal only if the same
+    tokens were read in the same order, and float32 holds them exactly.
+
+    conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, zeros
+    where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
+    """
+
+    def __init__(self, arrays: Arrays, keys: Table, config: Config) -> None:
+        self.arrays, self.keys = arrays, keys
+        self.dtype: str = config["dtype"]
+        self.width: int = config["conv_width"] - 1
+        self.channels: int = config["heads"] * config["key_dim"]
+        self.shape = (1, config["heads"], config["key_dim"], config["value_dim"])
+        self.factor, self.weight = get_fold(self.shape)
+        self.convs: dict[Tags, F32] = {}
+        self.deltas: dict[Tags, F32] = {}
+        self.known: dict[bytes, list[Tags]] = {}
+        self.learn((), np.zeros(self.shape, np.int64))
+
+    def learn(self, tags: Tags, state: Whole) -> F32:
+        """The state after `tags` as float32, which is known from now on."""
+        delta = self.deltas[tags] = state.astype(np.float32)
+        self.known.setdefault(delta.tobytes(), []).append(tags)
+        return delta
+
+    def compute_delta(self, tags: Tags, done: int = 0) -> F32:
+        """The delta state after `tags`: each token multiplies the state and adds its own
+        number, both different in each place. done: how many of them a state that was
+        computed before has read, if that is known."""
+        delta = self.deltas.get(tags)
+        if delta is not None:
+            return delta
+        before = self.deltas.get(tags[:done])
+        if before is None:
+            before, done = self.deltas[()], 0
+        state: Whole = before.astype(np.int64)
+        for tag in tags[done:]:
+            state = (state * self.factor + (tag + 1) * self.weight) % MODULUS
+        return self.learn(tags, state)
+
+    def compute_conv(self, tags: Tags) -> F32:
+        """The conv state after `tags`."""
+        last = tags[-self.width :]
+        if last not in self.convs:
+            conv = np.zeros((1, self.width, self.channels), np.float32)
+            if last:
+                rows = self.keys.get_vectors(last)[0].swapaxes(0, 1)  # [n, heads, d]
+                conv[0, -len(last) :] = rows.reshape(len(last), self.channels)
+            self.convs[last] = conv
+        return self.convs[last]
+
+    def advance(
+        self, cache: Any, tags: Sequence[int], give: Callable[[Sequence[Array]], None]
+    ) -> tuple[list[list[Column]], Sequence[Array]]:
+        """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
+        Returns what the state at each token has read, and the arrays that were written
+        last. give: is told of arrays that are about to be written."""
+        written: Sequence[Array] = ()
+        rows: list[list[Column]] = []
+        length = len(tags)
+        boundaries = list(cache.boundaries(length))
+        if sum(boundaries) != length or min(boundaries, default=1) < 1:
+            raise Broken("malformed", f"boundaries({length}) returned {boundaries}")
+        for part in boundaries:
+            before = self.read(cache.read(), "read")
+            new, tags = tags[:part], tags[part:]
+            read = [*before, *new]
+            rows += [read[: len(before) + row + 1] for row in range(part)]
+            old = tuple([seen for seen in before if isinstance(seen, int)])
+            written = self.compute((*old, *new), len(old))
+            give(written)
+            cache.write(*written, part)
+        rows[-1] = self.read(cache.read(), "read")
+        return rows, written
+
+    def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
+        """conv and delta after `tags`. done: see `compute_delta`."""
+        arrays = self.arrays
+        # Copies: an array of the framework may share their memory, and be written.
+        conv = arrays.from_numpy(self.compute_conv(tags).copy(), self.dtype)
+        delta = self.compute_delta(tags, done).copy()
+        return conv, arrays.from_numpy(delta, "float32")
+
+    def read(self, pair: Any, name: str) -> list[Column]:
+        """The tokens that a returned (conv, delta) has read, in the order of the list
+        that it equals; words if it equals none."""
+        conv, delta = split_pair(pair, name)
+        conv_shape = (1, self.width, self.channels)
+        conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
+        delta = self.get_floats(delta, self.shape, "float32", f"delta of {name}")
+        return self.identify(conv, delta)
+
+    def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
+        """Reads `count` states, one after the other in the first axis."""
+        conv, delta = split_pair(pair, name)
+        conv_shape = (count, self.width, self.channels)
+        delta_shape = (count, *self.shape[1:])
+        conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
+        delta = self.get_floats(delta, delta_shape, "float32", f"delta of {name}")
+        return [
+            self.identify(conv[at : at + 1], delta[at : at + 1]) for at in range(count)
+        ]
+
+    def identify(self, conv: F32, delta: F32) -> list[Column]:
+        """Lists the tokens that one state, as numpy has it, has read."""
+        candidates = self.known.get(delta.tobytes(), [])
+        for tags in candidates:
+            if holds(conv, self.compute_conv(tags).tobytes()):
+                return list(tags)
+        if candidates:
+            return [*candidates[0], "but not with the convolution inputs of these"]
+        return ["NaN" if np.isnan(delta).any() else "a state of no known tokens"]
+
+    def get_floats(
+        self, array: Array, shape: Sequence[int], dtype: str, name: str
+    ) -> npt.NDArray[Any]:
+        floats = to_numpy(self.arrays, array, name)
+        got = self.arrays.dtype(array)
+        if floats.shape != tuple(shape) or got != dtype:
+            raise Broken(
+                "malformed",
+                f"{name} is {got} of shape {list(floats.shape)},"
+                f" not {dtype} of shape {list(shape)}",
+            )
+        return floats
