@@ -40,8 +40,8 @@ from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
 from lockstep.harness.programs.generate import GENERATORS  # noqa: E402
 from lockstep.harness.programs.generate.drawer import Drawer  # noqa: E402
 from lockstep.harness.programs.program import Program  # noqa: E402
-from lockstep.harness.workers.random_slice import get_seed  # noqa: E402
 from lockstep.harness.workers.registry import load  # noqa: E402
+from lockstep.harness.workers.slices import get_seed  # noqa: E402
 
 FILES = {"swa": "causal", "swa-memory": "causal", "chunked": "causal"}
 """The file in which a kind is described, if it has another name."""

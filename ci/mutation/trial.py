@@ -21,8 +21,7 @@ from typing import Any
 
 import coverage
 
-from lockstep.harness.core.errors import Unavailable
-from lockstep.harness.core.printable import say_error, say_exit
+from lockstep.harness.core.errors import Unavailable, say_error, say_exit
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer

@@ -14,8 +14,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lockstep.harness.backends.code import Code
 from lockstep.harness.backends.interface import Array, Arrays
+
+# --- code in a framework's own API ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """The code of one operation.
+
+    Attributes:
+        text: lines of Python with fields in braces: those of the operation, {cache} and
+            {into} as variables, {written} for the tags of the tokens that it writes.
+        answers: name in the reference's answer → the expression that must equal it. In an
+            answer about several caches {layer} is the number of the cache.
+    """
+
+    text: str
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code for programs of one config.
+
+    Attributes:
+        source: a Python file that imports the framework alone. A snippet gets a copy of
+            the imports, functions and constants that it uses.
+        settings: constant of that file → the expression that replaces its value.
+        opening: the expression that makes an empty cache.
+        calls: operation → its code; an operation that is not named cannot be written.
+    """
+
+    source: Path
+    settings: Mapping[str, str]
+    opening: str
+    calls: Mapping[str, Call]
+
+
+# --- the declaration --------------------------------------------------------------------
+
 
 Alignment = Literal["lower-right", "upper-left"]
 """Where the diagonal of a mask called "causal" ends: in the last column or the first."""

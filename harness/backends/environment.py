@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lockstep.harness import __version__
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 
 # Packages that are compared: a file is other people's data, and may name too many.
 MOST_VERSIONS = 8

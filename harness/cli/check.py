@@ -1,33 +1,38 @@
-"""The command `lockstep check`: the main job."""
+"""The commands that look for divergences: check, explore and faults."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.command import command
-from lockstep.harness.cli.options import (
-    backends_option,
-    failures_option,
-    jobs_option,
-    json_option,
-    kinds_option,
-    seconds_option,
-    step_option,
-    strict_option,
-    with_settings,
-)
+from lockstep.harness.backends.backend import REFERENCE_NAME
+from lockstep.harness.cli.options import command, shared
+from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.explore import Explorer
+from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.reports.console import print_outcome
+from lockstep.harness.reports.console import (
+    Progress,
+    draw_progress,
+    get_check_status,
+    print_outcome,
+)
+from lockstep.harness.reports.jobs import (
+    explore_to_json,
+    get_exploration_status,
+    get_search_status,
+    print_exploration,
+    print_searches,
+)
 from lockstep.harness.reports.outcome_file import to_json, write_outcome
-from lockstep.harness.reports.progress import Progress, draw_progress, get_status
 from lockstep.harness.workers.registry import list_names
 
 CHECK_EXAMPLES = """\b
@@ -40,8 +45,7 @@ Examples:
 
 
 @click.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
-@backends_option
-@kinds_option
+@shared("backends", "kinds")
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
@@ -59,7 +63,7 @@ Examples:
     type=int,
     help="Seed of the programs; default: 0, with --profile nightly the current time.",
 )
-@seconds_option
+@shared("seconds")
 @click.option(
     "--generator",
     "--front",
@@ -68,19 +72,10 @@ Examples:
     default="hypothesis",
     help="Generator of the programs; default: hypothesis.",
 )
-@jobs_option
-@step_option
-@strict_option
-@failures_option
-@json_option
-@with_settings
+@shared("jobs", "step", "strict", "failures", "json")
 @command
 def check(
-    settings: Settings,
-    profile: str,
-    count: int | None,
-    chosen: int | None,
-    as_json: bool,
+    settings: Settings, profile: str, count: int | None, chosen: int | None, as_json: bool
 ) -> int:
     """Runs backends side by side with the reference, and ends in a matrix.
 
@@ -93,7 +88,7 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = Console(stderr=as_json, highlight=False)
-    with Progress(console, draw_progress, get_status) as progress:
+    with Progress(console, draw_progress, get_check_status) as progress:
         outcome = Campaign(settings, list(list_names()), progress.show).run()
     require_pairs(outcome)
     try:
@@ -111,3 +106,103 @@ def require_pairs(outcome: Outcome) -> None:
     if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
         kinds = ", ".join(outcome.settings.kinds)
         raise UsageError(f"no chosen backend declares a kind {kinds}")
+
+
+# --- explore ----------------------------------------------------------------------------
+
+
+EXPLORE_EXAMPLES = """\b
+Examples:
+  lockstep explore --backend torch-cpu --kind rotating --depth 5
+  lockstep explore --backend mycache:make --size tiny --depth 7
+  lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
+  lockstep explore --kind trie --depth 6 --resume       … and the rest
+"""
+
+
+@click.command(epilog=EXPLORE_EXAMPLES, short_help="Runs every program up to a length.")
+@shared("backends", "kinds")
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 16),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Length of the longest programs, in operations.",
+)
+@click.option(
+    "--size",
+    type=click.Choice(SIZES),
+    default="small",
+    show_default=True,
+    help="Number of operations in the domain: about 8, 20 or 35.",
+)
+@shared("seconds")
+@click.option("--resume", is_flag=True, help="Continue where an earlier run has stopped.")
+@shared("jobs", "step", "strict", "failures", "json")
+@command
+def explore(
+    settings: Settings, depth: int, size: str, resume: bool, as_json: bool
+) -> int:
+    """Runs every program up to a length over a small domain, and says what is covered.
+
+    A domain has few operations, with all their numbers, and a small config. Operations
+    that a backend does not declare are skipped.
+    """
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console, get_exploration_status, get_exploration_status) as progress:
+        names = [name for name in list_names() if name != REFERENCE_NAME]
+        explorer = Explorer(settings, names, size, depth, resume, progress.show)
+        exploration = explorer.explore()
+    outcome = exploration.outcome
+    require_pairs(outcome)
+    if as_json:
+        click.echo(json.dumps(explore_to_json(exploration), indent=1))
+    else:
+        print_exploration(console, exploration)
+    return outcome.get_exit_status()
+
+
+# --- faults -----------------------------------------------------------------------------
+
+
+FAULTS_EXAMPLES = """\b
+Examples:
+  lockstep faults                                 all, in every backend that has some
+  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
+  lockstep faults --fault shift-twice --seed 7    one of them, other programs
+"""
+
+
+@click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
+@shared("backends")
+@click.option(
+    "--fault",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="Look for this fault only; may be repeated.",
+)
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="A fault that this many programs do not show counts as not found.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@shared("jobs", "step", "failures", "json")
+@command
+def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
+    """Looks for the mistakes that are planted in backends, to see that they are found.
+
+    Exit status: 0 all are found, 1 a mistake survives, 2 something could not run.
+    """
+    console = Console(stderr=as_json, highlight=False)
+    with Progress(console, get_search_status, get_search_status) as progress:
+        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
+    if as_json:
+        click.echo(json.dumps(searches.to_json(), indent=1))
+    else:
+        print_searches(console, searches)
+    return searches.get_exit_status()

@@ -1,9 +1,12 @@
-"""The command `lockstep`."""
+"""The command `lockstep`, with its small commands."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
@@ -11,33 +14,77 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.check import check
-from lockstep.harness.cli.command import command
-from lockstep.harness.cli.doctor import list_checks
-from lockstep.harness.cli.explore import explore
-from lockstep.harness.cli.faults import faults
+from lockstep.harness.cli.check import check, explore, faults
 from lockstep.harness.cli.new_backend import new_backend
-from lockstep.harness.cli.options import (
-    Seconds,
-    backend_option,
-    backends_option,
-    failures_option,
-    step_option,
-    strict_option,
+from lockstep.harness.cli.options import Seconds, command, shared
+from lockstep.harness.cli.replay import (
+    get_own_backend,
+    get_single,
+    replay,
+    report,
+    show,
+    snippet,
 )
-from lockstep.harness.cli.replay import get_own_backend, get_single, replay
-from lockstep.harness.cli.show import report, show
-from lockstep.harness.cli.snippet import snippet
 from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import save
+from lockstep.harness.core.errors import UsageError, make_printable
+from lockstep.harness.jobs.outcome import get_replay_line, save
 from lockstep.harness.programs.files import RUNNING, load_saved
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import load_programs, trace
 from lockstep.harness.reports.console import print_failure
 from lockstep.harness.workers.messages import Declare, Declared, Shrink, Stopped
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
+
+# --- what is installed, what it can check, and what to do about the rest ----------------
+
+
+PACKAGES = (
+    "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers",
+    "pytest", "pytest-xdist",
+)  # fmt: skip
+
+
+def list_checks(failures: Path) -> Iterator[Text]:
+    """The lines of a report; nothing of a backend is imported in this process."""
+    yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
+    yield Text(f"  {platform.platform()}, {sys.executable}")
+    for package in PACKAGES:
+        yield check_package(package)
+    if len(list_names()) == 1:  # the reference is always there
+        yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
+    with Pool(1, failures / RUNNING) as pool:
+        for name in list_names():
+            event = pool.call(Declare(name))
+            if isinstance(event, Stopped):
+                yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
+            else:
+                yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
+    yield from check_records(failures / RUNNING)
+
+
+def check_package(package: str) -> Text:
+    try:
+        return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
+    except PackageNotFoundError:
+        return Text.assemble(("– ", "yellow"), f"{package} is not installed")
+
+
+def check_records(folder: Path) -> Iterator[Text]:
+    """Programs that were running when a whole run was killed."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            programs = load_programs(path)
+        except UsageError:
+            continue
+        for program in programs:
+            line = get_replay_line(path, str(program.meta.get("backend")))
+            words = f"{path} was running when its process was killed; see: {line}"
+            yield Text(make_printable(words))
+
+
+# --- the command group ------------------------------------------------------------------
+
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 88}
 
@@ -77,7 +124,7 @@ def main() -> None:
     epilog=SHRINK_EXAMPLES, short_help="Continues to shrink a program that diverges."
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@backend_option
+@shared("backend")
 @click.option(
     "--time",
     "seconds",
@@ -87,9 +134,7 @@ def main() -> None:
     metavar="S",
     help="Stop after S seconds.",
 )
-@step_option
-@strict_option
-@failures_option
+@shared("step", "strict", "failures")
 @command
 def shrink(
     file: Path,
@@ -144,8 +189,7 @@ def trace_command(file: Path) -> int:
 
 
 @main.command(short_help="Lists what can be checked here.")
-@backends_option
-@failures_option
+@shared("backends", "failures")
 @command
 def backends(backends: Sequence[str], failures: Path) -> int:
     """Lists what can be checked here, and why the rest cannot."""
@@ -178,7 +222,7 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
 
 
 @main.command(short_help="Lists what is installed and missing here.")
-@failures_option
+@shared("failures")
 @command
 def doctor(failures: Path) -> int:
     """Lists what this machine can check, with versions, and what to install."""

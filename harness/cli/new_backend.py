@@ -1,23 +1,194 @@
-"""`lockstep new-backend`: a file to complete."""
+"""`lockstep new-backend`: a file to complete, made of the interface itself."""
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
+from textwrap import fill, indent
+from typing import Any
 
 import click
+import jinja2
 
-from lockstep.harness.cli.command import command
-from lockstep.harness.cli.skeleton import (
-    IMPORTS,
-    INTERFACES,
-    say_cache,
-    write_driver,
-    write_skeleton,
-)
+from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
+from lockstep.harness.backends.interface import LayerCache, StateCache, UnifiedCache
+from lockstep.harness.cli.options import command
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.errors import UsageError
+
+# --- the text ---------------------------------------------------------------------------
+
+
+INTERFACES: Mapping[str, type] = {
+    **dict.fromkeys(("kv", "rotating"), LayerCache),
+    "state": StateCache,
+    **dict.fromkeys(
+        ("causal", "swa", "swa-memory", "chunked", "encoder", "recurrent"), UnifiedCache
+    ),
+}
+"""Kind → what a cache of that kind looks like, of those that stand alone."""
+
+IMPORTS = {
+    "numpy": "import numpy as np",
+    "torch": "import torch",
+    "mlx": "import mlx.core as mx\nimport numpy as np",
+}
+
+SIZES = ("heads", "key_dim", "value_dim", "dtype")
+POOL = ("sequences", "capacity", "batch", *SIZES, "rope_bases", "shift")
+STATES = ("slots", "interval", "checkpoints", "conv_width")
+FIELDS: Mapping[str, Sequence[str]] = {
+    "kv": SIZES,
+    "rotating": ("window", *SIZES),
+    "state": (*SIZES, "conv_width"),
+    "causal": POOL,
+    "swa": ("window", *POOL),
+    "swa-memory": ("window", "memory", *POOL),
+    "chunked": ("chunk", *POOL),
+    "encoder": POOL,
+    "recurrent": (*POOL, *STATES),
+}
+"""The fields of its config that a cache of each kind has to heed."""
+
+WIDTH = 88
+
+
+def write_skeleton(name: str, kind: str, arrays: str, check: str) -> str:
+    """A module with a factory."""
+    rules = get_rules(kind)
+    return render(
+        "backend.py.jinja",
+        rules,
+        kind,
+        name=name,
+        check=check,
+        arrays=arrays,
+        imports=IMPORTS[arrays],
+        errors=bool(rules.list_errors([kind])),
+        methods=list(list_methods(rules, kind)),
+    )
+
+
+def write_driver(name: str, kind: str, check: str) -> str:
+    """A program that speaks the protocol in `harness/backends/driver/README.md`."""
+    rules = get_rules(kind)
+    errors = ", ".join(f'"{error}"' for error in rules.list_errors([kind]))
+    return render(
+        "driver.py.jinja",
+        rules,
+        kind,
+        name=name,
+        check=check,
+        errors=errors,
+        methods=list(list_messages(rules, kind)),
+    )
+
+
+def render(template: str, rules: Contract, kind: str, **more: Any) -> str:
+    """A template with all that the skeletons have in common."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "skeletons"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    later = [each for each in rules.list_operations(kind) if each not in rules.required]
+    fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
+    margin = " " * 8
+    lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
+    return environment.get_template(template).render(
+        kind=kind,
+        cache=say_cache(kind),
+        contract=rules.name,
+        about=(inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
+        required=", ".join(f'"{each}"' for each in rules.required),
+        others=list_lines(later),
+        fields=lines.lstrip(),
+        **more,
+    )
+
+
+def get_rules(kind: str) -> Contract:
+    return next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
+
+
+def list_lines(names: Sequence[str]) -> str:
+    """A list in Python, on one line or, if it is long, on several."""
+    items = ", ".join(f'"{name}"' for name in names)
+    if len(items) < WIDTH - len("LATER = []"):
+        return f"[{items}]"
+    return "[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
+
+
+def list_methods(rules: Contract, kind: str) -> Iterator[str]:
+    """Each method that a cache of this kind may need, to be written, those that it must
+    have first."""
+    members = get_members(kind)
+    for name, member in members.items():
+        if isinstance(member, property) and is_asked(name, kind):
+            yield write_method(name, member.fget, "@property\n")
+    for name in list_names(rules, kind):
+        if name in members:
+            yield write_method(name, members[name])
+
+
+def list_messages(rules: Contract, kind: str) -> Iterator[str]:
+    """Each message that a driver of this kind may get, as a method to be written."""
+    members = get_members(kind)
+    names = [name for name in ("update", "cached") if is_asked(name, kind)]
+    for name in dict.fromkeys([*names, *list_names(rules, kind)]):
+        variant = f"{name}.states" if kind == "state" else name
+        message = variant if variant in MESSAGES[rules.name] else name
+        if message in MESSAGES[rules.name]:
+            asked, answered = MESSAGES[rules.name][message]
+            fields = [field for field in asked if field != "type"]
+            text = inspect.getdoc(members[name]) or ""
+            end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
+            yield write_body(name, ["self", *fields], f"{text}\n\n{end}")
+
+
+def get_members(kind: str) -> dict[str, Any]:
+    """The members of a cache of this kind, by name."""
+    common = vars(LayerCache) if kind == "state" else {}
+    return {**common, **vars(INTERFACES[kind])}
+
+
+def list_names(rules: Contract, kind: str) -> list[str]:
+    required = rules.list_methods(kind, rules.required)
+    every = rules.list_methods(kind, rules.list_operations(kind))
+    return list(dict.fromkeys([*required, *every]))
+
+
+def is_asked(name: str, kind: str) -> bool:
+    """Whether caches of this kind are asked for what only some have."""
+    if name == "update":
+        return kind in ("kv", "rotating")
+    return name != "cached" or kind == "encoder"
+
+
+def write_method(name: str, function: Any, before: str = "") -> str:
+    """A method with the words of the interface, which nobody has written yet."""
+    parameters = list(inspect.signature(function).parameters)
+    return write_body(name, parameters, inspect.getdoc(function) or "", before)
+
+
+def write_body(name: str, parameters: Sequence[str], text: str, before: str = "") -> str:
+    end = "\n    " if "\n\n" in text else ""
+    body = f'{before}def {name}({", ".join(parameters)}):\n    """'
+    body += indent(text, "    ").lstrip() + f'{end}"""\n    raise NotImplementedError\n'
+    return indent(body, "    ")
+
+
+def say_cache(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} cache"
+
+
+# --- the command ------------------------------------------------------------------------
+
 
 EXAMPLES = """\b
 Examples:
@@ -29,9 +200,7 @@ Examples:
 
 
 @click.command(
-    name="new-backend",
-    epilog=EXAMPLES,
-    short_help="Writes a backend to complete.",
+    name="new-backend", epilog=EXAMPLES, short_help="Writes a backend to complete."
 )
 @click.argument("name")
 @click.option(

@@ -1,22 +1,76 @@
-"""The options that several commands share."""
+"""What the commands of `lockstep` share: their frame, and options of several of them."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from lockstep.harness.cli.command import count_cores, print_error
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import suggest
+from lockstep.harness.core.document import suggest
+from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.workers.registry import get_target
+
+# --- the frame of a command -------------------------------------------------------------
+
+
+def command(function: Callable[..., int]) -> Callable[..., None]:
+    """Gives a command its exit status, and one line for what it cannot do.
+
+    If it has a parameter `settings`, the options that are fields of `Settings` are in
+    there.
+    """
+    takes_settings = "settings" in signature(function).parameters
+    names = {field.name for field in fields(Settings)} if takes_settings else set()
+
+    @wraps(function)
+    def run(*arguments: Any, **options: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # it may not know ✓ and ×
+                stream.reconfigure(errors="replace")
+        chosen = {name: options.pop(name) for name in names & options.keys()}
+        if takes_settings:
+            options["settings"] = Settings(**chosen)
+        try:
+            status = function(*arguments, **options)
+            sys.stdout.flush()
+        except UsageError as error:
+            print_error(error)
+            status = 2
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 2
+        except KeyboardInterrupt:
+            click.echo("lockstep: stopped", err=True)
+            status = 130
+        sys.exit(status)
+
+    return run
+
+
+def print_error(error: UsageError) -> None:
+    """The one line; what a file or its name says in it does nothing to a terminal."""
+    click.echo(f"lockstep: {make_printable(str(error))}", err=True)
+
+
+def count_cores() -> int:
+    return (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
+
+
+# --- options ----------------------------------------------------------------------------
+
 
 KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
@@ -61,67 +115,68 @@ def check_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> An
 BACKEND_HELP = (
     'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
 )
-backend_option = click.option(
-    "--backend", metavar="NAME", callback=check_backends, help=f"{BACKEND_HELP}."
-)
-backends_option = click.option(
-    "--backend",
-    "backends",
-    multiple=True,
-    metavar="NAME",
-    callback=check_backends,
-    help=f"{BACKEND_HELP}; may be repeated.",
-)
-kinds_option = click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    metavar="KIND",
-    callback=check_kinds,
-    help=f"One of {', '.join(KINDS)}; may be repeated.",
-)
-failures_option = click.option(
-    "--failures",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("failures"),
-    show_default=True,
-    help="Folder for failing programs.",
-)
-step_option = click.option(
-    "--step-time",
-    "step_seconds",
-    type=Seconds(0.1, 3600),
-    default=20.0,
-    show_default=True,
-    metavar="S",
-    help="A step that takes longer than S seconds counts as hanging.",
-)
-strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    help="Validate every message of an exec: backend against its JSON Schema.",
-)
-seconds_option = click.option(
-    "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
-)
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(1, 256),
-    default=count_cores,
-    help="Number of worker processes; default: one for each core.",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
-)
+OPTIONS: Mapping[str, Callable[..., Any]] = {
+    "backend": click.option(
+        "--backend", metavar="NAME", callback=check_backends, help=f"{BACKEND_HELP}."
+    ),
+    "backends": click.option(
+        "--backend",
+        "backends",
+        multiple=True,
+        metavar="NAME",
+        callback=check_backends,
+        help=f"{BACKEND_HELP}; may be repeated.",
+    ),
+    "kinds": click.option(
+        "--kind",
+        "kinds",
+        multiple=True,
+        metavar="KIND",
+        callback=check_kinds,
+        help=f"One of {', '.join(KINDS)}; may be repeated.",
+    ),
+    "failures": click.option(
+        "--failures",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("failures"),
+        show_default=True,
+        help="Folder for failing programs.",
+    ),
+    "step": click.option(
+        "--step-time",
+        "step_seconds",
+        type=Seconds(0.1, 3600),
+        default=20.0,
+        show_default=True,
+        metavar="S",
+        help="A step that takes longer than S seconds counts as hanging.",
+    ),
+    "strict": click.option(
+        "--strict",
+        is_flag=True,
+        help="Validate every message of an exec: backend against its JSON Schema.",
+    ),
+    "seconds": click.option(
+        "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
+    ),
+    "jobs": click.option(
+        "--jobs",
+        type=click.IntRange(1, 256),
+        default=count_cores,
+        help="Number of worker processes; default: one for each core.",
+    ),
+    "json": click.option(
+        "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
+    ),
+}
 
 
-def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gathers the options that are fields of `Settings` in one parameter, `settings`."""
-    names = {field.name for field in fields(Settings)}
+def shared(*names: str) -> Callable[..., Any]:
+    """Adds options that several commands share, in this order."""
 
-    @wraps(function)
-    def run(**options: Any) -> Any:
-        chosen = {name: options.pop(name) for name in names & options.keys()}
-        return function(settings=Settings(**chosen), **options)
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            function = OPTIONS[name](function)
+        return function
 
-    return run
+    return add

@@ -94,8 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (options.lockstep_backend or options.lockstep_kind):
         return
     from lockstep.harness.contracts import CONTRACTS
+    from lockstep.harness.core.document import suggest
     from lockstep.harness.core.errors import UsageError
-    from lockstep.harness.core.fields import suggest
     from lockstep.harness.workers.registry import get_target
 
     try:

@@ -1,30 +1,34 @@
-"""The command `lockstep replay`, and what commands on a single program share."""
+"""The commands on saved programs: replay, snippet, show and report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from lockstep.harness.backends.environment import compare_environments
-from lockstep.harness.cli.command import command, print_error
-from lockstep.harness.cli.options import (
-    backends_option,
-    failures_option,
-    step_option,
-    strict_option,
-)
+from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import print_replayed
-from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
+from lockstep.harness.reports.pages.gather import Stage, gather
+from lockstep.harness.reports.pages.html import render_html, save_page
+from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
+from lockstep.harness.reports.pages.terminal import Painter, get_bounds
+from lockstep.harness.reports.pages.view import (
+    ReportView,
+    Saved,
+    make_failure,
+    make_report,
+)
+from lockstep.harness.workers.messages import Ran, RunProgram, Stopped, WriteSnippet
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
-EXAMPLES = """\b
+REPLAY_EXAMPLES = """\b
 Examples:
   lockstep replay failures                          all that were saved
   lockstep replay artifact.zip                      those that a CI machine saved
@@ -32,14 +36,13 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED.")
+@click.command(
+    epilog=REPLAY_EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED."
+)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
-@backends_option
-@step_option
-@strict_option
-@failures_option
+@shared("backends", "step", "strict", "failures")
 @command
 def replay(
     paths: Sequence[Path],
@@ -116,3 +119,166 @@ def format_environment(event: Ran, program: Program, backend: str) -> str:
     """The differences from the place where a program failed, as the end of a line."""
     words = compare_environments(program.meta, backend, event.get_environment())
     return f"; {words}" if words else ""
+
+
+# --- snippet ----------------------------------------------------------------------------
+
+
+SNIPPET_EXAMPLES = """\b
+Example:
+  lockstep snippet failures/SIGNATURE/FILE.json > bug.py
+  python bug.py
+"""
+
+
+@click.command(
+    epilog=SNIPPET_EXAMPLES,
+    short_help="Prints a failure as code for those who make the cache.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@shared("backend", "failures")
+@command
+def snippet(file: Path, backend: str | None, failures: Path) -> int:
+    """Prints a failure as a Python script in the framework's own API.
+
+    It needs nothing of this project, and ends with status 1 as long as the failure is
+    there: what a report to the makers of a cache should have.
+    """
+    program = get_single(file)
+    name = backend or get_own_backend(file, program)
+    with Pool(1, failures / RUNNING) as pool:
+        event = pool.call(WriteSnippet(name, program.to_json()))
+    if isinstance(event, Stopped):
+        raise UsageError(f"{file}: no snippet: {event.describe()}")
+    click.echo(event.text, nl=False)
+    return 0
+
+
+# --- show and report --------------------------------------------------------------------
+
+
+SHOW_EXAMPLES = """\b
+Examples:
+  lockstep show failures/SIGNATURE/FILE.json
+  lockstep show FILE --backend mycache:make     on a backend of your own
+  lockstep show FILE --step 2                   another step as a picture
+"""
+
+REPORT_EXAMPLES = """\b
+Examples:
+  lockstep report -o page                          the folder `failures` as a page
+  lockstep report runs/*/failures -o page          several checks on one page
+  lockstep report --backend mycache:make -o page   a backend of your own
+  lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
+  lockstep report --format github                  errors on the page of a run
+"""
+
+TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
+    "markdown": (render_markdown, "report.md"),
+    "github": (render_annotations, "annotations.txt"),
+}
+"""Formats of text, for which nothing runs again, with the file that `--output` writes."""
+
+
+@click.command(epilog=SHOW_EXAMPLES, short_help="Shows a failure, step by step.")
+@click.argument("file", type=click.Path(path_type=Path))
+@shared("backend")
+@click.option(
+    "--step",
+    "number",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Step to draw; default: the one that diverges.",
+)
+@shared("step", "failures")
+@command
+def show(
+    file: Path,
+    backend: str | None,
+    number: int | None,
+    step_seconds: float,
+    failures: Path,
+) -> int:
+    """Shows a failure: its steps in words, and the one that diverges as a picture.
+
+    The program runs again, on the backend given or on the registered one that FILE
+    names; without either, only the reference's side is shown. Exit status 0 if the file
+    could be shown.
+    """
+    saved = get_single_saved(file)
+    if number is not None and number >= len(saved.program.ops):
+        last = len(saved.program.ops) - 1
+        raise UsageError(f"--step {number}: the last step of {file} is {last}")
+    console = Console(highlight=False)
+    painter = Painter(console)
+    with Pool(1, failures / RUNNING, step_seconds) as pool:
+        stage = Stage(pool, [backend] if backend else [])
+        view = make_failure(1, saved, stage, get_bounds(console.width))
+    painter.show(view, number)
+    return 0
+
+
+def get_single_saved(file: Path) -> Saved:
+    material = gather([file])
+    if material.broken:
+        raise UsageError(material.broken[0])
+    if len(material.saved) != 1:
+        raise UsageError(f"{file}: holds {len(material.saved)} programs; give one")
+    return material.saved[0]
+
+
+@click.command(epilog=REPORT_EXAMPLES, short_help="Makes a page of what a check found.")
+@click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for report.html, report.md or annotations.txt.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", *TEXTS]),
+    default="html",
+    show_default=True,
+)
+@shared("backends", "step", "failures")
+@command
+def report(
+    paths: Sequence[Path],
+    folder: Path | None,
+    form: str,
+    backends: Sequence[str],
+    step_seconds: float,
+    failures: Path,
+) -> int:
+    """Makes a page of what a check found: one file, which needs no network.
+
+    PATH is the folder for failures of a check, its outcome.json, or a program file;
+    default: `failures`. For a page, each program runs again, on a backend given or on the
+    registered one that its file names; without either, only the reference's side is
+    shown. Exit status: 0 if the report was made, 2 if some file could not be read.
+    """
+    if form == "html" and folder is None:
+        raise UsageError("a page needs a folder; choose one with -o DIR")
+    if not paths and not failures.exists():
+        raise UsageError(
+            f"{failures}: there is no such folder; `lockstep check` makes it"
+        )
+    material = gather(list(paths) or [failures])
+    for line in material.broken:
+        print_error(UsageError(line))
+    if form in TEXTS:
+        render, name = TEXTS[form]
+        text = render(make_report(material, None))
+    else:
+        with Pool(1, failures / RUNNING, step_seconds) as pool:
+            text = render_html(make_report(material, Stage(pool, backends)))
+        name = "report.html"
+    if folder is None:
+        click.echo(text, nl=False)
+    else:
+        click.echo(str(save_page(folder, name, text)))
+    return 2 if material.broken else 0

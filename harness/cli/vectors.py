@@ -10,31 +10,26 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.cli.command import command
-from lockstep.harness.cli.options import (
-    backends_option,
-    failures_option,
-    jobs_option,
-    json_option,
-    kinds_option,
-    step_option,
-    with_settings,
-)
+from lockstep.harness.cli.options import command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.jobs.vectors.export import export
-from lockstep.harness.jobs.vectors.verify import GENERATOR, Verification, audit_set
+from lockstep.harness.jobs.vectors.export import (
+    GENERATOR,
+    Verification,
+    audit_set,
+    export,
+)
 from lockstep.harness.programs.vectors.selection import SIZES
-from lockstep.harness.reports.progress import Progress
-from lockstep.harness.reports.vectors import (
+from lockstep.harness.reports.console import Progress
+from lockstep.harness.reports.jobs import (
+    format_audit,
     get_audit_status,
     get_export_status,
     get_run_status,
     list_problems,
     print_export,
     print_verification,
-    say_audit,
-    to_json,
+    verification_to_json,
 )
 
 VECTORS_EXAMPLES = """\b
@@ -75,8 +70,7 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
     + "; ".join(f"{name}: {size.about}" for name, size in SIZES.items())
     + ".",
 )
-@kinds_option
-@jobs_option
+@shared("kinds", "jobs")
 @click.pass_context
 def vectors(
     context: click.Context,
@@ -109,12 +103,7 @@ def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) 
 
 @vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
 @folder_argument
-@backends_option
-@jobs_option
-@step_option
-@failures_option
-@json_option
-@with_settings
+@shared("backends", "jobs", "step", "failures", "json")
 @command
 def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     """Checks that a set is complete and that the reference here expects what it says.
@@ -132,11 +121,11 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
             outcome = Verification(settings, audit.programs, running.show).run()
         status = outcome.get_exit_status()
     if as_json:
-        click.echo(json.dumps(to_json(audit, outcome, status), indent=1))
+        click.echo(json.dumps(verification_to_json(audit, outcome, status), indent=1))
         return status
     for problem in list_problems(audit):
         console.print(problem, soft_wrap=True)
-    console.print(say_audit(audit), soft_wrap=True)
+    console.print(format_audit(audit), soft_wrap=True)
     if outcome is not None:
         print_verification(console, outcome)
     return status

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lockstep.harness.contracts.base import Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer import LAYER
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED

@@ -1,23 +1,21 @@
 """A recurrent layer: small, exact, and telling for what it has read.
 
-A cache computes nothing; the layer above it does. So the harness plays that layer:
-it reads the state, folds the new tokens in, and writes the result. The fold is a
-polynomial hash in whole numbers, so two states are equal only if the same tokens were
-read in the same order, and float32 holds them exactly.
+A cache computes nothing; the layer above it does. So the harness plays that layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.arrays.reading import Column, holds, split_pair, to_numpy
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.system import Column, holds, split_pair, to_numpy
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
@@ -42,11 +40,15 @@ def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
 class Recurrence:
     """Folds tokens into states, and reads states.
 
+    It reads the state of a cache, folds the new tokens in, and writes the result. The
+    fold is a polynomial hash in whole numbers, so two states are equal only if the same
+    tokens were read in the same order, and float32 holds them exactly.
+
     conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, zeros
     where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
     """
 
-    def __init__(self, arrays: Arrays, keys: Table, config: Mapping[str, Any]) -> None:
+    def __init__(self, arrays: Arrays, keys: Table, config: Config) -> None:
         self.arrays, self.keys = arrays, keys
         self.dtype: str = config["dtype"]
         self.width: int = config["conv_width"] - 1
@@ -91,10 +93,7 @@ class Recurrence:
         return self.convs[last]
 
     def advance(
-        self,
-        cache: Any,
-        tags: Sequence[int],
-        give: Callable[[Sequence[Array]], None],
+        self, cache: Any, tags: Sequence[int], give: Callable[[Sequence[Array]], None]
     ) -> tuple[list[list[Column]], Sequence[Array]]:
         """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
         Returns what the state at each token has read, and the arrays that were written

@@ -1,18 +1,408 @@
-"""A backend as the caches of one program: what every contract with arrays shares."""
+"""The system under test: its arrays as tokens, its masks as rows, and what it must keep.
+
+A backend's answers are arrays. `Reader` reads the token in each column, `get_rows` the
+columns that each row sees; `ArrayWatch` tells whether arrays still hold what they must.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
-from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises, get_phase
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.backends.backend import Alignment, Backend
+from lockstep.harness.backends.interface import Array, Arrays, Mask
+from lockstep.harness.core.errors import Broken, clean, say_error
+from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
+from lockstep.reference.token import Token
+
+MIXED = "key of"
+"""Begins the words for a column with the key of one token and the value of another."""
+
+Column = int | str | tuple[int, int]
+"""The content of one column of K and V: a tag, (position, tag) where positions are the
+caller's, or words for what is neither."""
+
+
+# --- K and V as tokens ------------------------------------------------------------------
+
+
+class PairReader(ExpectedPayloads):
+    """Checks the forms of the K and V of one layer.
+
+    Args:
+        backend: whose arrays they are.
+        config: a complete config.
+        limit: tags are below it.
+        layer: tells the payloads of all layers apart.
+        permuted: V comes with its columns last.
+        tolerance: by how much a stored number may change.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        limit: int,
+        layer: int,
+        permuted: bool = False,
+        tolerance: float = 0.0,
+    ) -> None:
+        self.arrays, self.permuted, self.tolerance = backend.arrays, permuted, tolerance
+        self.dtype: str = config["dtype"]
+        super().__init__(config, limit, layer, "coarse" if tolerance else self.dtype)
+
+    def check_forms(self, keys: Array, values: Array, name: str) -> tuple[F32, F32]:
+        """Returns K and V as [1, heads, columns, dim], with as many columns each.
+
+        Args:
+            keys, values: arrays of the framework.
+            name: the operation that returned them.
+
+        Raises:
+            Broken: they have another form or dtype.
+        """
+        keys = self.get_floats(keys, self.keys, f"K of {name}")
+        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
+        width, other = keys.shape[2], values.shape[2]
+        if width != other:
+            raise Broken(
+                "malformed", f"{name} returned {width} columns of K and {other} of V"
+            )
+        return keys, values
+
+    def get_floats(
+        self, array: Array, table: Table, name: str, permuted: bool = False
+    ) -> F32:
+        """Returns [1, heads, columns, dim] as float32."""
+        given = floats = to_numpy(self.arrays, array, name)
+        if permuted and floats.ndim == 4:
+            floats = floats.swapaxes(2, 3)
+        if not is_of_form(floats.shape, table):
+            form = f"{table.dim}, columns" if permuted else f"columns, {table.dim}"
+            raise Broken(
+                "malformed",
+                f"{name} has shape {list(given.shape)}, not [1, {table.heads}, {form}]",
+            )
+        dtype = self.arrays.dtype(array)
+        if dtype != self.dtype:
+            raise Broken("malformed", f"{name} has dtype {dtype}, not {self.dtype}")
+        return snap(floats, self.tolerance) if self.tolerance else floats
+
+
+class Reader(PairReader):
+    """Makes the K and V that go into one layer, and reads those that come out."""
+
+    def __init__(
+        self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
+    ) -> None:
+        super().__init__(backend, config, limit, layer, tolerance=backend.tolerance)
+
+    def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
+        """Makes K [1, heads, tags, key_dim] and V of the tokens with these tags."""
+        from_numpy = self.arrays.from_numpy
+        return (
+            from_numpy(self.keys.get_vectors(tags), self.dtype),
+            from_numpy(self.values.get_vectors(tags), self.dtype),
+        )
+
+    def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
+        """Reads the token in each column of a returned (K, V).
+
+        Args:
+            pair: what came back.
+            name: the operation that returned it.
+            likely: the tokens that probably stand in the last columns, in this order;
+                to compare with them is faster than to read.
+        """
+        keys, values = self.check_forms(*split_pair(pair, name), name)
+        width = keys.shape[2]
+        if 0 < width <= len(likely):
+            guess: list[Column] = [token.tag for token in likely[-width:]]
+            if self.keys.spells(keys, guess) and self.values.spells(values, guess):
+                return guess
+        known = self.keys.known
+        spelled: list[Any] = list(map(known.get, split_tokens(keys)))
+        if None not in spelled and self.values.spells(values, spelled):
+            return spelled
+        tags = self.keys.read_tags(keys)
+        right_keys = np.equal(keys, self.keys.get_vectors(tags))
+        right_values = np.equal(values, self.values.get_vectors(tags))
+        columns: list[Column] = tags.tolist()
+        if right_keys.all() and right_values.all():
+            return columns
+        right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
+        blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
+        for at in np.flatnonzero(np.logical_not(right)).tolist():
+            # A static cache is full of zeros: not worth the look that garbage is worth.
+            columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
+        return columns
+
+    def name_column(self, keys: F32, values: F32, at: int) -> Column:
+        """The token in column `at`, or words for what is no token."""
+        key = name_vectors(keys[:, :, at : at + 1], self.keys)
+        value = name_vectors(values[:, :, at : at + 1], self.values)
+        if key == value or (self.values.dim == 0 and isinstance(key, int)):
+            return key
+        if isinstance(value, int):
+            return f"{MIXED} {format_vectors(key)}, but value of {format_vectors(value)}"
+        return f"{MIXED} {format_vectors(key)}, but its value is {format_vectors(value)}"
+
+
+def format_vectors(name: Column) -> str:
+    """Words for the result of `name_vectors`."""
+    if isinstance(name, int):
+        return f"token {name}"
+    return "all zeros" if name == "zeros" else str(name)
+
+
+def is_of_form(shape: Sequence[int], table: Table) -> bool:
+    """Says whether this is [1, heads, tokens, dim]."""
+    if len(shape) != 4:
+        return False
+    one, heads, _, dim = shape
+    return one == 1 and heads == table.heads and dim == table.dim
+
+
+NEAR = 1 / 32
+"""Vectors that are closer to those of a token are called that token, changed."""
+
+
+def name_vectors(vectors: F32, table: Table) -> Column:
+    """Returns the tag whose vectors of all heads these are, or says what they are."""
+    if table.dim == 0:
+        return "nothing"
+    if np.isnan(vectors).any():
+        return "NaN"
+    tags = table.read_tags(vectors)
+    right = table.get_vectors(tags)
+    if np.array_equal(vectors, right):
+        return int(tags[0])
+    if not vectors.any():
+        return "zeros"
+    heads = [
+        head
+        for head in range(table.heads)
+        if not np.array_equal(vectors[:, head], right[:, head])
+    ]
+    if len(heads) < table.heads:
+        return f"{int(tags[0])} but not in head {heads[0]}"
+    off = float(np.abs(vectors - right).max())
+    return f"token {int(tags[0])} off by {off:.2g}" if off < NEAR else "no token"
+
+
+def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        what = "None" if pair is None else f"{type(pair).__name__}"
+        raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
+    if pair[0] is None or pair[1] is None:
+        raise Broken("malformed", f"{name} returned None in the place of an array")
+    return pair[0], pair[1]
+
+
+def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
+    """The content of `array`; whatever is no array of the framework is malformed."""
+    try:
+        content = arrays.to_numpy(array)
+    except Exception as error:
+        raise Broken(
+            "malformed",
+            f"{name} is a {type(array).__name__} that cannot be read as an array"
+            f" ({say_error(error)})",
+        ) from error
+    return content
+
+
+# --- masks as rows ----------------------------------------------------------------------
+
+
+# The lowest number that every float dtype here has as a finite one; models write it, or
+# something lower, or -inf, where a column must not be seen.
+NEVER = float(np.finfo(np.float16).min)
+
+
+def get_rows(
+    columns: list[Column],
+    mask: Mask,
+    length: int,
+    rows: int,
+    alignment: Alignment,
+    arrays: Arrays,
+    additive: str | None = None,
+) -> list[list[Column]]:
+    """Lists what each of the first `length` rows sees, whatever the form of the mask.
+
+    Args:
+        columns: what stands in each column.
+        mask: as the backend returned it.
+        length: the number of real rows.
+        rows: the number of rows that the mask must have; padding must see nothing.
+        alignment: of a mask that is "causal".
+        arrays: of the framework.
+        additive: the dtype that an array must have; None for any.
+    """
+    width = len(columns)
+    if mask is None or isinstance(mask, str):
+        return get_implied_rows(columns, mask, length, rows, alignment)
+    if length == rows == 1 and width == 0:
+        return [[]]
+    shown = get_visible_columns(mask, rows, width, arrays, additive)
+    for row in range(length, rows):
+        if shown.rows[row]:
+            raise Broken(
+                "mask", f"row {row} of the mask belongs to padding, but sees columns"
+            )
+    return [[columns[at] for at in seen] for seen in shown.rows[:length]]
+
+
+def get_implied_rows(
+    columns: list[Column], mask: str | None, length: int, rows: int, to: Alignment
+) -> list[list[Column]]:
+    if rows > length:
+        raise Broken(
+            "mask",
+            f"the mask is {mask!r}, so {rows - length} rows of padding see columns",
+        )
+    if mask is None:
+        return [list(columns) for _ in range(length)]
+    if mask != "causal":
+        raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
+    first = len(columns) - length if to == "lower-right" else 0
+    return [columns[: max(0, first + row + 1)] for row in range(length)]
+
+
+class VisibleColumns(NamedTuple):
+    """The columns that a mask shows.
+
+    Attributes:
+        rows: for each row, the columns that it sees.
+        seen: for each column, whether some row sees it.
+    """
+
+    rows: Sequence[Sequence[int]]
+    seen: Sequence[bool]
+
+
+def get_visible_columns(
+    mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
+) -> VisibleColumns:
+    """Finds what each of the rows sees of the columns. additive: the dtype that the
+    mask must have; None for any form."""
+    content = to_numpy(arrays, mask, "the mask")
+    shape = content.shape
+    if additive is not None and (dtype := arrays.dtype(mask)) != additive:
+        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
+    if shape[-2:] != (rows, width) or content.size != rows * width:
+        raise Broken(
+            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
+        )
+    if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold
+        raise Broken("malformed", f"the mask holds {content.dtype}, not bool or numbers")
+    interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
+    return interpret(content.tobytes(), content.dtype, rows, width)
+
+
+NUMBERS = "bfiu"
+"""Kinds of dtypes that numpy calls bool, float, int and unsigned."""
+
+MOST_RECALLED = 1024
+"""Bytes of a mask that is remembered: of most, a program has many that are alike."""
+
+
+def interpret_mask(
+    content: bytes, dtype: np.dtype[Any], rows: int, width: int
+) -> VisibleColumns:
+    """A function of what the mask holds. Raises Broken for a number that is neither 0
+    nor as low as -inf."""
+    array: npt.NDArray[Any] = np.ndarray((rows, width), dtype, content)
+    if dtype == np.bool_:
+        seen = array
+    else:
+        seen = array == 0
+        known = np.count_nonzero(seen) + np.count_nonzero(array <= NEVER)
+        if known < array.size:
+            raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
+    columns = range(width)
+    listed = tuple([tuple(compress(columns, row)) for row in seen.tolist()])
+    shown = set().union(*listed)
+    return VisibleColumns(listed, tuple([column in shown for column in columns]))
+
+
+recall_mask = lru_cache(maxsize=4096)(interpret_mask)
+
+
+# --- the system -------------------------------------------------------------------------
+
+SAMPLE = 16
+"""One pass or update in so many keeps its arrays under watch and is put through
+attention."""
+
+
+def get_phase(tags: int) -> int:
+    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
+    many the program has. Of few tokens the first pass is one; in longer programs it would
+    be one too many each time, on an empty cache."""
+    return 0 if tags <= SAMPLE else tags
+
+
+MOST_KEPT = 12
+"""Pairs of arrays under watch at a time: the latest."""
+
+Content = tuple[tuple[int, ...], bytes]
+"""The shape of an array, and what it holds."""
+
+
+class ArrayWatch:
+    """Arrays that went to a cache or came from it, and what they held then."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.kept: list[tuple[str, str, str, list[Array], list[Content]]] = []
+
+    def keep(
+        self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
+    ) -> None:
+        """Remembers what the arrays hold that the operation `name` of `cache` returned,
+        or "was given"."""
+        floats = [self.arrays.to_numpy(array) for array in pair]
+        content = [(array.shape, array.tobytes()) for array in floats]
+        self.kept.append((cache, name, how, list(pair), content))
+        del self.kept[:-MOST_KEPT]
+
+    def check(self, concerned: Callable[[str], bool] = lambda name: True) -> None:
+        """Raises Broken("alias") if an array of a concerned cache has changed."""
+        for owner, name, how, arrays, content in self.kept:
+            if not concerned(owner):
+                continue
+            for array, (shape, held) in zip(arrays, content, strict=True):
+                now = self.arrays.to_numpy(array)
+                if now.shape != shape or not holds(now, held):
+                    raise Broken(
+                        "alias",
+                        f"an array that {name} {how} has changed before it was allowed"
+                        f" to{'' if owner == 'a' else f' (cache {owner})'}",
+                        operation=name,
+                    )
+
+    def drop(self, cache: str) -> None:
+        """The arrays of `cache` are no longer promised to hold anything."""
+        if self.kept:
+            self.kept = [kept for kept in self.kept if kept[0] != cache]
+
+
+def holds(array: npt.NDArray[Any], content: bytes) -> bool:
+    """Says whether the array still has the numbers that are in `content`; NaN is one.
+    Equal bytes, the usual case, need no look at the numbers."""
+    if array.tobytes() == content:
+        return True
+    if array.nbytes != len(content):
+        return False
+    before = np.frombuffer(content, array.dtype)
+    return np.array_equal(array.ravel(), before, equal_nan=True)
 
 
 class System:
@@ -46,17 +436,17 @@ class System:
         self.every, self.writes = every, writes
         self.limit = max(1, tags)
         self.phase = get_phase(self.limit)
-        self.promises = Promises(backend.arrays)
+        self.watch = ArrayWatch(backend.arrays)
         self.tells_layout = False
 
     def tell_layout(self) -> None:
         self.tells_layout = True
 
-    def settle(self, op: Op) -> None:
+    def settle(self, op: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
     def finish(self) -> None:
-        self.promises.check()
+        self.watch.check()
 
     def is_sampled(self, tag: int) -> bool:
         """Says whether the pass that begins with `tag` gets the costly checks."""
@@ -97,9 +487,23 @@ def judge_attention(
     return error / tolerance
 
 
-def ask(call: Callable[[], Any]) -> Any:
-    """Returns what the call answers, or {"error": "usage"} if it raises ValueError."""
+def ask_backend(
+    call: Callable[[], Any], errors: Mapping[str, type[Exception]] | None = None
+) -> dict[str, Any]:
+    """Returns {"error": name, "why": in its words} if the backend refuses, else
+    {"result": value} or {}.
+
+    Args:
+        call: asks the backend.
+        errors: its exceptions beside ValueError, by name.
+    """
+    known: list[tuple[str, type[Exception]]] = [("usage", ValueError)]
+    known += (errors or {}).items()
     try:
-        return call()
-    except ValueError:
-        return {"error": "usage"}
+        result = call()
+    except tuple(kind for _, kind in known) as error:
+        name = next(name for name, kind in known if isinstance(error, kind))
+        if not str(error).strip():
+            raise Broken("error", f"a {name} error came without a message") from error
+        return {"error": name, "why": clean(str(error))}
+    return {} if result is None else {"result": result}

@@ -1,4 +1,17 @@
-"""Exceptions of the harness itself. Each says what, where and what to do."""
+"""Exceptions, and text from outside that is made fit for a terminal and for JSON.
+
+Each exception says what, where and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import traceback
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
 
 
 class UsageError(Exception):
@@ -14,3 +27,112 @@ class Unavailable(Exception):
 class DeviceLost(BaseException):
     """A device answers no more in this process: an illegal access on CUDA makes every
     later call fail. The process ends, so that no later program is blamed."""
+
+
+class Broken(Exception):
+    """The backend's answer is wrong in itself: a trace has no counterpart of it.
+
+    Attributes:
+        what: the name of what differs, as it stands in a signature.
+        operation: the operation to blame, if it is not the one that was running.
+    """
+
+    def __init__(self, what: str, message: str, operation: str | None = None) -> None:
+        super().__init__(message)
+        self.what = what
+        self.operation = operation
+
+
+# --- text from outside ------------------------------------------------------------------
+
+
+MOST = 300
+
+# The harness: an exception that is raised in it does not come from a backend's code.
+OWN = Path(__file__).parents[1]
+
+
+def clean(text: str, most: int = MOST) -> str:
+    """`text` on one line, without control characters; the middle of a long text is left
+    out."""
+    words = " ".join(text[: 4 * most].split() + text[4 * most :][-4 * most :].split())
+    words = make_printable(words)
+    if len(words) <= most:
+        return words
+    return f"{words[: most // 2]} … {words[-most // 2 :]}"
+
+
+def make_printable(text: str) -> str:
+    """`text` with a dot in place of each control character, line breaks included."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def say_error(error: BaseException) -> str:
+    """An exception's type and message, even if the message cannot be read."""
+    try:
+        message = clean(str(error))
+    except Exception:
+        message = "(its message cannot be read)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def say_raised(error: BaseException) -> str:
+    """The exception that a backend raised, and where in its code."""
+    place = find_place(error)
+    return f"raised {say_error(error)}" + (f", in {place}" if place else "")
+
+
+def say_missing(error: NotImplementedError) -> str:
+    """The part that is not written yet, its place, and its author's words."""
+    message, place = clean(str(error)), find_place(error)
+    if place is None:  # it was told by a process, which names the part
+        return f"{message} is not written yet"
+    return f"{place} is not written yet" + (f": {message}" if message else "")
+
+
+def say_needed(part: str, operation: str) -> str:
+    """A part that is not written yet, from `say_missing`, and the operation that needs
+    it."""
+    is_itself = part.startswith(f"{operation} ")
+    return part if is_itself else f"{part}; {operation} needs it"
+
+
+def find_place(error: BaseException) -> str | None:
+    """The function that raised, with file and line; None if the harness itself did."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if Path(last.filename).is_relative_to(OWN):
+        return None
+    return f"{last.name} ({clean(Path(last.filename).name)}:{last.lineno})"
+
+
+def make_plain(value: Any) -> Any:
+    """`value` as JSON can hold it: anything but numbers, text, lists and mappings becomes
+    text."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [make_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): make_plain(item) for name, item in value.items()}
+    try:
+        return clean(repr(value))
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def say_exit(code: int) -> str:
+    """Words for the end of a process; `code` is its return code in `subprocess`."""
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
+    return f"the process ended with exit status {code}"
+
+
+def shorten(text: str, most: int = 120) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -9,8 +9,9 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from lockstep.harness.contracts.types import MIXED, Answer
-from lockstep.harness.core.printable import make_plain
+from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.contracts.system import MIXED
+from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]
 """Tags, or (position, tag) pairs; words stand for what is no token."""

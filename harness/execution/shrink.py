@@ -1,21 +1,98 @@
-"""Makes a failing program as short and simple as possible, in steps that a person would
-take: leave out operations, join updates, lower numbers, take the plain config.
+"""Makes a failing program as short and simple as possible.
 
-`get_rank` tells which of two programs is simpler; no step makes a program rank worse.
+Each step is one that a person would take: leave out operations, join updates, lower
+numbers, take the plain config. `get_rank` tells which of two programs is simpler; no step
+makes a program rank worse.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
-from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import JOINT, Schema
-from lockstep.harness.programs.complexity import get_rank
-from lockstep.harness.programs.program import Program
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
+from lockstep.harness.programs.program import Divergence, Program
+
+# --- which of two programs is simpler for a person --------------------------------------
+
+
+class Rank(NamedTuple):
+    """The complexity of a program, the most important number first.
+
+    Of two programs that show one bug, the one with the lower rank is better.
+
+    Attributes:
+        numbers: the sum of the numbers in operations, plus one for each item of a list.
+        names: caches, snapshots and users that operations name, and sequences.
+        narrow: the dtype is not float32.
+        fields: fields of the config that are not at their default.
+        sizes: the sum of the numbers in these fields, and of numbers that follow from
+            them, such as limits in bytes.
+    """
+
+    operations: int
+    tokens: int
+    numbers: int
+    names: int
+    layers: int
+    heads: int
+    narrow: bool
+    fields: int
+    sizes: int
+
+
+def get_rank(program: Program) -> Rank:
+    """The rank of a program; it does not depend on the names in it."""
+    config, rules = program.config, program.rules
+    numbers = derived = 0
+    names: set[str] = set()
+    for op in rules.rename(program.ops):
+        schemas = rules.operations[op["op"]].fields
+        for name, value in drop_defaults(op, schemas).items():
+            if DERIVED in schemas[name]:
+                derived += count_numbers(value)
+            else:
+                numbers += count_numbers(value)
+                names |= set(list_names(value))
+    own = drop_defaults(config, rules.config)
+    return Rank(
+        operations=len(program.ops),
+        tokens=program.count_tokens(),
+        numbers=numbers,
+        names=len(names) + config.get("sequences", 1),
+        layers=rules.count_layers(config) + len(config.get("caches", ())),
+        heads=config["heads"],
+        narrow=config["dtype"] != "float32",
+        fields=len(own),
+        sizes=derived + sum(map(count_numbers, own.values())),
+    )
+
+
+def count_numbers(value: Any) -> int:
+    """The sum of the numbers in a value, those in text too, and one for each item."""
+    if isinstance(value, Mapping):
+        return sum(map(count_numbers, value.values()))
+    if isinstance(value, list):
+        return len(value) + sum(map(count_numbers, value))
+    if isinstance(value, str):
+        return sum(map(int, re.findall(r":([0-9]+)", value)))
+    return abs(int(value or 0))
+
+
+def list_names(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from (item for item in value if isinstance(item, str))
+
+
+# --- shrinking --------------------------------------------------------------------------
+
 
 Fails = Callable[[Program], bool]
 """Whether a program still shows the same bug."""
@@ -231,3 +308,110 @@ def lower_items(values: list[Any]) -> list[list[Any]]:
 def rename(program: Program) -> Program:
     """Renames in the order of appearance: caches a, b, c; snapshots s0, s1, …."""
     return replace(program, ops=program.rules.rename(program.ops))
+
+
+# --- other failures that were met on the way --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The result of shrinking a program.
+
+    Attributes:
+        program: the shortest one that fails in the way that was looked for.
+        divergence: of that program.
+        others: signature → a program that was tried and failed in that other way.
+    """
+
+    program: Program
+    divergence: Divergence
+    others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
+
+
+class SideFailures:
+    """The shortest program for each other way to fail."""
+
+    def __init__(self) -> None:
+        self.shortest: dict[str, tuple[Program, Divergence]] = {}
+
+    def add(self, program: Program, divergence: Divergence) -> None:
+        signature = divergence.get_signature(program)
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        before = self.shortest.get(signature)
+        if before is None or len(program.ops) < len(before[0].ops):
+            self.shortest[signature] = program, divergence
+
+
+# --- which failures are likely one bug --------------------------------------------------
+
+
+FindSignature = Callable[[Program], str | None]
+"""The signature of a program's first divergence, or None if it agrees."""
+
+
+def find_likely(
+    failing: Sequence[tuple[Program, str]], find: FindSignature
+) -> dict[int, int]:
+    """Finds failures that are likely one bug with an earlier one.
+
+    Args:
+        failing: shrunk programs with their signatures.
+        find: runs a program.
+
+    Returns:
+        The place of each such failure → the place of the earliest one with that bug.
+    """
+    first = list(range(len(failing)))
+    for later, earlier in ((n, m) for n in range(len(failing)) for m in range(n)):
+        if first[later] == first[earlier]:
+            continue
+        one, other = failing[earlier], failing[later]
+        if is_likely_one(one[0], *other, find) or is_likely_one(other[0], *one, find):
+            low, high = sorted((first[earlier], first[later]))
+            first = [low if root == high else root for root in first]
+    return {place: root for place, root in enumerate(first) if place != root}
+
+
+def is_likely_one(
+    first: Program, second: Program, signature: str, find: FindSignature
+) -> bool:
+    """Whether the steps that lead to the first failure also lead to the second one.
+
+    They do if the last step of the second program fails with `signature` after them, and
+    no longer fails when any of them is left out: two bugs would hardly need the same
+    steps. Both programs are shrunk.
+    """
+    for program in list_seen_otherwise(first, second):
+        ops = program.ops
+        if find(program) != signature:
+            continue
+        shorter = [replace(program, ops=leave_out(ops, [n])) for n in range(len(ops) - 1)]
+        if all(find(one) != signature for one in shorter):
+            return True
+    return False
+
+
+def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
+    """Programs from the steps of the first one, with the last step of the second in place
+    of the last one, or behind it."""
+    if not first.ops or not second.ops:
+        return
+    last = second.ops[-1]
+    for config in (first.config, second.config):
+        for ops in ([*first.ops[:-1], last], [*first.ops, last]):
+            if is_telling(first, ops[:-1]):
+                yield replace(first, config=config, ops=ops)
+
+
+def is_telling(program: Program, ops: Sequence[Op]) -> bool:
+    """Whether these steps are more than repetitions of one plain operation, such as an
+    update, which lead anywhere."""
+    return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)
+
+
+def is_special(program: Program, op: Op) -> bool:
+    """Whether an operation is not among those that every backend has, or has a field that
+    is not at its default."""
+    fields = program.rules.operations[op["op"]].fields
+    optional = {name: fields[name] for name in fields if "default" in fields[name]}
+    return bool(drop_defaults(op, optional)) or op["op"] not in program.rules.required

@@ -6,22 +6,19 @@ data: only its numbers are written, and variables that are named here.
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.code import Call, Code
-from lockstep.harness.backends.vocabulary import Vocabulary
-from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import make_printable
-from lockstep.harness.programs.explain import describe_config
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.supported import why_unsupported
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.backends.backend import Backend, Call, Code
+from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.core.errors import UsageError, make_printable
+from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.programs.program import Program, describe_config, trace
 
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""
@@ -208,3 +205,89 @@ def write_value(value: Any) -> str:
                 return f"list(range({span.start}, {span.stop}))"
         return f"[{', '.join(map(write_value, value))}]"
     raise UsageError("a snippet has no names but its own; the program names something")
+
+
+# --- the parts of a source file that a snippet uses -------------------------------------
+
+
+class Vocabulary:
+    """The imports, functions and names of a source file that a snippet can use.
+
+    The file is read as text and never imported.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.settings = code.settings
+        self.text = code.source.read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
+        self.parts = {
+            name: node for node in self.tree.body for name in list_defined(node)
+        }
+        self.imports = {
+            name: node
+            for name, node in self.parts.items()
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+
+    def copy(self, body: str) -> str:
+        """The text of everything that `body` needs, in the order of the file."""
+        needed = self.find_needed(body)
+        lines = list(self.list_imports(needed))
+        own = {*self.imports, *self.settings}
+        for name in self.settings:
+            if name in needed:
+                lines.append(f"{name} = {self.settings[name]}")
+        used = [node for name, node in self.parts.items() if name in needed - own]
+        for node in dict.fromkeys(used):
+            lines += ["", "", ast.get_source_segment(self.text, node) or ""]
+        return "\n".join([*lines, "", ""])
+
+    def find_needed(self, body: str) -> set[str]:
+        """The names that `body` uses, directly or through other parts of the file."""
+        needed: set[str] = set()
+        waiting = list_used(ast.parse(body))
+        while waiting:
+            name = waiting.pop()
+            if name in needed or name not in self.parts:
+                continue
+            needed.add(name)
+            setting = self.settings.get(name)
+            part = self.parts[name] if setting is None else ast.parse(setting)
+            waiting |= list_used(part)
+        return needed
+
+    def list_imports(self, needed: set[str]) -> Iterator[str]:
+        """Import lines: the standard library first, then whole modules, then names."""
+        whole = {"sys"}
+        parts: dict[str, list[str]] = {}
+        for name in sorted(needed & self.imports.keys()):
+            node = self.imports[name]
+            if isinstance(node, ast.Import):
+                whole.add(ast.unparse(node).removeprefix("import "))
+            else:
+                parts.setdefault(str(node.module), []).append(name)
+        lines = [(module, f"import {module}") for module in sorted(whole)]
+        for module, names in sorted(parts.items()):
+            lines.append((module, f"from {module} import {', '.join(names)}"))
+        own = [line for module, line in lines if module in sys.stdlib_module_names]
+        yield from [*own, ""]
+        yield from [line for _, line in lines if line not in own]
+        yield ""
+
+
+def list_defined(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement at the top of a file defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        for alias in node.names:
+            yield alias.asname or alias.name
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            for part in ast.walk(target):
+                if isinstance(part, ast.Name):
+                    yield part.id
+
+
+def list_used(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from lockstep.harness.execution.shrink import Shrinker
-from lockstep.harness.jobs.failures import save
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.programs.complexity import get_rank
+from lockstep.harness.execution.shrink import Shrinker, get_rank
+from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, save
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers import messages
@@ -39,6 +39,24 @@ def open_pool(
     limits = settings.step_seconds, settings.strict
     folder = settings.failures / RUNNING
     return Pool(jobs or settings.jobs, folder, *limits, variables)
+
+
+def run_tasks(
+    tasks: Iterable[messages.Task[Any]],
+    jobs: int,
+    handle: Callable[[Any, messages.Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone.
+
+    The results do not depend on which worker runs a task.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(deque(tasks), watch):
+            handle(task, event)
 
 
 class Campaign:

@@ -100,12 +100,12 @@ class Searches:
             "complete": not self.is_interrupted,
             "exit_status": self.get_exit_status(),
             "unavailable": self.unavailable,
-            "summary": summarize(self),
+            "summary": summarize_searches(self),
             "faults": [search.to_json() for search in self.all],
         }
 
 
-def summarize(searches: Searches) -> dict[str, Any]:
+def summarize_searches(searches: Searches) -> dict[str, Any]:
     found = searches.found
     counts = {"faults": len(searches.all), "found": len(found)}
     if not found:

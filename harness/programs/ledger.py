@@ -1,8 +1,9 @@
-"""Known divergences of released caches, each with its reason and a program as proof.
+"""Which programs a backend is given: what it declares, and known divergences.
 
-An entry has two effects. Generation avoids the operations that it describes, so that what
-follows them is still explored. And its program runs in each check and must still fail,
-with the same signature; otherwise the entry is reported as outdated.
+An entry of the ledger is a known divergence of a released cache, with its reason and a
+program as proof. It has two effects. Generation avoids the operations that it describes,
+so that what follows them is still explored. And its program runs in each check and must
+still fail, with the same signature; otherwise the entry is reported as outdated.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any, Literal
 
 from msgspec import ValidationError, convert
 
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.document import parse_json, read_text
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.core.document import get_named, parse_json, read_text
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import get_named
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program, parse_program, walk
+
+# --- known divergences ------------------------------------------------------------------
+
 
 Range = tuple[int | None, int | None]
 SPECIAL = ("op", "states", "config")
@@ -106,7 +110,7 @@ def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> boo
     """
     if op["op"] != when["op"]:
         return False
-    numbers = {**rules.get_facts(op, model), **op}
+    numbers = {**model.get_facts(op), **op}
     tests = [(numbers[name], test) for name, test in when.items() if name not in SPECIAL]
     tests += [(model.config[name], test) for name, test in when.get("config", {}).items()]
     return all(is_within(value, test) for value, test in tests) and set(
@@ -119,3 +123,39 @@ def is_within(value: Any, test: Sequence[Any]) -> bool:
     if value is None:
         return False
     return (low is None or value >= low) and (high is None or value <= high)
+
+
+# --- what a backend can run -------------------------------------------------------------
+
+
+def why_unsupported(program: Program, backend: Backend) -> str | None:
+    """Why a backend cannot run a program: something is not declared; None if it can."""
+    kinds = backend.contracts.get(program.contract, {})
+    if program.kind not in kinds:
+        has = ", ".join(kinds) or "none"
+        return (
+            f"{backend.name} declares no {program.contract} cache of kind"
+            f" {program.kind} (it has: {has})"
+        )
+    for field, schema in program.rules.config.items():
+        default = [schema["default"]] if field in program.rules.opt_in else None
+        allowed = kinds[program.kind].config.get(field, default)
+        value = program.config[field]
+        if allowed is not None and value not in allowed:
+            return f"{backend.name} does not declare {field} {value}"
+    missing = {op["op"] for op in program.ops} - kinds[program.kind].operations
+    if missing:
+        return f"{backend.name} does not declare {', '.join(sorted(missing))}"
+    if program.config["dtype"] not in backend.dtypes:
+        return f"{backend.name} does not declare dtype {program.config['dtype']}"
+    return None
+
+
+def is_known(program: Program, avoid: Sequence[Entry]) -> bool:
+    """Whether a program leads to a divergence that an entry of the ledger describes."""
+    return any(
+        matches(entry.when, step.op, step.model, program.rules)
+        for step in walk(program, rows=False)
+        if step.skipped is None
+        for entry in avoid
+    )

@@ -7,21 +7,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.document import parse_json, read_text
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import (
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Answer, Config, Op, Step, iter_steps
+from lockstep.harness.core.document import (
     complete,
     drop_defaults,
     get_named,
     name_type,
+    parse_json,
+    read_text,
     show,
 )
+from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
@@ -40,7 +42,7 @@ class Program:
     """
 
     contract: str
-    config: Mapping[str, Any]
+    config: Config
     ops: Sequence[Op]
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,3 +211,164 @@ def why_too_large(program: Program) -> str | None:
     if numbers > MAX_NUMBERS:
         return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
     return None
+
+
+# --- the walk along a program with the reference beside it ------------------------------
+
+
+MAX_ANSWERED = 1 << 22
+"""Numbers in a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
+
+
+def walk(program: Program, rows: bool = True) -> Iterator[Step]:
+    """Each step of a program, with the reference before it; it may be run by the caller.
+
+    Whoever needs to know where a program leads walks along it: the executor, which runs a
+    backend at each step, traces, the ledger, explanations and pictures.
+
+    Args:
+        program: a complete program.
+        rows: answers say what each row sees; without, a walk costs less.
+    """
+    model = program.rules.open_model(program.config, rows=rows)
+    return iter_steps(program.rules.operations, model, program.ops)
+
+
+def trace(program: Program) -> list[Answer]:
+    """The answer that the reference expects of each operation; skipped ones say why.
+
+    Raises:
+        UsageError: the answers hold more than MAX_ANSWERED numbers.
+    """
+    answers: list[Answer] = []
+    numbers = 0
+    for step in walk(program):
+        answers.append({"skipped": step.skipped} if step.skipped else step.expect())
+        numbers += count_numbers(answers[-1])
+        if numbers > MAX_ANSWERED:
+            raise UsageError(
+                f"the expected answers hold more than {MAX_ANSWERED:,} numbers; trace a"
+                " shorter program"
+            )
+    return answers
+
+
+def breaks_usage(program: Program) -> bool:
+    """Whether some operation of a program breaks a rule of usage."""
+    return any(
+        step.skipped is None and step.expect().get("error") == "usage"
+        for step in walk(program, rows=False)
+    )
+
+
+def count_numbers(value: Any) -> int:
+    """The numbers in an answer, however deep."""
+    if isinstance(value, Mapping):
+        return sum(map(count_numbers, value.values()))
+    if isinstance(value, list):
+        nested = value and isinstance(value[0], list)
+        return sum(map(count_numbers, value)) if nested else len(value)
+    return 1
+
+
+# --- a failure in words -----------------------------------------------------------------
+
+
+MOST = 4
+"""Tokens whose history is told."""
+
+
+@dataclass
+class Life:
+    """The position of a token, and the steps that wrote and removed it."""
+
+    position: int
+    written: int
+    removed: int | None = None
+
+
+MAX_STORY = 1 << 21
+"""Operations times tokens of a program whose tokens' lives are told: the walk looks at
+every token after every step."""
+
+
+def describe_failure(
+    program: Program, step: int | None, what: str, message: str, most: int | None = None
+) -> Iterator[str]:
+    """A failure in words, a line each: the config, the steps, what differs.
+
+    Args:
+        program: the failing program.
+        step: the step that diverges; None if it is not known.
+        what: what differs, in a word.
+        message: the same in a sentence.
+        most: how many of the last steps are listed; None for all.
+    """
+    yield f"{program.kind} cache, {clean(describe_config(program))}"
+    last = len(program.ops) - 1 if step is None else step
+    first = 0 if most is None else max(0, last + 1 - most)
+    if first:
+        yield f"  steps 0 to {first - 1} are left out"
+    for number in range(first, last + 1):
+        op = program.ops[number]
+        mark = "→" if number == step else " "
+        words = program.rules.operations[op["op"]].describe(op)
+        yield f"{mark} step {number}: {words}"
+    yield f"{what}: {message}"
+
+
+def describe_config(program: Program) -> str:
+    fields = drop_defaults(program.config, program.rules.config)
+    fields.pop("kind", None)
+    words = [say_field(name, value) for name, value in fields.items()]
+    return ", ".join(words) or "default config"
+
+
+def say_field(name: str, value: Any) -> str:
+    """A field of a config, as a person would call it."""
+    words = name.replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    return f"{words} {say_value(value)}"
+
+
+def say_value(value: Any) -> str:
+    """A field of a config in words."""
+    if isinstance(value, Mapping):
+        rest = [part for item in value.items() if item[0] != "kind" for part in item]
+        return " ".join(map(str, [value["kind"], *rest]))
+    if isinstance(value, list):
+        return " + ".join(map(say_value, value))
+    return "none" if value is None else str(value)
+
+
+def describe_token(tag: int, life: Life | None) -> str:
+    if life is None:
+        return f"token {tag} was never written"
+    text = f"token {tag} was written in step {life.written} at position {life.position}"
+    if life.removed is not None:
+        text += f", and no cache holds it since step {life.removed}"
+    return text
+
+
+def list_lives(program: Program, last: int) -> Mapping[int, Life]:
+    """The life of every token until step `last`, from the reference."""
+    lives: dict[int, Life] = {}
+    for step in islice(walk(program, rows=False), last + 1):
+        step.finish()
+        live = step.model.list_live()
+        for tag, position in live.items():
+            lives.setdefault(tag, Life(position, step.number)).removed = None
+        for tag, life in lives.items():
+            if tag not in live and life.removed is None:
+                life.removed = step.number
+    return lives
+
+
+def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
+    """Tells where the tokens come from that a divergence is about."""
+    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
+        return
+    lives = list_lives(program, divergence.step)
+    for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
+        yield describe_token(tag, lives.get(tag))

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.printable import clean, say_needed
+from lockstep.harness.core.errors import say_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.programs.explain import describe_config
-from lockstep.harness.programs.program import ERRORS, Program
+from lockstep.harness.programs.program import ERRORS
 
 
 @dataclass(frozen=True)
@@ -173,34 +172,6 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
         yield Note("dead", backend, why)
     for backend, why in outcome.unavailable.items():
         yield Note("unavailable", backend, why)
-
-
-# --- a failure --------------------------------------------------------------------------
-
-
-def tell(
-    program: Program, step: int | None, what: str, message: str, most: int | None = None
-) -> Iterator[str]:
-    """A failure in words, a line each: the config, the steps, what differs.
-
-    Args:
-        program: the failing program.
-        step: the step that diverges; None if it is not known.
-        what: what differs, in a word.
-        message: the same in a sentence.
-        most: how many of the last steps are listed; None for all.
-    """
-    yield f"{program.kind} cache, {clean(describe_config(program))}"
-    last = len(program.ops) - 1 if step is None else step
-    first = 0 if most is None else max(0, last + 1 - most)
-    if first:
-        yield f"  steps 0 to {first - 1} are left out"
-    for number in range(first, last + 1):
-        op = program.ops[number]
-        mark = "→" if number == step else " "
-        words = program.rules.operations[op["op"]].describe(op)
-        yield f"{mark} step {number}: {words}"
-    yield f"{what}: {message}"
 
 
 # --- all of it --------------------------------------------------------------------------

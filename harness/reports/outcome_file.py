@@ -11,10 +11,8 @@ from typing import Any
 import jsonschema
 
 from lockstep.harness.core.document import write_whole
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import shorten
-from lockstep.harness.jobs.failures import Failure
-from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.model import OutcomeSummary, PairSummary
 

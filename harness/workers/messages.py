@@ -17,12 +17,12 @@ from msgspec import Meta, Struct, ValidationError, convert, structs
 from lockstep.harness.backends.backend import Kind, Planted
 from lockstep.harness.backends.environment import get_environment
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell, Op
+from lockstep.harness.contracts.operation import Cell, Op
+from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import get_named
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence, Program, parse_program
-from lockstep.harness.programs.vectors.problem import Problem
+from lockstep.harness.programs.vectors import Problem
 
 MAX_BYTES = 128 << 20
 """Size of a message: a file of a set of vectors may have 64 MiB."""

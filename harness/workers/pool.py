@@ -27,9 +27,8 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from lockstep.harness.backends.driver.limits import limit_by
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import clean, say_exit
+from lockstep.harness.backends.driver.client import limit_by
+from lockstep.harness.core.errors import UsageError, clean, say_exit
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.messages import (
     MAX_BYTES,

@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver.backend import (
     is_driver,
     list_files,
     load_driver,
     split_command,
 )
-from lockstep.harness.backends.driver.limits import Limits
+from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.core.errors import Unavailable, UsageError
-from lockstep.harness.core.fields import check_field
-from lockstep.harness.core.printable import say_error
-from lockstep.harness.core.tolerance import UNIT
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.core.document import check_field
+from lockstep.harness.core.errors import Broken, Unavailable, UsageError, say_error
+from lockstep.harness.core.payload import UNIT
 
 GROUP = "lockstep.backends"
 

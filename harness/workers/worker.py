@@ -2,7 +2,7 @@
 
 Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
-record at RECORD. LIMITS is `harness.backends.driver.limits.Limits` as JSON. A backend can
+record at RECORD. LIMITS is `harness.backends.driver.client.Limits` as JSON. A backend can
 end or hang this process, and a lost device ends it; the pool that started it reads the
 record and goes on.
 """
@@ -10,27 +10,186 @@ record and goes on.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Union
 
 import msgspec
+from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.driver.limits import Limits
-from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError
-from lockstep.harness.core.printable import say_error
-from lockstep.harness.execution.record import Record
+from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, say_error
+from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.execution.shrink import find_likely
+from lockstep.harness.execution.snippet import write_snippet
+from lockstep.harness.programs.ledger import load_ledger, why_unsupported
+from lockstep.harness.programs.program import Program, parse_program, why_too_large
+from lockstep.harness.programs.vectors.audit import audit
+from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
+from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
-from lockstep.harness.workers.registry import load
-from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.tasks import TASKS, decode_task
+from lockstep.harness.workers.registry import load, load_faults
+from lockstep.harness.workers.slices import (
+    PROGRESS_SECONDS,
+    Emit,
+    ExhaustiveSlice,
+    GivenSlice,
+    RandomSlice,
+    Runner,
+    survey,
+)
+
+# --- the tasks --------------------------------------------------------------------------
+
+
+CLUSTER_SECONDS = 10.0
+
+
+def parse(document: m.Document) -> Program:
+    return parse_program(document, "program")
+
+
+def require_supported(program: Program, backend: Backend) -> None:
+    why = why_unsupported(program, backend)
+    if why:
+        raise Unavailable(why)
+
+
+def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
+    return m.Declared(
+        versions=get_versions(backend),
+        device=backend.device,
+        contracts={name: dict(kinds) for name, kinds in backend.contracts.items()},
+        dtypes=list(backend.dtypes),
+        share=backend.share,
+    )
+
+
+def get_versions(backend: Backend) -> dict[str, str]:
+    return {str(name): str(version) for name, version in backend.versions.items()}
+
+
+def list_faults(worker: Runner, backend: Backend, task: m.ListFaults) -> m.FaultsListed:
+    return m.FaultsListed(load_faults(backend.faults) if backend.faults else [])
+
+
+def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
+    program = parse(task.program)
+    require_supported(program, backend)
+    result = worker.run_both(program, backend)
+    return m.Ran(
+        versions=get_versions(backend),
+        device=backend.device,
+        divergence=result.divergence,
+        steps=result.steps,
+        skipped=result.skipped,
+        why_skipped=result.why_skipped,
+    )
+
+
+def record_program(worker: Runner, backend: Backend, task: m.RecordProgram) -> m.Recorded:
+    program = parse(task.program)
+    if backend.execute is None:
+        require_supported(program, backend)
+    own = worker.note, worker.record.step
+    recorded = record(program, backend, task.bounds, task.until, task.wanted, *own)
+    return m.Recorded(**{**recorded, "versions": get_versions(backend)})
+
+
+def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
+    program = parse(task.program)
+    divergence = worker.run_both(program, backend).divergence
+    if divergence is None:
+        return m.Shrunk(None)
+    small = worker.shrink(program, divergence, backend, task.seconds)
+    return m.Shrunk(m.Found(small.program.to_json(), small.divergence))
+
+
+def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
+    return m.Snippet(write_snippet(parse(task.program), backend))
+
+
+def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
+    results = []
+    for entry in load_ledger(backend.ledger, backend.name):
+        divergence = worker.run_both(entry.program, backend).divergence
+        got = divergence.get_signature(entry.program) if divergence else None
+        own = entry.id, entry.program.kind, entry.signature
+        results.append(m.LedgerResult(*own, got))
+    return m.LedgerRun(results)
+
+
+def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
+    """Runs programs made of the failures; when time is up, nothing more is found."""
+    deadline = time.monotonic() + CLUSTER_SECONDS
+
+    def find(program: Program) -> str | None:
+        if time.monotonic() > deadline:
+            return None
+        if why_too_large(program) or why_unsupported(program, backend):
+            return None
+        divergence = worker.run_both(program, backend).divergence
+        return divergence.get_signature(program) if divergence else None
+
+    failing = zip(map(parse, task.programs), task.signatures, strict=True)
+    return m.Clustered(list(find_likely(list(failing), find).items()))
+
+
+def audit_file(worker: Runner, backend: Backend, task: m.AuditFile) -> m.Audited:
+    programs, problems = audit(Path(task.path), task.holds, worker.note)
+    return m.Audited([program.to_json() for program in programs], problems)
+
+
+def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Drawn:
+    selection = Selection(task.contract, task.kind, SIZES[task.size])
+    reported = time.monotonic()
+
+    def on_draw(program: Program) -> None:
+        nonlocal reported
+        worker.note(program)
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            worker.emit(m.Progress(m.Counts(programs=selection.drawn)))
+
+    selection.select(on_draw)
+    return m.Drawn(selection.get_lines(), describe(selection))
+
+
+def decode_task(data: bytes) -> m.Task[Any]:
+    task: m.Task[Any] = convert(json.loads(data), type=Union[tuple(TASKS)])  # noqa: UP007
+    return task
+
+
+TASKS: Mapping[type[m.Task[Any]], Callable[[Runner, Backend, Any], m.Answer]] = {
+    m.Declare: declare,
+    m.RandomTask: lambda *arguments: RandomSlice(*arguments).check(),
+    m.ExhaustiveTask: lambda *arguments: ExhaustiveSlice(*arguments).check(),
+    m.GivenTask: lambda *arguments: GivenSlice(*arguments).check(),
+    m.SurveyDomain: survey,
+    m.RunProgram: run_program,
+    m.RecordProgram: record_program,
+    m.Shrink: shrink,
+    m.WriteSnippet: make_snippet,
+    m.RunLedger: run_ledger,
+    m.Cluster: cluster,
+    m.ListFaults: list_faults,
+    m.AuditFile: audit_file,
+    m.DrawVectors: draw_vectors,
+}
+
+
+# --- the process ------------------------------------------------------------------------
+
 
 YOUNG = 20_000
 """New objects after which Python collects garbage among them. Its own 700 are reached

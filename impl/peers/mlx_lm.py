@@ -29,7 +29,7 @@ from mlx_lm.models.cache import (
 )
 
 from lockstep.harness.backends import Backend, Kind
-from lockstep.harness.backends.code import Code
+from lockstep.harness.backends.backend import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm_code import (

@@ -1,4 +1,4 @@
-"""Programs as code in mlx-lm's own API; see `harness.backends.code`."""
+"""Programs as code in mlx-lm's own API; see `harness.backends.backend`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.code import Call, Code
+from lockstep.harness.backends.backend import Call, Code
 
 Config = Mapping[str, Any]
 SOURCE = Path(__file__).parent / "snippets" / "mlx_lm.py"

@@ -25,7 +25,7 @@ from transformers.masking_utils import (
 )
 
 from lockstep.harness.backends import Backend, Kind, Lifetime
-from lockstep.harness.backends.code import Code
+from lockstep.harness.backends.backend import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.peers.transformers_code import get_attention, write_with
 from lockstep.impl.torch.arrays import TorchArrays

@@ -8,8 +8,7 @@ import pytest
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.workers.registry import load
 
 PROGRAMS = 12

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.executor import Run
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.harness.workers.registry import load
 
 Ops = list[dict[str, Any]]

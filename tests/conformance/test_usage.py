@@ -6,9 +6,8 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import trace
 from lockstep.harness.workers.registry import load
 
 PROGRAMS, LEAST = 40, 20

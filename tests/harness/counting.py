@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lockstep.harness.contracts.types import Cell
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.contracts.operation import Cell
+from lockstep.harness.programs.program import Program, walk
 
 
 def count_cells(

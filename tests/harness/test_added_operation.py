@@ -10,25 +10,26 @@ from typing import Any, ClassVar
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.layer import model, operation, system
-from lockstep.harness.contracts.layer.model import LayerModel
-from lockstep.harness.contracts.layer.operation import CACHE, Fields, LayerOperation
-from lockstep.harness.contracts.layer.operations import OPERATIONS
-from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core import fields
+from lockstep.harness.contracts.layer import operations, sides
+from lockstep.harness.contracts.layer.operations import (
+    CACHE,
+    OPERATIONS,
+    Fields,
+    LayerOperation,
+)
+from lockstep.harness.contracts.layer.sides import LayerModel, LayerSystem
+from lockstep.harness.contracts.operation import Answer, Op, Source
+from lockstep.harness.core import document
+from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import LENGTH, Schema
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.shrink import Shrinker
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import Program, parse_program, trace
 from tests.harness.misbehaving import OPERATIONS as PLAIN
 from tests.harness.misbehaving import Cache, declare
 
-README = Path(system.__file__).parents[1] / "README.md"
+README = Path(sides.__file__).parents[1] / "README.md"
 
 
 class Rolling(Cache):
@@ -65,7 +66,7 @@ def parse(*ops: Op) -> Program:
 def rollback(monkeypatch: pytest.MonkeyPatch) -> LayerOperation:
     """The operation of the README, added for one test."""
     code = README.read_text().split("```python\n")[1].split("```")[0]
-    names = [vars(module) for module in (fields, model, operation, system)]
+    names = [vars(module) for module in (document, operations, sides)]
     scope: dict[str, Any] = {"ClassVar": ClassVar, "Mapping": Mapping, "Source": Source}
     scope |= {name: value for known in names for name, value in known.items()}
     exec(compile(code, str(README), "exec"), scope)

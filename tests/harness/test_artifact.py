@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from lockstep.harness.cli.main import main
 from lockstep.harness.core.document import MAX_BYTES
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs import artifact
+from lockstep.harness.programs import files
 from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
 
@@ -95,15 +95,15 @@ def test_a_zip_that_is_not_there(tmp_path: Path) -> None:
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pack(tmp_path / "a.zip", *((f"{number}.json", TEXT) for number in range(5)))
-    monkeypatch.setattr(artifact, "MAX_MEMBERS", 5)
-    monkeypatch.setattr(artifact, "MAX_ARCHIVE", path.stat().st_size)
-    monkeypatch.setattr(artifact, "MAX_UNPACKED", 5 * len(TEXT))
+    monkeypatch.setattr(files, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(files, "MAX_ARCHIVE", path.stat().st_size)
+    monkeypatch.setattr(files, "MAX_UNPACKED", 5 * len(TEXT))
     assert len(list_names(path)) == 5
-    monkeypatch.setattr(artifact, "MAX_UNPACKED", 5 * len(TEXT) - 1)
+    monkeypatch.setattr(files, "MAX_UNPACKED", 5 * len(TEXT) - 1)
     assert "would unpack to 0 MiB" in get_refusal(path)
-    monkeypatch.setattr(artifact, "MAX_MEMBERS", 4)
+    monkeypatch.setattr(files, "MAX_MEMBERS", 4)
     assert "has more than 4 members" in get_refusal(path)
-    monkeypatch.setattr(artifact, "MAX_ARCHIVE", path.stat().st_size - 1)
+    monkeypatch.setattr(files, "MAX_ARCHIVE", path.stat().st_size - 1)
     assert "is too large" in get_refusal(path)
 
 

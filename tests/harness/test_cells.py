@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell, Unreachable
+from lockstep.harness.contracts.operation import Cell, Unreachable
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Pair, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -19,8 +19,8 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import list_empty_cells, make_details
 from lockstep.harness.reports.model import summarize
 from lockstep.harness.reports.outcome_file import describe_pair
-from lockstep.harness.workers.random_slice import get_seed
 from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.slices import get_seed
 from tests.harness.counting import count_cells
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

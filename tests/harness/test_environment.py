@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from lockstep.harness import __version__
 from lockstep.harness.backends.environment import compare_environments, get_environment
 from lockstep.harness.cli.main import main
-from lockstep.harness.jobs.failures import save
+from lockstep.harness.jobs.outcome import save
 from lockstep.harness.programs.program import Divergence, Program
 
 ROOT = Path(__file__).parents[2]

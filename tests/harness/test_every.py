@@ -10,11 +10,9 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.domain import SIZES, Domain
-from lockstep.harness.contracts.types import Op
-from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
-from lockstep.harness.programs.generate.world import World, fit, make_key
+from lockstep.harness.contracts.contract import SIZES, Contract, Domain
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, World, fit, make_key
 from lockstep.harness.programs.program import parse_program
 
 EVERY_KIND = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

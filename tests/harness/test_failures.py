@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import Failure, save
+from lockstep.harness.jobs.outcome import Failure, save
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
 

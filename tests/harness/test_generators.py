@@ -14,8 +14,7 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.programs.program import Program, parse_program, walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.counting import count_cells
 

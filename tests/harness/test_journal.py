@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.journal import Journal
+from lockstep.harness.jobs.explore import Journal
 from lockstep.harness.workers.messages import Counts, SliceDone, unfold
 
 COUNTS = Counts(programs=3, steps=9, covered=4, avoided=1, margin=0.5)
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_or_written(
 ) -> None:
     journal = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("lockstep.harness.jobs.journal.MAX_BYTES", 100)
+        patch.setattr("lockstep.harness.jobs.explore.MAX_BYTES", 100)
         with pytest.raises(UsageError, match="larger than"):
             journal.load()
     journal.path.write_bytes(b"\xff\xfe" * 9)

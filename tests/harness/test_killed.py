@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.programs.program import Program, load_programs
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, load_programs, trace
 from lockstep.harness.workers.pool import Pool
 
 STILL = "tests.harness.misbehaving:stands_still"

@@ -11,8 +11,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import load_ledger, matches
 from lockstep.harness.programs.program import Program
 

@@ -39,7 +39,7 @@ from lockstep.harness.workers.messages import (
     encode,
 )
 from lockstep.harness.workers.pool import Pool, get_running
-from lockstep.harness.workers.tasks import TASKS, decode_task
+from lockstep.harness.workers.worker import TASKS, decode_task
 
 PROGRAM: dict[str, Any] = {
     "format": "lockstep/1",

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.cli.skeleton import IMPORTS, INTERFACES
+from lockstep.harness.cli.new_backend import IMPORTS, INTERFACES
 from lockstep.harness.contracts import CONTRACTS
 
 ROOT = Path(__file__).parents[2]

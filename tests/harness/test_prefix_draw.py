@@ -11,10 +11,8 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace, walk
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import Program, parse_program, trace, walk
 
 KINDS = PREFIX.kinds
 PROGRAMS, LEAST = 400, 10

@@ -11,8 +11,7 @@ import pytest
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.core.document import parse_json
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, parse_program, trace
 
 BEGIN = {"op": "begin", "tokens": [1, 2]}
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import Program, load_programs, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, load_programs, parse_program, trace
 
 Make = Callable[..., Program]
 

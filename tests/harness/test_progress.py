@@ -21,9 +21,13 @@ from rich.text import Text
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
-from lockstep.harness.reports import progress
-from lockstep.harness.reports.console import print_outcome
-from lockstep.harness.reports.progress import Progress, draw_progress, get_status
+from lockstep.harness.reports import console as reports
+from lockstep.harness.reports.console import (
+    Progress,
+    draw_progress,
+    get_check_status,
+    print_outcome,
+)
 from lockstep.harness.workers.messages import Counts
 
 ROOT = Path(__file__).parents[2]
@@ -53,16 +57,16 @@ def show(what: Any, width: int) -> str:
 
 
 def test_the_status_says_how_far_how_fast_and_how_long() -> None:
-    words = get_status(make_outcome()).plain
+    words = get_check_status(make_outcome()).plain
     assert re.match(r"1\d s: 100 of 400 programs, (1\d\d|200) steps/s, ", words)
     cells = 2 * len(make_outcome().pairs[0].cells)
     assert re.search(rf"50 of {cells} cells, 0 failures, about 3\d s left$", words)
 
 
 def test_no_longer_is_left_than_the_time_that_was_given() -> None:
-    words = get_status(make_outcome(seconds=15)).plain
+    words = get_check_status(make_outcome(seconds=15)).plain
     assert re.search(r"about [45] s left$", words)
-    words = get_status(make_outcome(seconds=5)).plain
+    words = get_check_status(make_outcome(seconds=5)).plain
     assert re.search(r"about 0 s left$", words)
 
 
@@ -98,7 +102,7 @@ def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pipe, and on a terminal that is dumb: without control sequences."""
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(reports, "QUIET_SECONDS", 0.05)
     if options.pop("_environ", None):
         options["_environ"] = {"TERM": "dumb"}
     file = io.StringIO()

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Alignment, Arrays, Backend
-from lockstep.harness.backends.broken import Broken
-from lockstep.harness.contracts.arrays.reading import (
+from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import (
     MOST_RECALLED,
-    Promises,
+    ArrayWatch,
     Reader,
     get_rows,
-    get_sight,
+    get_visible_columns,
     holds,
 )
-from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.token import Token
 
 NEVER = -np.inf
@@ -288,7 +288,7 @@ class AsTheyAre:
 def test_a_mask_of_no_numbers_is_not_looked_into(dtype: Any) -> None:
     """The bytes of an object are where it is now: another one may be there next."""
     with pytest.raises(Broken, match="the mask holds ") as caught:
-        get_sight(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
+        get_visible_columns(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
     assert caught.value.what == "malformed"
 
 
@@ -296,19 +296,19 @@ def test_what_stands_in_a_mask_too_large_to_be_remembered(backend: Backend) -> N
     width = MOST_RECALLED
     mask = np.full((1, width), NEVER, np.float32)
     mask[0, [3, width - 1]] = 0
-    sight = get_sight(mask, 1, width, backend.arrays)
+    sight = get_visible_columns(mask, 1, width, backend.arrays)
     assert sight.rows == ((3, width - 1),)
     assert [at for at, seen in enumerate(sight.seen) if seen] == [3, width - 1]
     mask[0, 5] = -1
     with pytest.raises(Broken, match="other than 0 and -inf"):
-        get_sight(mask, 1, width, backend.arrays)
+        get_visible_columns(mask, 1, width, backend.arrays)
 
 
 # --- arrays that must keep what they hold -----------------------------------------------
 
 
 def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
-    promises = Promises(backend.arrays)
+    promises = ArrayWatch(backend.arrays)
     keys, values = np.zeros((1, 1, 2, 4), np.float32), np.full((1, 1, 2, 4), np.nan)
     promises.keep("a", "view", (keys, values))
     promises.check()
@@ -322,7 +322,7 @@ def test_an_array_that_changes_breaks_its_promise(backend: Backend) -> None:
 
 
 def test_an_array_that_gets_another_shape_breaks_its_promise(backend: Backend) -> None:
-    promises = Promises(backend.arrays)
+    promises = ArrayWatch(backend.arrays)
     keys, values = np.ones((1, 1, 2, 4), np.float32), np.ones((1, 1, 2, 4), np.float32)
     promises.keep("a", "view", (keys, values))
     keys.shape = 2, 4

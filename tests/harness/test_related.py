@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.harness.execution.cluster import find_likely, is_likely_one
+from lockstep.harness.execution.shrink import find_likely, is_likely_one
 from lockstep.harness.programs.program import Program, parse_program
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.execution.metamorphic.check import find_contradiction
-from lockstep.harness.execution.metamorphic.reference import REFERENCE
+from lockstep.harness.execution.metamorphic.reference import REFERENCE, find_contradiction
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program

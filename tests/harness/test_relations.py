@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.metamorphic.answers import DETOUR
-from lockstep.harness.execution.metamorphic.check import (
+from lockstep.harness.execution.metamorphic.reference import (
     FAMILIES,
     derive_one,
+    find_broken_claim,
     find_contradiction,
     list_relations,
 )
-from lockstep.harness.execution.metamorphic.claims import find_broken_claim
-from lockstep.harness.execution.metamorphic.derived import Derived, make_history
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.execution.metamorphic.relations import DETOUR, Derived, make_history
+from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.reference.kv import KVCache
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.arrays.reading import SAMPLE, Promises
+from lockstep.harness.contracts.system import SAMPLE, ArrayWatch
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -120,13 +120,13 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
     """Those of a program that begins are none too often."""
     updates: list[int] = []
     sampled: list[int] = []
-    keep = Promises.keep
+    keep = ArrayWatch.keep
 
     def update(cache: Cache, keys: Any, values: Any) -> Any:
         updates.append(cache.offset)
         return Cache.update(cache, keys, values)
 
-    def note(promises: Promises, cache: str, name: str, *given: Any) -> None:
+    def note(promises: ArrayWatch, cache: str, name: str, *given: Any) -> None:
         if name == "update" and len(given) == 1:  # not what was given, but returned
             sampled.append(updates[-1])
         keep(promises, cache, name, *given)
@@ -134,7 +134,7 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
     def check(program: Program) -> None:
         assert run(program, backend).divergence is None
 
-    monkeypatch.setattr(Promises, "keep", note)
+    monkeypatch.setattr(ArrayWatch, "keep", note)
     backend = misbehave(update)
     GENERATORS["plain"](
         400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check

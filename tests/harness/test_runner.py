@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import Result
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Record, Result
 from lockstep.harness.programs.program import Divergence, Program, parse_program
-from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import Runner
 from tests.harness.misbehaving import correct
 
 OPS = [{"op": "update", "length": 1}] * 12

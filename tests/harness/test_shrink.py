@@ -10,10 +10,8 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.execution.shrink import Shrinker, get_simpler, make_busy_clock
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import Program, trace
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 Make = Callable[..., Program]

@@ -15,8 +15,7 @@ from lockstep.harness.execution.shrink import (
     get_simpler_fields,
     rename,
 )
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 
 KINDS = [(name, kind) for name, rules in CONTRACTS.items() for kind in rules.kinds]
 PROGRAMS = 12

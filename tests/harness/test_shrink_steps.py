@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.shrink import get_domain_steps, get_simpler
 from lockstep.harness.programs.program import Program, parse_program
 

@@ -13,10 +13,8 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.contracts.unified.states import PASS
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import Program, parse_program, trace
 from tests.harness.counting import count_cells
 
 every_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)

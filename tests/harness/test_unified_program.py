@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import Program, parse_program, why_too_large
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import Program, parse_program, trace, why_too_large
 
 FORWARD = {"op": "forward", "positions": [0], "sequences": [0]}
 

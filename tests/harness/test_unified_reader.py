@@ -11,12 +11,11 @@ import pytest
 from misbehaving import NumpyArrays
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import CONFIG, Turns
-from lockstep.harness.contracts.unified.reader import PositionReader
-from lockstep.harness.contracts.unified.turning import round_to
-from lockstep.harness.core.tolerance import UNIT, get_key_tolerance
+from lockstep.harness.contracts.unified.reader import PositionReader, round_to
+from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import UNIT, get_key_tolerance
 from lockstep.reference.rope import rotate
 
 DTYPES = ("float32", "float16", "bfloat16")

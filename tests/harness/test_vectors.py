@@ -22,15 +22,20 @@ import numpy as np
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
-from lockstep.harness.jobs.vectors.manual import LEVELS
+from lockstep.harness.jobs.vectors.export import LEVELS
 from lockstep.harness.programs.program import parse_program
-from lockstep.harness.programs.vectors.answers import get_answers
 from lockstep.harness.programs.vectors.audit import find_difference
-from lockstep.harness.programs.vectors.coverage import describe
-from lockstep.harness.programs.vectors.levels import ADDED, get_whole, list_levels
-from lockstep.harness.programs.vectors.selection import SIZES, Selection
+from lockstep.harness.programs.vectors.schema import get_answers
+from lockstep.harness.programs.vectors.selection import (
+    ADDED,
+    SIZES,
+    Selection,
+    describe,
+    get_whole,
+    list_levels,
+)
 
 ROOT = Path(__file__).parents[2]
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lockstep.harness.backends.driver.client import check_request
+from lockstep.harness.backends.driver.client import Limits, check_request
 from lockstep.harness.backends.driver.decoding import parse
-from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import Refusal, get_answer
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.executor import run

@@ -16,13 +16,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.code import Call
+from lockstep.harness.backends.backend import Backend, Call
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.snippet import NOT_SHOWN, write_snippet
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import Entry, load_ledger
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.registry import load

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.programs.program import parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import parse_program, trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 COUNTS = {"layer": 150, "unified": 200}

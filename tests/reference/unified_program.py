@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.programs.program import parse_program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.programs.program import parse_program, trace
 
 Op = dict[str, Any]
 Answer = dict[str, Any]

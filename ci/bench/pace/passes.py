@@ -12,16 +12,14 @@ from typing import Any
 from ci.bench.pace.stopwatch import Stopwatch
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.executor import Coverage, run
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Coverage, Record, run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
-from lockstep.harness.workers.exhaustive_slice import make_walk
 from lockstep.harness.workers.messages import Event, RandomTask
-from lockstep.harness.workers.random_slice import RandomSlice
+from lockstep.harness.workers.slices import RandomSlice, make_walk
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""

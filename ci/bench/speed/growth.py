@@ -23,7 +23,7 @@ from rich.table import Table
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Simplest
+from lockstep.harness.contracts.operation import Simplest
 
 SEQUENCES, WINDOW, HEADS, DIM = 4, 256, 8, 64
 SMALL, LARGE = 1 << 12, 1 << 16

@@ -1,22 +1,31 @@
-"""Lines of a driver as structs, and what is wrong with a line, in words."""
+"""Lines and arrays of a driver as values, and what is wrong with them, in words."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import UNSET
 
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.driver.messages import (
     PROTOCOL,
+    Array,
     ArrayDtype,
     Dtype,
     ErrorName,
 )
-from lockstep.harness.core.fields import suggest
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.document import suggest
+from lockstep.harness.core.errors import clean
+
+# --- lines as structs -------------------------------------------------------------------
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -138,3 +147,158 @@ def require_no_more(document: Any, parsed: Any, place: str) -> None:
                     f"{place} has {say(name)}, which its schema does not have{hint}"
                 )
             require_no_more(value, getattr(parsed, name), name)
+
+
+# --- arrays: a shape and plain numbers --------------------------------------------------
+
+
+MOST_WORDS = 1 << 16
+
+# Numbers of float32 as JSON writes them: payloads are few numbers, many times.
+WORDS: dict[float, str] = {}
+
+
+def write_numbers(numbers: Sequence[float]) -> list[str]:
+    """Each with nine digits, which tell any two apart; but 0 has no sign."""
+    words = list(map(WORDS.get, numbers))
+    if None not in words:
+        return words  # type: ignore[return-value]
+    written = ("%.9g " * len(numbers) % tuple(numbers)).split()
+    if len(WORDS) > MOST_WORDS:
+        WORDS.clear()
+    WORDS.update(zip(numbers, written, strict=True))
+    return written
+
+
+class Tensor:
+    """An array of some dtype: its content as float32, or bool."""
+
+    def __init__(self, content: npt.NDArray[Any], dtype: str) -> None:
+        self.content, self.dtype = content, dtype
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor(self.content[index], self.dtype)
+
+    def to_json(self) -> str:
+        numbers = ",".join(write_numbers(self.content.ravel().tolist()))
+        shape = ",".join(map(str, self.content.shape))
+        return f'{{"shape":[{shape}],"data":[{numbers}]}}'
+
+
+class PromisedMask:
+    """The mask of an update that is still to come: it is asked for together with what is
+    written, in one message."""
+
+    def __init__(self, length: int, rows: int) -> None:
+        self.length, self.rows = length, rows
+        self.tensor: Tensor | None = None
+
+    def get(self) -> Tensor:
+        if self.tensor is None:
+            raise ValueError("the update that this mask is for was not made")
+        return self.tensor
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.get()[index]
+
+
+class WireArrays:
+    """The arrays of `harness.backends.interface.Arrays` on numpy.
+
+    causal: how a mask "causal" is aligned.
+    """
+
+    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Tensor:
+        return Tensor(array, dtype)
+
+    def to_numpy(self, array: Tensor | PromisedMask) -> npt.NDArray[Any]:
+        return get_tensor(array).content
+
+    def dtype(self, array: Tensor | PromisedMask) -> str:
+        return get_tensor(array).dtype
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any) -> Tensor:
+        """In float32: a driver stores, and does not compute."""
+        scale = 1 / math.sqrt(keys.content.shape[3])
+        scores = queries.content @ keys.content.swapaxes(2, 3) * np.float32(scale)
+        seen = get_tensor(mask).content
+        if seen.dtype != np.bool_:
+            seen = seen == 0
+        scores = np.where(seen, scores, np.float32(-np.inf))
+        content = np.where(np.isfinite(values.content), values.content, 0)
+        with np.errstate(invalid="ignore"):  # a row that sees nothing
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+        return Tensor(weights @ content, queries.dtype)
+
+
+def get_tensor(array: Tensor | PromisedMask) -> Tensor:
+    if isinstance(array, PromisedMask):
+        return array.get()
+    if not isinstance(array, Tensor):
+        raise TypeError(f"{type(array).__name__} is not an array of a driver")
+    return array
+
+
+def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
+    """An array of an answer. Raises Malformed.
+
+    Args:
+        array: as it was read.
+        name: the field that it stands in.
+        dtype: what it has unless it says so itself.
+    """
+    if array is None:
+        raise Malformed(f"{name} is null; expected an array")
+    dtype = dtype if array.dtype is UNSET else array.dtype
+    make = make_flags if dtype == "bool" else make_numbers
+    return Tensor(make(array.data, name).reshape(array.shape), dtype)
+
+
+def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
+    """null is NaN; what float32 cannot hold is infinite."""
+    if bool in set(map(type, data)):
+        blame(data, name, lambda number: type(number) is not bool, "a number or null")
+    try:
+        array = np.array(data, np.float64)
+    except OverflowError:
+        raise Malformed(f"{name} has an integer of over 300 digits") from None
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
+
+
+def make_flags(data: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
+    """0 or 1, false or true."""
+    if not (set(map(type, data)) <= {bool, int} and set(data) <= {0, 1}):
+        blame(data, name, is_flag, "0 or 1")
+    return np.array(data, np.bool_)
+
+
+def is_flag(value: Any) -> bool:
+    return type(value) in (bool, int) and value in (0, 1)
+
+
+def blame(
+    data: Sequence[Any], name: str, is_right: Callable[[Any], bool], expected: str
+) -> None:
+    """Raises Malformed for the first number that is wrong."""
+    for place, number in enumerate(data):
+        if not is_right(number):
+            raise Malformed(f"{name}.data[{place}] is {say(number)}; expected {expected}")
+
+
+def make_mask(
+    mask: Array | str | None,
+    promised: PromisedMask,
+    columns: int,
+    dtype: str,
+    causal: Alignment,
+) -> Tensor:
+    """The mask of an update: null where every column is seen, "causal", or an array."""
+    rows = promised.rows
+    if mask is None:
+        return Tensor(np.ones((rows, columns), np.bool_), dtype)
+    if isinstance(mask, str):
+        first = columns - promised.length if causal == "lower-right" else 0
+        return Tensor(np.tri(rows, columns, first, dtype=np.bool_), dtype)
+    return make_tensor(mask, "mask", dtype)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from lockstep.harness.backends.backend import Alignment
-from lockstep.harness.core.printable import clean
+from lockstep.harness.core.errors import clean
 
 PROTOCOL = 1
 MAX_SIZE = 1 << 40
@@ -276,3 +276,43 @@ def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
         for field, kind in fields.items()
     ]
     return defstruct(name, listed, bases=(base,), kw_only=True)
+
+
+# --- refusals, as exceptions; a mistake of the caller is a ValueError -------------------
+
+
+class CacheFull(Exception):
+    """There is no room for the batch."""
+
+
+class NotSupported(Exception):
+    """The cache cannot do this with what it holds now, or never."""
+
+
+class Shared(Exception):
+    """A token that would have to move belongs to another sequence, too."""
+
+
+class NoSlot(Exception):
+    """All slots are in use."""
+
+
+class Failed(Exception):
+    """Anything else that went wrong in the driver."""
+
+
+# The errors that `harness.backends.backend.Backend.errors` names.
+REFUSALS: Mapping[str, type[Exception]] = {
+    "cache-full": CacheFull,
+    "not-supported": NotSupported,
+    "shared": Shared,
+    "no-slot": NoSlot,
+}
+
+# All errors that an answer may name.
+ERRORS: Mapping[str, type[Exception]] = {
+    **REFUSALS,
+    "usage": ValueError,
+    "missing": NotImplementedError,
+    "failed": Failed,
+}

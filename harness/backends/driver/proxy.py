@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.driver import messages
-from lockstep.harness.backends.driver.arrays import Tensor, make_tensor
 from lockstep.harness.backends.driver.client import Driver
-from lockstep.harness.backends.driver.decoding import Malformed
+from lockstep.harness.backends.driver.decoding import (
+    Malformed,
+    PromisedMask,
+    Tensor,
+    make_mask,
+    make_tensor,
+)
+from lockstep.harness.core.errors import Broken
 
 
 class Proxy:
@@ -49,11 +54,16 @@ class Saved(Proxy):
 class Cache(Proxy):
     """A cache in a driver.
 
-    Its methods are messages: `method` makes them of the tables in `messages`.
+    Its methods send messages of the tables in `messages`, in the order of their fields. A
+    subclass lists those that need nothing more as `sends`.
     """
 
     contract = ""
     place: Mapping[str, int] = {}
+
+    def __init_subclass__(cls, sends: str = "") -> None:
+        for message in sends.split():
+            setattr(cls, messages.get_operation(message), make_method(message))
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number)
@@ -113,10 +123,214 @@ def to_wire(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) else value
 
 
-def method(message: str) -> Callable[..., Any]:
+def make_method(message: str) -> Callable[..., Any]:
     """A method that sends this message; its arguments are the fields, in their order."""
 
     def call(cache: Cache, *arguments: Any) -> Any:
         return cache.call(message, *arguments)
 
     return call
+
+
+# --- the layer contract -----------------------------------------------------------------
+
+
+class LayerCache(
+    Cache, sends="size trim free snapshot restore split merge close prepare take"
+):
+    """The part that kv, rotating and state share."""
+
+    contract = "layer"
+    offset = 0
+
+    def ask(self, message: str, **fields: Any) -> Any:
+        answer = super().ask(message, **fields)
+        if "offset" in answer.__struct_fields__:
+            self.offset = answer.offset
+        return answer
+
+    def call(self, message: str, *arguments: Any) -> Any:
+        """Some messages use up the snapshots that they name."""
+        got = super().call(message, *arguments)
+        for argument in arguments:
+            if isinstance(argument, Snapshot) and message in ("split", "merge", "close"):
+                argument.release()
+        return got
+
+    def clone(self) -> LayerCache:
+        copy = type(self)(self.driver, self.ask("clone").cache, self.config)
+        copy.offset = self.offset
+        return copy
+
+
+class TokenCache(LayerCache, sends="state view"):
+    """kv and rotating."""
+
+    promised = PromisedMask(0, 0)
+
+    def make_mask(self, length: int, rows: int) -> PromisedMask:
+        """It comes with the update, in one message."""
+        self.promised = PromisedMask(length, rows)
+        return self.promised
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        promised = self.promised
+        answer = self.ask("update", rows=promised.rows, keys=keys, values=values)
+        pair = [self.make_tensor(name, getattr(answer, name)) for name in KV]
+        shape = pair[0].content.shape
+        columns = shape[2] if len(shape) == 4 else 0
+        is_additive = self.config["mask_form"] == "additive"
+        dtype = self.config["dtype"] if is_additive else "bool"
+        causal = self.driver.causal
+        try:
+            promised.tensor = make_mask(answer.mask, promised, columns, dtype, causal)
+        except Malformed as malformed:
+            self.driver.reject(malformed)
+        return pair[0], pair[1]
+
+
+KV = ("keys", "values")
+
+
+class StateCache(LayerCache, sends="read state.states view.states boundaries write"):
+    """The state of a recurrent layer."""
+
+
+KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
+
+
+# --- the unified contract ---------------------------------------------------------------
+
+
+class UnifiedCache(
+    Cache,
+    sends="forward write_states read_states copy_prefix remove can_resume save load",
+):
+    """Any kind but a wrapper; or one of the caches that a wrapper is made of.
+
+    place: {"type": its number} in a wrapper. unput: the layers that were not yet put in
+    the open pass.
+    """
+
+    contract = "unified"
+    unput: frozenset[int] = frozenset()
+
+    def call(self, message: str, *arguments: Any) -> Any:
+        """Some messages end the pass, `forward` begins one."""
+        if message in ("forward", "copy_prefix", "remove", "load"):
+            self.expect_layers(0)
+        got = super().call(message, *arguments)
+        if message == "forward":
+            self.expect_layers(self.config["layers"])
+        return got
+
+    def expect_layers(self, count: int) -> None:
+        """A pass with so many layers is open. An image may not be put where there is one:
+        that is never expected."""
+        is_image = self.config["kind"] == "encoder"
+        self.unput = frozenset(() if is_image else range(count))
+
+    def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """The first of a layer in a pass goes with the message that comes next: all there
+        is to answer is that it is done. Any other is one that may be refused."""
+        if layer not in self.unput:
+            self.call("put", layer, keys, values)
+            return
+        self.unput -= {layer}
+        self.check()
+        fields = {"layer": layer, "keys": keys, "values": values}
+        self.driver.post(self.contract, "put", cache=self.number, **self.place, **fields)
+
+    def get(self, layer: int) -> Any:
+        is_image = self.config["kind"] == "encoder"
+        return self.call("get.image" if is_image else "get", layer)
+
+    @property
+    def cached(self) -> bool:
+        return bool(self.call("cached"))
+
+
+class WrapperCache(UnifiedCache):
+    """Several caches as one: what is told to it goes to each; a pass is put and got by
+    their types."""
+
+    def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
+        super().__init__(driver, number, config)
+        self.parts = [
+            UnifiedCache(driver, number, {**config, **part}) for part in config["caches"]
+        ]
+        for which, part in enumerate(self.parts):
+            part.place = {"type": which}
+            part.release()  # each is dropped with the wrapper
+
+    def of(self, layer_type: int) -> UnifiedCache:
+        return self.parts[layer_type]
+
+    def expect_layers(self, count: int) -> None:
+        for part in self.parts:
+            part.expect_layers(count and part.config["layers"])
+
+
+def open_unified(driver: Driver, number: int, config: Mapping[str, Any]) -> UnifiedCache:
+    kind = WrapperCache if config["kind"] == "wrapper" else UnifiedCache
+    return kind(driver, number, config)
+
+
+# --- the prefix contract; its caches bring those below them -----------------------------
+
+
+CHANGES = ("begin", "close", "cancel", "free", "set_limit")
+"""What may move the layers, or put others in their places."""
+
+
+class PrefixCache(
+    Cache, sends="begin extend close cancel free set_limit count_tokens count_bytes"
+):
+    """A session or a trie."""
+
+    contract = "prefix"
+    known: list[LayerCache | None] | None = None
+
+    def call(self, message: str, *arguments: Any) -> Any:
+        if message in CHANGES:
+            self.known = None
+        return super().call(message, *arguments)
+
+    @property
+    def layers(self) -> list[LayerCache | None]:
+        if self.known is None:
+            specs, told = self.config["below"], self.ask("layers").layers
+            if [spec is None for spec in specs] != [layer is None for layer in told]:
+                words = f"{len(told)} layers, {told.count(None)} of them null; the config"
+                words += f" has {len(specs)}, {list(specs).count(None)} of them null"
+                self.driver.reject(Malformed(words))
+            self.known = [
+                layer and self.make_layer(spec, layer)
+                for spec, layer in zip(specs, told, strict=True)
+            ]
+        return self.known
+
+    def make_layer(self, config: Any, told: Any) -> LayerCache:
+        layer = KINDS[config["kind"]](self.driver, told.cache, config)
+        layer.offset = told.offset
+        layer.release()
+        return layer
+
+
+class SlotsCache(
+    Cache,
+    sends="begin.slot get_tokens get_remaining extend.slot"
+    " reserve commit close.slot cancel.slot",
+):
+    """Several users over one cache of many sequences."""
+
+    contract = "prefix"
+    below: UnifiedCache | None = None
+
+    @property
+    def cache(self) -> UnifiedCache:
+        if self.below is None:
+            (config,) = self.config["below"]
+            self.below = open_unified(self.driver, self.ask("below").cache, config)
+            self.below.release()
+        return self.below

@@ -43,11 +43,7 @@ def make_documents() -> dict[str, Any]:
             schemas[f"{operation}.answer"] = describe(answers)
         documents[contract] = schemas
     return {
-        name: {
-            "$schema": DIALECT,
-            "$id": f"{name}.json",
-            "$defs": schemas,
-        }
+        name: {"$schema": DIALECT, "$id": f"{name}.json", "$defs": schemas}
         for name, schemas in documents.items()
     }
 

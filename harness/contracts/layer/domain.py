@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.domain import Domain, join
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.contract import Domain, join
+from lockstep.harness.contracts.operation import Op
 
 
 def update(length: int, cache: str = "a") -> Op:

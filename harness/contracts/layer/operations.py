@@ -1,21 +1,512 @@
-"""All operations of the layer contract, by name."""
+"""The operations of the layer contract: one class for each."""
 
-from lockstep.harness.contracts.base import index
-from lockstep.harness.contracts.layer import snapshots, tokens
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any, ClassVar
+
+from lockstep.harness.contracts.layer.sides import (
+    REACH,
+    LayerModel,
+    LayerSystem,
+    answer_tags,
+    get_rows_visible,
+)
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    Operation,
+    Source,
+    ask,
+    format_fields,
+    index,
+)
+from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
+from lockstep.harness.core.errors import Broken, clean
+
+CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
+SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
+CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
+MAX_CACHES = 16
+
+Fields = dict[str, Any] | None
+"""Drawn fields of an operation, or None if nothing can be asked."""
+
+
+class LayerOperation(Operation):
+    """An operation on the cache that it names."""
+
+    fields: ClassVar[Mapping[str, Schema]] = CACHE
+
+    def illegal(self, op: Op, model: LayerModel) -> str | None:
+        why = why_no_cache(op["cache"], model)
+        return why or self.illegal_here(op, model)
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return None
+
+    def draw(self, source: Source, model: LayerModel) -> Op | None:
+        cache = source.pick(("a", *model.caches))
+        op = self.draw_fields(source, model, cache)
+        return None if op is None else {"op": self.name, **op, "cache": cache}
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        """Draws all fields but the cache; None if there is nothing to ask of it."""
+        return {}
+
+    def describe(self, op: Op) -> str:
+        name = op.get("cache", "a")
+        return self.describe_here(op) + ("" if name == "a" else f" in cache {name}")
+
+    def describe_here(self, op: Op) -> str:
+        """The same, without the cache."""
+        others = [name for name in self.fields if name != "cache"]
+        listed = f"{self.name} {format_fields(op, others)}".rstrip()
+        return self.words.format_map(op) or listed
+
+
+def why_no_cache(name: str, model: LayerModel) -> str | None:
+    if name in model.caches or len(model.caches) < MAX_CACHES:
+        return None
+    return f"there are {MAX_CACHES} caches already"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+# --- tokens: write, read and take back --------------------------------------------------
+
+
+CACHES = ("a", "b", "c")
+
+
+class Update(LayerOperation):
+    name, weight = "update", 20
+    writes = True
+    is_method = False
+    fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
+
+    def tokens(self, op: Op) -> int:
+        return int(op["length"])
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        offset = model.get(cache).offset
+        if offset >= model.reach:
+            return None if source.below(4) else {"length": 1}
+        if source.below(2):
+            return {"length": 1}
+        lengths = [1, 2, 3, *self.list_edges(model, cache, offset)]
+        if model.reach > REACH:
+            lengths += [63, 100, 255, 256, 257, 300]
+        length = source.pick(lengths)
+        longest = 12 if model.reach == REACH else 300
+        return {"length": length if 1 <= length <= longest else 1 + length % 5}
+
+    def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:
+        """Lists lengths that end at a boundary, one before it, or one after."""
+        config, edges = model.config, list[int]()
+        if window := config["window"]:
+            left = window - offset
+            edges += [left, left + 1, window, window - 1, window + 1]
+        step, chunk = config["step"], config["chunk"]
+        edges += [step - offset % step, step - offset % step + 1]
+        if chunk:
+            edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
+        # Other tokens at an offset known from elsewhere may be mistaken for those.
+        known = [*model.get(cache).captures.scheduled, *model.list_ends()]
+        known += [other.offset for other in model.caches.values()]
+        return edges + [at - offset for at in known if at > offset]
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        name, length = op["cache"], op["length"]
+        cache = model.get(name)
+        begin = cache.offset
+        cache.update(range(model.tag, model.tag + length))
+        model.past[name].clear()
+        answer: Answer = {"offset": cache.offset}
+        if model.rows:
+            answer["visible"] = get_rows_visible(cache, begin)
+        return answer
+
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        name = op["cache"]
+        tags = range(model.tag, model.tag + op["length"])
+        return system.update(name, tags, model.get(name).tokens)
+
+    def verify(self, op: Op, system: LayerSystem, model: LayerModel) -> None:
+        cache = model.get(op["cache"])
+        tags = range(model.tag, model.tag + op["length"])
+        system.verify_attention(cache.visible, tags, cache.offset)
+
+    def describe_here(self, op: Op) -> str:
+        return f"update with {count(op['length'], 'token')}"
+
+
+class State(LayerOperation):
+    name = "state"
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        return answer_tags(model.get(op["cache"]))
+
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        return system.read_all(self.name, op["cache"], model.get(op["cache"]))
+
+
+class View(State):
+    name = "view"
+
+
+class Size(LayerOperation):
+    name = "size"
+    kinds = ("kv", "rotating")
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return "a state has no size" if model.config["kind"] == "state" else None
+
+    def run(self, op: Op, side: Any) -> Answer:
+        return {"size": side.get(op["cache"]).size()}
+
+
+class Trim(LayerOperation):
+    name, weight = "trim", 3
+    writes = has_misuse = True
+    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        offset = model.get(cache).offset
+        far = [offset, offset + 1, offset + 3, max(0, offset - 1)]
+        scheduled = model.get(cache).captures.scheduled
+        far += [offset + 1 - at for at in scheduled if at <= offset]
+        return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *far])}
+
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op:
+        """A negative number of tokens."""
+        cache = source.pick(sorted(model.caches))
+        return {"op": self.name, "count": -1 - source.below(3), "cache": cache}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        cache = side.get(op["cache"])
+        answer = ask(lambda: cache.trim(op["count"]))
+        if "error" in answer:
+            return answer
+        return {"trimmed": answer.get("result"), "offset": cache.offset}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer = self.run(op, model)
+        if op["count"] and "error" not in answer:
+            happened = "rewind" if answer["trimmed"] else "refusal"
+            model.past[op["cache"]].add(happened)
+        return answer
+
+    def describe_here(self, op: Op) -> str:
+        return f"trim {count(op['count'], 'token')}"
+
+
+class Clone(LayerOperation):
+    name = "clone"
+    words = "clone into cache {into}"
+    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        if op["into"] == op["cache"]:
+            return "a cache cannot be cloned into itself"
+        return why_no_cache(op["into"], model)
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        return {"into": source.pick([name for name in CACHES if name != cache])}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        side.put_cache(op["into"], side.get(op["cache"]).clone())
+        return {}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer, past = self.run(op, model), model.past[op["cache"]]
+        past.add("clone")
+        model.past[op["into"]] = set(past)
+        return answer
+
+
+class Free(LayerOperation):
+    name = "free"
+    writes = True
+
+    def run(self, op: Op, side: Any) -> Answer:
+        cache = side.get(op["cache"])
+        cache.free()
+        return {"offset": cache.offset}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        answer = self.run(op, model)
+        model.past[op["cache"]] = {"free", "unwritten"}
+        return answer
+
+
+# --- snapshots and captures -------------------------------------------------------------
+
+
+SNAPSHOT_OR_NONE: Schema = {**SNAPSHOT, "type": ["string", "null"]}
+SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
+MAX_SNAPSHOTS = 64
+
+
+class TakeSnapshot(LayerOperation):
+    name, weight = "snapshot", 4
+    words = "snapshot {into} from {from}"
+    fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return why_full(model, 1)
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        offset, ends = model.get(cache).offset, model.list_ends()
+        begins = [0, 0, offset // 2, offset - 1, offset - 2, offset, offset + 1, -1]
+        begins += [*ends, *(end for end in ends if end < offset)]
+        return {"from": source.pick(begins), "into": source.pick(SNAPSHOTS)}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        snapshot = side.get(op["cache"]).snapshot(op["from"])
+        return {"range": side.put_snapshot(op["into"], snapshot)}
+
+
+class Restore(LayerOperation):
+    name, weight = "restore", 5
+    writes = True
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": SNAPSHOT_OR_NONE,
+        "target": INTEGER,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_not_snapshot(op["snapshot"])
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        offset = model.get(cache).offset
+        names = list(model.snapshots)  # the latest last, such as the parts of a split
+        name = source.pick([*names, *names[-2:], *names[-2:], None])
+        if name is None:
+            targets = [offset, offset - 1, offset - 2, offset // 2, 0, offset + 1, -1]
+        else:
+            begin, end = model.snapshots[name].begin, model.snapshots[name].end
+            targets = [end, end, end, end - 1, begin, begin - 1, begin + 1, end + 1, 0]
+            targets += [(begin + end) // 2, end]
+        return {"snapshot": name, "target": source.pick(targets)}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        cache, snapshot = side.get(op["cache"]), side.find_snapshot(op["snapshot"])
+        return {"ok": cache.restore(snapshot, op["target"]), "offset": cache.offset}
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        before, past = model.get(op["cache"]).offset, model.past[op["cache"]]
+        answer = self.run(op, model)
+        if answer["ok"] and op["snapshot"]:
+            past.add("restore")
+        if not answer["ok"] or answer["offset"] < before:
+            past.add("rewind" if answer["ok"] else "refusal")
+        return answer
+
+    def describe_here(self, op: Op) -> str:
+        source = "its own tokens" if op["snapshot"] is None else op["snapshot"]
+        return f"restore offset {op['target']} from {source}"
+
+
+class Split(LayerOperation):
+    name, weight = "split", 2
+    words = "split {snapshot} at {at} into {parent}, {child}"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "snapshot": SNAPSHOT,
+        "at": POSITION,
+        "parent": SNAPSHOT,
+        "child": SNAPSHOT,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        if op["parent"] == op["child"]:
+            return "parent and child need two names"
+        return model.why_not_snapshot(op["snapshot"]) or why_full(model, 2)
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        if not model.snapshots:
+            return None
+        name = source.pick(list(model.snapshots))
+        begin, end = model.snapshots[name].begin, model.snapshots[name].end
+        cuts = [(begin + end) // 2, begin + 1, end - 1, begin, end, end + 1]
+        parent = source.pick(SNAPSHOTS)
+        child = source.pick([other for other in SNAPSHOTS if other != parent])
+        at = max(0, source.pick(cuts))
+        return {"snapshot": name, "at": at, "parent": parent, "child": child}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
+        parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
+        sides = zip(("parent", "child"), parts, strict=True)
+        return {name: side.put_snapshot(op[name], part) for name, part in sides}
+
+
+class Merge(LayerOperation):
+    name, weight = "merge", 3
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "parent": SNAPSHOT_OR_NONE,
+        "child": SNAPSHOT_OR_NONE,
+        "into": SNAPSHOT,
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        parent, child = op["parent"], op["child"]
+        if parent == child and parent is not None:
+            return "parent and child are one snapshot"
+        return model.why_not_snapshot(parent) or model.why_not_snapshot(child)
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        pairs: list[tuple[str | None, str | None]] = [
+            (parent, child)
+            for parent, before in model.snapshots.items()
+            for child, after in model.snapshots.items()
+            if parent != child and before.end == after.begin
+        ]
+        names = list(model.snapshots)
+        # Only of a kv cache the two have to be adjacent, or it is a usage error.
+        others = 16 if pairs or model.config["kind"] == "kv" else 1
+        if len(names) > 1 and not source.below(others):
+            first = source.below(len(names))
+            pairs = [(names[first], names[first - 1])]  # adjacent or not
+        elif names and not source.below(16):
+            pairs = [(names[0], None), (None, names[0])]
+        if not pairs:
+            return None
+        parent, child = source.pick(pairs)
+        return {"parent": parent, "child": child, "into": source.pick(SNAPSHOTS)}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        cache = side.get(op["cache"])
+        parent, child = (side.find_snapshot(op[name]) for name in ("parent", "child"))
+        answer = ask(lambda: cache.merge(parent, child))
+        if "error" in answer:
+            return answer
+        side.consume(op["parent"])
+        side.consume(op["child"])
+        return {"range": side.put_snapshot(op["into"], answer.get("result"))}
+
+    def describe_here(self, op: Op) -> str:
+        parent, child = op["parent"] or "nothing", op["child"] or "nothing"
+        return f"merge {parent} and {child} into {op['into']}"
+
+
+class Close(LayerOperation):
+    name = "close"
+    words = "close {snapshot}"
+    fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_not_snapshot(op["snapshot"])
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        names = list(model.snapshots)
+        return {"snapshot": source.pick(names)} if names else None
+
+    def expect(self, op: Op, model: LayerModel) -> Answer:
+        model.consume(op["snapshot"])
+        return {}
+
+    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+        system.get(op["cache"]).close(system.consume(op["snapshot"]))
+        return {}
+
+
+class Prepare(LayerOperation):
+    name, weight = "prepare", 2
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
+        **CACHE,
+    }
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        offset = model.get(cache).offset
+        if model.get(cache).captures.scheduled and source.below(2):
+            return None
+        if not source.below(16):
+            wrong = [max(0, offset - 1), offset + source.below(3)]
+            return {"offsets": source.pick((wrong, wrong[::-1]))}
+        near = [offset + more for more in range(6)]
+        # To be jumped past, or met.
+        near += [end + 1 for end in model.list_ends() if end >= offset]
+        ahead = {source.pick(near) for _ in range(source.between(1, 3))}
+        return {"offsets": sorted(ahead)}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        cache, offsets = side.get(op["cache"]), list(op["offsets"])
+        answer = ask(lambda: cache.prepare(offsets))
+        offsets.clear()  # the caller's list: a cache must not rely on it
+        return answer if "error" in answer else {}
+
+    def describe_here(self, op: Op) -> str:
+        offsets = ", ".join(map(str, op["offsets"]))
+        return f"prepare captures at {offsets or 'no offset'}"
+
+
+class Take(LayerOperation):
+    name, weight = "take", 2
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "into": {"type": "array", "items": NAME, "maxItems": 64, NAMES: "snapshot"},
+        **CACHE,
+    }
+
+    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        if len(set(op["into"])) < len(op["into"]):
+            return "two captures need two names"
+        return why_full(model, len(op["into"]))
+
+    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        scheduled = model.get(cache).captures.scheduled
+        if not scheduled and source.below(8):
+            return None
+        start = source.below(len(SNAPSHOTS))
+        names = [*SNAPSHOTS[start:], *SNAPSHOTS[:start]]
+        return {"into": names[: len(scheduled)]}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        """Captures beyond the names that are given get none, and are closed."""
+        captures = expect_list(side.get(op["cache"]).take(), "take")
+        pairs = zip_longest(op["into"][: len(captures)], captures)
+        return {"ranges": [side.put_snapshot(name, taken) for name, taken in pairs]}
+
+    def describe_here(self, op: Op) -> str:
+        return f"take the captures as {', '.join(op['into']) or 'nothing'}"
+
+
+def expect_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
+    """Returns a list or tuple that a cache answered, as a list; else raises Broken."""
+    if not isinstance(answer, list | tuple) or length not in (None, len(answer)):
+        wanted = "a list" if length is None else f"{length} snapshots"
+        raise Broken("malformed", f"{name} returned {clean(repr(answer))}, not {wanted}")
+    return list(answer)
+
+
+def why_full(model: LayerModel, more: int) -> str | None:
+    full = len(model.snapshots) + more > MAX_SNAPSHOTS
+    return f"there are {len(model.snapshots)} snapshots already" if full else None
+
+
+# --- all of them, by name ---------------------------------------------------------------
+
 
 OPERATIONS = index(
-    tokens.Update(),
-    tokens.State(),
-    tokens.View(),
-    tokens.Size(),
-    tokens.Trim(),
-    tokens.Clone(),
-    tokens.Free(),
-    snapshots.TakeSnapshot(),
-    snapshots.Restore(),
-    snapshots.Split(),
-    snapshots.Merge(),
-    snapshots.Close(),
-    snapshots.Prepare(),
-    snapshots.Take(),
+    Update(),
+    State(),
+    View(),
+    Size(),
+    Trim(),
+    Clone(),
+    Free(),
+    TakeSnapshot(),
+    Restore(),
+    Split(),
+    Merge(),
+    Close(),
+    Prepare(),
+    Take(),
 )

@@ -7,23 +7,159 @@ model and of the system that carry it out. README.md says what each module holds
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.base import Contract, Operation
-from lockstep.harness.contracts.prefix import config as configs
-from lockstep.harness.contracts.prefix import domain, drawing, simpler
-from lockstep.harness.contracts.prefix import states as situations
-from lockstep.harness.contracts.prefix.config import Config
-from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.model import PrefixModel
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
+from lockstep.harness.contracts.operation import Config, Op, Source, iter_steps
+from lockstep.harness.contracts.prefix.config import (
+    CHOICES,
+    CONFIG,
+    KINDS,
+    LIMITS,
+    MODELS,
+    OWNERS,
+    POOLS,
+    count_path_bytes,
+    why_not_config,
+)
+from lockstep.harness.contracts.prefix.conversations import (
+    ConversationModel,
+    ConversationSystem,
+)
+from lockstep.harness.contracts.prefix.drawing import draw_misuse, draw_reach
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
-from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.slots_system import SlotsSystem
-from lockstep.harness.contracts.prefix.system import ConversationSystem, PrefixSystem
-from lockstep.harness.contracts.step import iter_steps
-from lockstep.harness.contracts.types import Held, Op
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.contracts.prefix.shrinking import (
+    merge_feeds,
+    rename,
+    rename_token,
+    simplify,
+    simplify_config,
+)
+from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
+from lockstep.harness.contracts.prefix.states import (
+    STATES,
+    get_states,
+    list_states,
+    list_unreachable,
+)
+
+# --- small worlds: two tokens, two layers, two users ------------------------------------
+
+
+ALL = 8
+"""More tokens than a request has: a pass computes those that remain."""
+
+Choices = Mapping[str, Sequence[Any]]
+
+CONVERSATION: Choices = {"layers": [["kv", "rotating:2"]], "step": [2]}
+DEEP: Choices = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
+
+CONFIGS: Mapping[str, Choices] = {
+    "session": CONVERSATION,
+    "trie": CONVERSATION,
+    "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
+}
+LARGER: Mapping[str, Choices] = {
+    "session": {**DEEP, "heads": [2]},
+    "trie": {**DEEP, "interval": [2]},
+    "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
+}
+
+
+def begin(*tokens: int) -> Op:
+    return {"op": "begin", "tokens": [*tokens], "user": "a"}
+
+
+def feed(count: int, *generated: int) -> Op:
+    return {"op": "feed", "count": count, "generate": [*generated], "user": "a"}
+
+
+def break_off(count: int, layers: int) -> Op:
+    return {"op": "break", "count": count, "layers": layers, "user": "a"}
+
+
+def refuse(*layers: int, raising: bool = False) -> Op:
+    return {"op": "refuse", "layers": [*layers], "raising": raising}
+
+
+def checkpoint(*offsets: int) -> Op:
+    return {"op": "checkpoint", "offsets": [*offsets]}
+
+
+def limit(size: int | None) -> Op:
+    return {"op": "limit", "bytes": size}
+
+
+def for_both(*moves: Op) -> tuple[Op, ...]:
+    """Each move of user a, and the same of user b."""
+    return join(moves, [{**move, "user": "b"} for move in moves])
+
+
+CLOSE: Op = {"op": "close", "user": "a"}
+CANCEL: Op = {"op": "cancel", "user": "a"}
+SHORT = begin(1, 2), begin(2, 1)
+LONG = begin(1, 2, 1), begin(2, 1, 2)
+OTHERS = begin(1), begin(2), begin(1, 1, 2, 2), begin(2, 2, 1, 1)
+
+TINY: Sequence[Op] = join(
+    SHORT, LONG, (feed(1), feed(ALL), feed(ALL, 1), feed(ALL, 2), CLOSE)
+)
+SMALL: Sequence[Op] = join(
+    TINY,
+    (CANCEL, break_off(1, 0), break_off(2, 1), refuse(0), refuse(0, 1, raising=True)),
+    ({"op": "count"}, {"op": "free"}, checkpoint(1), checkpoint(2)),
+    (limit(128), limit(None)),
+)
+STANDARD: Sequence[Op] = join(
+    SMALL,
+    OTHERS,
+    (feed(0, 1), feed(0, 2), feed(2), break_off(1, 2), refuse(2), checkpoint(1, 3)),
+    (limit(0), limit(256)),
+)
+"""A session keeps one path and has no limit: `fit` leaves out what it does not have."""
+
+TINY_SLOTS: Sequence[Op] = for_both(*SHORT, feed(ALL), CLOSE)
+SMALL_SLOTS: Sequence[Op] = join(
+    TINY_SLOTS,
+    for_both(*LONG, feed(1), feed(ALL, 1), feed(ALL, 2)),
+    for_both(CANCEL, break_off(1, 0)),
+    (refuse(),),
+)
+MORE_FEEDS = feed(2, 1, 2), feed(2, 2, 1), feed(0, 1), feed(0, 2)
+STANDARD_SLOTS: Sequence[Op] = join(
+    SMALL_SLOTS, for_both(*OTHERS, *MORE_FEEDS, break_off(2, 1))
+)
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}
+
+USERS = {"a": "b", "b": "a"}
+
+
+def exchange_tokens(op: Op) -> Op:
+    return rename_token(op, {1: 2, 2: 1})
+
+
+def exchange_users(op: Op) -> Op:
+    return {**op, "user": USERS[op["user"]]} if "user" in op else op
+
+
+RENAMINGS: Sequence[Renaming] = (
+    exchange_tokens,
+    exchange_users,
+    lambda op: exchange_tokens(exchange_users(op)),
+)
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    config = LARGER if size == "standard" else CONFIGS
+    moves = SLOTS_MOVES if kind == "slots" else MOVES
+    return Domain(config[kind], moves[size], RENAMINGS)
+
+
+# --- the contract -----------------------------------------------------------------------
+
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
 """The methods that slots need whatever is declared."""
@@ -34,41 +170,54 @@ BETWEEN = ("begin", "refuse", "checkpoint", "free")
 
 class PrefixContract(Contract):
     name = "prefix"
-    kinds = configs.KINDS
-    config: ClassVar[Mapping[str, Schema]] = configs.CONFIG
-    operations: ClassVar[Mapping[str, Operation]] = OPERATIONS
-    weights: ClassVar[Mapping[str, int]] = {
-        name: operation.weight for name, operation in OPERATIONS.items()
-    }
+    kinds = KINDS
+    config = CONFIG
+    choices = CHOICES
+    operations = OPERATIONS
     required = ("begin", "feed", "close")
-    states = tuple(situations.STATES)
+    states = tuple(STATES)
     opt_in = frozenset({"interval"})
     facts = ("whole",)
-
-    why_not = staticmethod(configs.why_not_config)
-    draw_config = staticmethod(configs.draw_config)
-    draw_reach = staticmethod(drawing.draw_reach)
-    propose_misuse = staticmethod(drawing.draw_misuse)
-    get_domain = staticmethod(domain.get_domain)
-    get_states = staticmethod(situations.get_states)
-    list_states = staticmethod(situations.list_states)
-    list_unreachable = staticmethod(situations.list_unreachable)
-    merge_operations = staticmethod(simpler.merge_feeds)
-    simplify = staticmethod(simpler.simplify)
-    rename = staticmethod(simpler.rename)
+    why_not = staticmethod(why_not_config)
+    draw_reach = staticmethod(draw_reach)
+    propose_misuse = staticmethod(draw_misuse)
+    get_domain = staticmethod(get_domain)
+    get_states = staticmethod(get_states)
+    list_states = staticmethod(list_states)
+    list_unreachable = staticmethod(list_unreachable)
+    merge_operations = staticmethod(merge_feeds)
+    simplify = staticmethod(simplify)
+    rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Only slots refuse anything: what their cache refuses, and a lack of slots."""
         refusals = ("cache-full", "not-supported", "shared", "no-slot")
         return refusals if "slots" in kinds else ()
 
-    def list_operations(self, kind: str) -> Sequence[str]:
-        return [name for name, each in OPERATIONS.items() if kind in each.kinds]
-
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         methods = [OPERATIONS[name].get_method() for name in operations]
         own = SLOTS_METHODS if kind == "slots" else ()
         return [method for method in dict.fromkeys((*methods, *own)) if method]
+
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
+        kind = config["kind"]
+        if kind not in OWNERS.get(name, KINDS):
+            return ()
+        if name == "layers":
+            return declared.config.get(name, POOLS if kind == "slots" else MODELS)
+        options = super().list_options(name, config, declared)
+        if name == "keep":
+            return [keep for keep in options if keep < config["context"]]
+        return options
+
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        config = super().draw_config(source, kind, declared)
+        if kind == "slots" and "recurrent" not in config["layers"]:
+            config["interval"] = None
+        if kind == "trie" and "limit" in declared.operations:
+            tokens = source.pick(LIMITS)
+            config["limit"] = None if tokens is None else count_path_bytes(config, tokens)
+        return config
 
     def open_model(self, config: Config, rows: bool = True) -> PrefixModel:
         is_slots = config["kind"] == "slots"
@@ -84,16 +233,6 @@ class PrefixContract(Contract):
         system = SlotsSystem if is_slots else ConversationSystem
         return system(backend, config, self.count_tokens(ops), every)
 
-    def get_facts(self, op: Op, model: PrefixModel) -> Mapping[str, int]:
-        """whole: 1 if something is stored that ends with the last token asked for."""
-        return {"whole": int(op.get("tokens") in model.list_stored())}
-
-    def list_live(self, model: PrefixModel) -> Mapping[int, int]:
-        return model.list_live()
-
-    def list_held(self, op: Op, model: PrefixModel) -> Sequence[Held]:
-        return model.list_held()
-
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
 
@@ -103,7 +242,7 @@ class PrefixContract(Contract):
     def propose_configs(
         self, config: Config, ops: Sequence[Op]
     ) -> Iterator[tuple[Config, Sequence[Op]]]:
-        return simpler.simplify_config(config, ops, count_stored)
+        return simplify_config(config, ops, count_stored)
 
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """None where a request must be open and is not, or the other way round."""

@@ -6,17 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
-from lockstep.harness.contracts.layer.model import open_cache
-from lockstep.harness.contracts.layer.model import why_not_config as why_not_layer
-from lockstep.harness.contracts.types import Source
+from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.sides import open_cache
+from lockstep.harness.contracts.layer.sides import why_not_config as why_not_layer
+from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
-from lockstep.harness.core.fields import MAX_POSITION, Schema, integer, optional
+from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
 from lockstep.reference.layers import Layer
-
-Config = Mapping[str, Any]
 
 CONVERSATIONS = ("session", "trie")
 """The kinds above one cache for each layer; slots are above one cache for all layers."""
@@ -214,31 +211,6 @@ evicted."""
 
 TOKENS_PER_CAPTURE = 6
 """The average distance of the captures on such a path."""
-
-
-def draw_config(source: Source, kind: str, declared: Kind) -> dict[str, Any]:
-    """A config that the declared kind supports.
-
-    A field that the backend does not name takes any value of CHOICES, or its default if
-    it is not in there.
-    """
-    config: dict[str, Any] = {
-        name: schema.get("default") for name, schema in CONFIG.items()
-    }
-    config["kind"] = kind
-    choices = {**CHOICES, "layers": POOLS if kind == "slots" else MODELS}
-    for name in CONFIG:
-        options = declared.config.get(name, choices.get(name, ()))
-        if name == "keep":
-            options = [keep for keep in options if keep < config["context"]]
-        if options and kind in OWNERS.get(name, KINDS):
-            config[name] = source.pick(list(options))
-    if kind == "slots" and "recurrent" not in config["layers"]:
-        config["interval"] = None
-    if kind == "trie" and "limit" in declared.operations:
-        tokens = source.pick(LIMITS)
-        config["limit"] = None if tokens is None else count_path_bytes(config, tokens)
-    return config
 
 
 def count_path_bytes(config: Config, tokens: int) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.prefix.model import Path, PrefixModel
+from lockstep.harness.contracts.operation import Op, Source
+from lockstep.harness.contracts.prefix.sides import Path, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.types import Op, Source
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
 """Few different tokens; two that are the same in 16 bits, and one that might be taken for
@@ -57,9 +57,7 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
 
 
 def draw_past_parting(
-    source: Source,
-    model: PrefixModel,
-    partings: Mapping[Path, Sequence[Path]],
+    source: Source, model: PrefixModel, partings: Mapping[Path, Sequence[Path]]
 ) -> list[int]:
     """A step towards letting go of what was captured where conversations part: all that
     lies behind it must have been used later, and the layers must stand elsewhere."""

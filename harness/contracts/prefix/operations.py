@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.base import Operation
-from lockstep.harness.contracts.layer.operation import count
-from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS, Config
+from lockstep.harness.contracts.layer.operations import count
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Op,
+    Operation,
+    Source,
+    ask,
+    index,
+)
+from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.model import PrefixModel, ask
+from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.prefix.system import PrefixSystem
-from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.core.fields import (
+from lockstep.harness.core.document import (
     DERIVED,
     INTEGER,
     JOINT,
@@ -45,19 +51,13 @@ class PrefixOperation(Operation):
     """An operation, carried out by a method of the model and of the system.
 
     Attributes:
-        kinds: those that have it.
-        weight: how often it is drawn against the others.
         act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
         method: the method that a backend's cache needs; None for none, `name` if empty.
-        words: its description, with the names of fields in braces.
     """
 
-    fields: ClassVar[Mapping[str, Schema]] = {}
     kinds: ClassVar[Sequence[str]] = KINDS
-    weight: ClassVar[int] = 1
     act: ClassVar[str] = ""
     method: ClassVar[str | None] = ""
-    words: ClassVar[str] = ""
 
     def illegal(self, op: Op, model: PrefixModel) -> str | None:
         kind = model.config["kind"]
@@ -93,7 +93,7 @@ class PrefixOperation(Operation):
 
     def describe_here(self, op: Op) -> str:
         """The same, without the user."""
-        return self.words.format_map(op)
+        return super().describe(op)
 
 
 def get_user(op: Op) -> str:
@@ -433,22 +433,19 @@ class Commit(SlotOperation):
         return [model.slots.slots[number].reserved]
 
 
-OPERATIONS: Mapping[str, PrefixOperation] = {
-    operation.name: operation
-    for operation in (
-        Begin(),
-        Feed(),
-        Close(),
-        Cancel(),
-        Break(),
-        Refuse(),
-        Checkpoint(),
-        Count(),
-        Limit(),
-        Free(),
-        Open(),
-        Reserve(),
-        Commit(),
-    )
-}
+OPERATIONS = index(
+    Begin(),
+    Feed(),
+    Close(),
+    Cancel(),
+    Break(),
+    Refuse(),
+    Checkpoint(),
+    Count(),
+    Limit(),
+    Free(),
+    Open(),
+    Reserve(),
+    Commit(),
+)
 """All operations by name, in the order in which they are drawn."""

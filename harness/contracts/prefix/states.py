@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.operation import Op, Unreachable, list_true
 from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.model import PrefixModel
+from lockstep.harness.contracts.prefix.sides import PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.types import Op, Unreachable
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie
@@ -170,40 +170,35 @@ def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) ->
 def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
     """The states that a request is about to meet in the layers."""
     matched, stored = match(tokens, model)
-    states, layers = [judge_match(tokens, matched, stored)], model.cache.cached
-    if matched == len(tokens):
-        states.append("one-token-left")
-    if len({layer.offset for layer in layers}) > 1:
-        states.append("ran-ahead")
+    layers, trie, most = model.cache.cached, model.trie, min(matched, len(tokens) - 1)
     windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
-    if any(window.offset > window.window for window in windows):
-        states.append("wrapped")
-    if model.refusing:
-        states.append("refusing")
-    most = min(matched, len(tokens) - 1)
-    if model.trie:
-        states += ["checkpoints"] if model.checkpoints else []
-        return [*states, *get_trie_states(tokens, most, model.trie)]
-    if most and any(not layer.cache.can_restore(None, most) for layer in layers):
-        states.append("shortened")
-    return states
+    states = {
+        judge_match(tokens, matched, stored): True,
+        "one-token-left": matched == len(tokens),
+        "ran-ahead": len({layer.offset for layer in layers}) > 1,
+        "wrapped": any(window.offset > window.window for window in windows),
+        "refusing": model.refusing,
+        "checkpoints": trie and model.checkpoints,
+    }
+    if trie:
+        return [*list_true(states), *get_trie_states(tokens, most, trie)]
+    can_restore = all(layer.cache.can_restore(None, most) for layer in layers)
+    return list_true({**states, "shortened": most and not can_restore})
 
 
-def get_trie_states(tokens: list[int], most: int, trie: Trie) -> Iterator[str]:
+def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
     """The same in a trie. most: tokens that could be reused if the layers could be
     brought there."""
     reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
     live = count_common(tokens, trie.live)
-    if is_captured_in_part(trie):
-        yield "captured-in-part"
-    if reuse < most:
-        yield "shortened"
-    if reuse and tuple(tokens[:reuse]) not in trie.points:
-        yield "inside-edge"
-    if live < len(trie.live):
-        yield "leaves-live-path"
-    if reuse > live:
-        yield "enters-another-path"
+    states = {
+        "captured-in-part": is_captured_in_part(trie),
+        "shortened": reuse < most,
+        "inside-edge": reuse and tuple(tokens[:reuse]) not in trie.points,
+        "leaves-live-path": live < len(trie.live),
+        "enters-another-path": reuse > live,
+    }
+    return list_true(states)
 
 
 def is_captured_in_part(trie: Trie) -> bool:

@@ -2,8 +2,7 @@
 
 `model`: the config, and the reference model of a program. `forward`, `operations`: one
 class for each operation. `states`: the abstract states that generation should reach.
-`domain`: small worlds. `system`, `reader`, `attention`, `turning`: a backend's side.
-`simpler`: rules for shrinking.
+`system`, `reader`: a backend's side. `shrinking`: rules for shrinking.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.types import Op, Source
-from lockstep.harness.contracts.unified.domain import get_domain
+from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
+from lockstep.harness.contracts.operation import Config, Op, Source, rename
 from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import (
     CAUSAL,
@@ -23,7 +21,7 @@ from lockstep.harness.contracts.unified.model import (
     why_not_config,
 )
 from lockstep.harness.contracts.unified.operations import OPERATIONS
-from lockstep.harness.contracts.unified.simpler import (
+from lockstep.harness.contracts.unified.shrinking import (
     LETTERS,
     merge_passes,
     simplify,
@@ -36,6 +34,109 @@ from lockstep.harness.contracts.unified.states import (
     list_unreachable,
 )
 from lockstep.harness.contracts.unified.system import UnifiedSystem
+
+# --- small worlds: two sequences, a window of two, passes of up to three rows -----------
+
+
+SMALL_CONFIG: Mapping[str, Sequence[Any]] = {
+    "window": [2],
+    "memory": [3],
+    "chunk": [2],
+    "sequences": [2],
+    "capacity": [4],
+    "batch": [3],
+    "caches": [[{"kind": "causal"}, {"kind": "swa", "window": 2}]],
+    "interval": [2],
+    "checkpoints": [2],
+}
+LARGER_CONFIG: Mapping[str, Sequence[Any]] = {
+    **SMALL_CONFIG,
+    "window": [3],
+    "memory": [4],
+    "chunk": [3],
+    "sequences": [3],
+    "batch": [4],
+    "layers": [2],
+    "heads": [2],
+    "cache_padding": [2],
+    "mask_padding": [4],
+}
+
+
+def forward(*sequences: int, **fields: Any) -> Op:
+    """Makes a pass with a row for each of these, at the next free positions."""
+    return {"op": "forward", "sequences": list(sequences), **fields}
+
+
+def copy(source: int, target: int, length: int) -> Op:
+    return {"op": "copy_prefix", "source": source, "target": target, "length": length}
+
+
+def remove(sequence: int, begin: int, end: int | None) -> Op:
+    return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
+
+
+def resume(sequence: int, position: int) -> Op:
+    return {"op": "can_resume", "sequence": sequence, "position": position}
+
+
+def for_both(*moves: Op) -> tuple[Op, ...]:
+    """Lists each move of sequence 0, and the same of sequence 1."""
+    pairs = ((move, rename(move, OPERATIONS, "sequence", {0: 1, 1: 0})) for move in moves)
+    return join(*pairs)
+
+
+TINY: Sequence[Op] = for_both(forward(0), forward(0, 0), copy(0, 1, 1), remove(0, 0, 1))
+SMALL: Sequence[Op] = join(TINY, for_both(forward(0, 1), remove(0, 1, None)))
+LONGER: Sequence[Op] = for_both(copy(0, 1, 2))
+QUESTIONS: Sequence[Op] = for_both(resume(0, 2))
+SAVED: Sequence[Op] = ({"op": "save", "into": "x"}, {"op": "load", "from": "x"})
+IMAGES: Sequence[Op] = for_both(
+    forward(0, multimodal=[0]), forward(0, 1, multimodal=[1]), forward(0, reserve=True)
+)
+STANDARD: Sequence[Op] = join(
+    SMALL,
+    LONGER,
+    QUESTIONS,
+    SAVED,
+    for_both(
+        forward(0, 0, 0),
+        forward(0, 0, 1),
+        forward(0, 0, **{"except": [0]}),
+        forward(0, 0, reserve=True),
+        remove(0, 0, None),
+        remove(0, 1, 2),
+        resume(0, 1),
+    ),
+    (copy(0, 2, 2), forward(2), forward(2, 0, 1), remove(2, 0, 1), {"op": "get"}),
+    ({"op": "load", "from": "x", "fresh": True},),
+    ({"op": "open", "window": 3, "memory": 4},),
+)
+"""Moves that a kind does not have are left out: only causal caches can be saved, only
+swa-memory is opened with two sizes."""
+
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+
+
+def exchange(first: int, second: int) -> Renaming:
+    return lambda op: dict(
+        rename(op, OPERATIONS, "sequence", {first: second, second: first})
+    )
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    config = LARGER_CONFIG if size == "standard" else SMALL_CONFIG
+    moves = MOVES[size]
+    if kind == "encoder":
+        moves = join(moves, IMAGES)
+    elif size == "small":
+        moves = join(moves, QUESTIONS, SAVED if kind in CAUSAL else LONGER)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    return Domain(config, moves, [exchange(*pair) for pair in pairs])
+
+
+# --- the contract -----------------------------------------------------------------------
+
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16, 0),
@@ -117,9 +218,7 @@ class UnifiedContract(Contract):
             own += ["read_states", "write_states"]
         return own + super().list_methods(kind, operations)
 
-    def list_options(
-        self, name: str, config: Mapping[str, Any], declared: Kind
-    ) -> Sequence[Any]:
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if config["kind"] not in BELONGS.get(name, self.kinds):
             return ()
         options = super().list_options(name, config, declared)
@@ -138,7 +237,7 @@ class UnifiedContract(Contract):
         return config
 
     def draw_caches(
-        self, source: Source, config: Mapping[str, Any], declared: Kind
+        self, source: Source, config: Config, declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
         """Draws caches that keep the rules between the fields."""
         options = declared.config.get("caches", PAIRS)
@@ -150,16 +249,16 @@ class UnifiedContract(Contract):
         return list(source.pick(fitting or list(options)))
 
     def open_system(
-        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
         tags, places = self.count_tokens(ops), list_places(ops)
         return UnifiedSystem(backend, config, tags, every, places, self.writes)
 
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+    def get_tag_dimension(self, config: Config) -> int:
         """Tags are read from values: keys depend on positions."""
         return int(config["value_dim"])
 
-    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+    def fit_config(self, config: Config, op: Op) -> Config:
         return {**config, "batch": max(config["batch"], len(op["positions"]))}
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:

@@ -1,16 +1,59 @@
-"""The forward pass: the operation, and how its rows are drawn."""
+"""What all unified operations share, and the forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.shrinking import replace_at
-from lockstep.harness.contracts.types import Answer, Op, Source
+from lockstep.harness.contracts.contract import replace_at
+from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import ANY, System, UnifiedOperation
-from lockstep.harness.core.fields import JOINT, MAX_LENGTH, MAX_POSITION, NAMES, Schema
+from lockstep.harness.contracts.unified.system import UnifiedSystem
+from lockstep.harness.core.document import (
+    JOINT,
+    MAX_LENGTH,
+    MAX_POSITION,
+    NAMES,
+    Schema,
+    integer,
+)
 from lockstep.reference.recurrent import RecurrentCache
+
+ANY = integer(-MAX_POSITION, MAX_POSITION)
+"""Any position or length: one that is out of range is a usage error, not a fault of the
+file."""
+
+SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
+
+
+Side = UnifiedModel | UnifiedSystem
+"""The cache of a program: the reference's or a backend's."""
+
+
+class UnifiedOperation(Operation):
+    """An operation on the one cache of a program.
+
+    Unless it says otherwise, it is the method of its name with its fields as arguments.
+
+    Attributes:
+        changes: it changes the cache, and so ends the open pass.
+    """
+
+    changes: ClassVar[bool] = False
+
+    def run(self, op: Op, side: Side) -> Answer:
+        call, fields = getattr(side.cache, self.name), [op[name] for name in self.fields]
+        return side.ask(lambda: call(*fields))
+
+    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+        answer = self.run(op, model)
+        if self.changes:
+            model.close(answer.get("error"))
+        return answer
+
+
+# --- the forward pass -------------------------------------------------------------------
+
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
@@ -48,10 +91,10 @@ class Forward(UnifiedOperation):
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
         return model.forward(op)
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.forward(op, model)
 
-    def verify(self, op: Op, system: System, model: UnifiedModel) -> None:
+    def verify(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> None:
         if model.batch is not None and not op["reserve"]:
             system.verify_attention(model)
 

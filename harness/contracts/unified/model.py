@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held, Op, Place
-from lockstep.harness.core.fields import (
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place, ask
+from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
     MAX_POSITION,
@@ -18,7 +18,6 @@ from lockstep.harness.core.fields import (
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
-from lockstep.reference.errors import CacheFull, NotSupported, Shared
 from lockstep.reference.recurrent import RecurrentCache
 from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
@@ -89,7 +88,7 @@ CONFIG: Mapping[str, Schema] = {
 layers; `permuted_values` asks for V with its columns last."""
 
 
-def why_not_config(config: Mapping[str, Any]) -> str | None:
+def why_not_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
@@ -118,7 +117,7 @@ RECURRENT = ("slots", "interval", "checkpoints")
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
 
 
-def why_not_part(config: Mapping[str, Any]) -> str | None:
+def why_not_part(config: Config) -> str | None:
     kind = config["kind"]
     needs = NEEDS.get(kind, ())
     for name in SIZES:
@@ -133,7 +132,7 @@ def why_not_part(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def count_numbers(config: Mapping[str, Any]) -> int:
+def count_numbers(config: Config) -> int:
     """Counts the numbers that the cache of a part has room for."""
     cache, key_dim, value_dim = open_part(config), config["key_dim"], config["value_dim"]
     room = cache.room if isinstance(cache, CausalCache) else IMAGE
@@ -144,7 +143,7 @@ def count_numbers(config: Mapping[str, Any]) -> int:
     return int(numbers * config["layers"] * config["heads"])
 
 
-def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def list_part_configs(config: Config) -> list[Mapping[str, Any]]:
     """Makes a complete config for each part."""
     if config["kind"] != "wrapper":
         return [config]
@@ -152,7 +151,7 @@ def list_part_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{**plain, **cache} for cache in config["caches"]]
 
 
-def open_part(config: Mapping[str, Any]) -> Part:
+def open_part(config: Config) -> Part:
     """Opens the reference of a part; raises ValueError for sizes that do not fit."""
     sizes = config["sequences"], config["capacity"], config["batch"]
     padding, shift = config["cache_padding"], config["shift"]
@@ -200,7 +199,7 @@ class UnifiedModel:
         fixed: the encoder parts that had a put, which fixes the form of an image.
     """
 
-    def __init__(self, config: Mapping[str, Any], rows: bool = True) -> None:
+    def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
         configs = list_part_configs(config)
@@ -231,7 +230,7 @@ class UnifiedModel:
                 live |= {token.tag: token.position for token in part.tokens}
         return live
 
-    def list_held(self, op: Op | None = None) -> list[Held]:
+    def list_held(self, op: Op) -> list[Held]:
         parts = enumerate(zip(self.kinds, self.parts, strict=True))
         return [
             (f"cache {number} ({kind})", list_places(part))
@@ -258,15 +257,7 @@ class UnifiedModel:
 
     # --- what is asked ------------------------------------------------------------------
 
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        """Returns {"error": name} if the reference refuses, else the answer."""
-        try:
-            result = call()
-        except ValueError:
-            return {"error": "usage"}
-        except (CacheFull, NotSupported, Shared) as error:
-            return {"error": ERRORS[type(error)]}
-        return {} if result is None else {"result": result}
+    ask = staticmethod(ask)
 
     def forward(self, op: Op) -> Answer:
         """Announces a pass; the answer says what its rows see."""
@@ -293,7 +284,7 @@ class UnifiedModel:
         self.written += len(tags)
         return self.answer_pass(batch) if self.rows else {}
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
         for part in list_part_configs(config):
             open_part(part)
@@ -338,9 +329,6 @@ class UnifiedModel:
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):
             self.batch = None
-
-
-ERRORS = {CacheFull: "cache-full", NotSupported: "not-supported", Shared: "shared"}
 
 
 def list_places(part: Part) -> list[Place]:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from lockstep.harness.contracts.base import index, say_fields
-from lockstep.harness.contracts.naming import rename
-from lockstep.harness.contracts.types import Answer, Op, Source
-from lockstep.harness.contracts.unified.forward import Forward
-from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
-from lockstep.harness.contracts.unified.operation import (
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    Source,
+    format_fields,
+    index,
+    rename,
+)
+from lockstep.harness.contracts.unified.forward import (
     ANY,
     SEQUENCE,
+    Forward,
     Side,
-    System,
     UnifiedOperation,
 )
-from lockstep.harness.core.fields import NAME, NAMES, Schema, integer, optional
+from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.system import UnifiedSystem
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
 
 
 class CopyPrefix(UnifiedOperation):
     name, weight = "copy_prefix", 3
+    words = "copy the first {length} positions of sequence {source} to sequence {target}"
     changes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": SEQUENCE,
@@ -47,12 +53,6 @@ class CopyPrefix(UnifiedOperation):
         wrong = [(one, one, 1), (far, one, 1), (one, far, 1), (-1, one, 1), (one, -1, 1)]
         origin, target, length = source.pick([*wrong, (0, count - 1, -1)])
         return {"op": self.name, "source": origin, "target": target, "length": length}
-
-    def describe(self, op: Op) -> str:
-        return (
-            f"copy the first {op['length']} positions of sequence {op['source']} to"
-            f" sequence {op['target']}"
-        )
 
 
 class Remove(UnifiedOperation):
@@ -113,6 +113,7 @@ class Remove(UnifiedOperation):
 
 class CanResume(UnifiedOperation):
     name, weight = "can_resume", 2
+    words = "can sequence {sequence} resume at position {position}?"
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"sequence": SEQUENCE, "position": ANY}
 
@@ -130,9 +131,6 @@ class CanResume(UnifiedOperation):
         sequence, position = source.pick(((count, 0), (-1, 0), (0, -1)))
         return {"op": self.name, "sequence": sequence, "position": position}
 
-    def describe(self, op: Op) -> str:
-        return f"can sequence {op['sequence']} resume at position {op['position']}?"
-
 
 CONTENTS = ("x", "y")
 SAVED: Schema = {**NAME, NAMES: "saved"}
@@ -141,6 +139,7 @@ MOST_SAVED = 16
 
 class Save(UnifiedOperation):
     name, weight = "save", 2
+    words = "save all as {into}"
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
@@ -157,9 +156,6 @@ class Save(UnifiedOperation):
     def run(self, op: Op, side: Side) -> Answer:
         side.saved[op["into"]] = side.save()
         return {}
-
-    def describe(self, op: Op) -> str:
-        return f"save all as {op['into']}"
 
 
 class Load(UnifiedOperation):
@@ -244,7 +240,7 @@ class Get(UnifiedOperation):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.get(op["type"], op["layer"], model)
 
     def describe(self, op: Op) -> str:
@@ -310,11 +306,11 @@ class Put(UnifiedOperation):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, system: System, model: UnifiedModel) -> Answer:
+    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.put_again(op, model)
 
     def describe(self, op: Op) -> str:
-        other = say_fields(op, [name for name in FORM if op[name] is not None])
+        other = format_fields(op, [name for name in FORM if op[name] is not None])
         form = f" with {other}" if other else " again"
         return f"put layer {op['layer']} of type {op['type']}{form}"
 
@@ -353,7 +349,7 @@ class Open(UnifiedOperation):
         return side.ask(lambda: side.open({**side.config, **sizes}))
 
     def describe(self, op: Op) -> str:
-        return f"open a cache with {say_fields(op, self.fields)}"
+        return f"open a cache with {format_fields(op, self.fields)}"
 
 
 OPERATIONS = index(

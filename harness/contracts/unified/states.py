@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.types import Op, Unreachable
+from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -54,7 +53,7 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
         if not part.memory == part.window == part.chunk == inf:
             add_size_states(found, part, owners, places)
         if isinstance(part, RecurrentCache):
-            found |= get_slot_states(part)
+            found.update(get_slot_states(part))
     if is_pass:
         add_pass_states(found, op, owners, ends, model)
     return list(found)
@@ -86,34 +85,24 @@ def add_held_states(
     model: UnifiedModel,
 ) -> None:
     """Adds the states of the tokens that are held."""
-    tokens = part.tokens
-    held = len(tokens)
-    free = part.room - held
-    if not tokens:
-        found.add("empty")
-    elif tokens[-1].tag - tokens[0].tag >= held:  # tags rise, whatever is held
-        found.add("fragmented")
-    if sum(map(len, places.values())) > held:
+    tokens, held = part.tokens, len(part.tokens)
+    free, own = part.room - held, [at for owner, at in places.items() if owner in owners]
+    shares = sum(map(len, places.values())) > held
+    if shares:
         found |= get_sharing_states(part, owners)
-    elif not places.keys() <= owners:
-        found.add("idle")
-    if model.written > part.room:
-        found.add("wrapped")
-    if free < part.batch:
-        found.add("less-than-a-batch-free")
-    if free == 0:
-        found.add("full")
-    if free == 1:
-        found.add("one-free")
-    for owner in owners:
-        if owner is None or owner not in places:
-            continue
-        at = places[owner]
-        count = len(set(at))
-        if count < len(at):
-            found.add("same-position-twice")
-        if max(at) - min(at) >= count:
-            found.add("gap")
+    states = {
+        "empty": not tokens,
+        # Tags rise, whatever is held.
+        "fragmented": tokens and tokens[-1].tag - tokens[0].tag >= held,
+        "idle": not shares and not places.keys() <= owners,
+        "wrapped": model.written > part.room,
+        "less-than-a-batch-free": free < part.batch,
+        "full": free == 0,
+        "one-free": free == 1,
+        "same-position-twice": any(len({*at}) < len(at) for at in own),
+        "gap": any(max(at) - min(at) >= len({*at}) for at in own),
+    }
+    found.update(list_true(states))
 
 
 def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
@@ -132,37 +121,29 @@ def add_size_states(
     found: set[str], part: CausalCache, owners: set[int | None], places: Positions
 ) -> None:
     """Adds the states at the boundaries of window, memory and chunk."""
+    window, memory, chunk = part.window, part.memory, part.chunk
     for owner, at in places.items():
-        low, end = min(at), max(at) + 1
-        if part.memory != inf:
-            if low < end - part.memory and owner not in owners:
-                found.add("idle-evicts")
-            if end - low > part.window:
-                found.add("before-memory")
-            if low > 0:
-                found.add("evicted")
-        if owner not in owners:
-            continue
-        if part.window != inf:
-            if end == part.window + 1:
-                found.add("at-window")
-            if end > part.window + 1:
-                found.add("past-window")
-        if part.chunk != inf:
-            found.add("inside-chunk" if end % part.chunk else "chunk-boundary")
-            if end > part.chunk:
-                found.add("past-chunk")
+        low, end, is_named = min(at), max(at) + 1, owner in owners
+        states = {
+            "idle-evicts": not is_named and low < end - memory,
+            "before-memory": memory != inf and end - low > window,
+            "evicted": memory != inf and low > 0,
+            "at-window": is_named and end == window + 1,
+            "past-window": is_named and end > window + 1,
+            "chunk-boundary": is_named and chunk != inf and end % chunk == 0,
+            "inside-chunk": is_named and chunk != inf and end % chunk,
+            "past-chunk": is_named and end > chunk,
+        }
+        found.update(list_true(states))
 
 
-def get_slot_states(part: RecurrentCache) -> set[str]:
-    found = set()
-    if any(part.is_shared(sequence) for sequence in part.slots):
-        found.add("state-shared")
-    if any(slot.checkpoints for slot in part.slots.values()):
-        found.add("checkpointed")
-    if len(set(part.slots.values())) == part.slot_count:
-        found.add("slots-full")
-    return found
+def get_slot_states(part: RecurrentCache) -> list[str]:
+    states = {
+        "state-shared": any(map(part.is_shared, part.slots)),
+        "checkpointed": any(slot.checkpoints for slot in part.slots.values()),
+        "slots-full": len(set(part.slots.values())) == part.slot_count,
+    }
+    return list_true(states)
 
 
 def add_pass_states(
@@ -174,32 +155,24 @@ def add_pass_states(
 ) -> None:
     """Adds the states of a new pass; ends: as in `get_end`, of sequences with tokens."""
     positions, sequences = op["positions"], op["sequences"]
-    length = min(len(positions), len(sequences))
-    if op["except"]:
-        found.add("exception")
-    if op["reserve"]:
-        found.add("reserve")
-    if len(owners) > 1:
-        found.add("several-sequences")
-        changes = sum([a != b for a, b in pairwise(sequences)])
-        if changes >= len(owners):
-            found.add("interleaved")
-        if len({sequences.count(owner) for owner in owners}) > 1:
-            found.add("uneven-batch")
-    if length == 1:
-        found.add("one-row")
-    if length == model.config["batch"]:
-        found.add("whole-batch")
-    if model.causal:
-        if length > model.get_room():
-            found.add("too-many-rows")
-        rows = zip(positions, sequences, strict=False)
-        if any(at < ends.get(owner, 0) for at, owner in rows):
-            found.add("step-back")
-    if op["multimodal"] and "encoder" in model.kinds:
-        found.add("image-in-batch")
-        if len(op["multimodal"]) > 1:
-            found.add("several-images")
+    length, several = min(len(positions), len(sequences)), len(owners) > 1
+    changes = sum([a != b for a, b in pairwise(sequences)])
+    images = op["multimodal"] if "encoder" in model.kinds else ()
+    rows = zip(positions, sequences, strict=False)
+    states = {
+        "exception": op["except"],
+        "reserve": op["reserve"],
+        "several-sequences": several,
+        "interleaved": several and changes >= len(owners),
+        "uneven-batch": several and len(set(map(sequences.count, owners))) > 1,
+        "one-row": length == 1,
+        "whole-batch": length == model.config["batch"],
+        "too-many-rows": model.causal and length > model.get_room(),
+        "step-back": model.causal and any(at < ends.get(own, 0) for at, own in rows),
+        "image-in-batch": images,
+        "several-images": len(images) > 1,
+    }
+    found.update(list_true(states))
 
 
 OF_KIND: Mapping[str, Sequence[str]] = {
@@ -239,7 +212,7 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
     return [state for state in STATES if reached.get(state) and state not in out]
 
 
-def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
+def list_parts(kind: str, config: Config) -> Iterable[str]:
     """Lists the kinds of the caches: of a wrapper, all that it can be made of."""
     if kind != "wrapper":
         return [kind]
@@ -250,9 +223,7 @@ def list_parts(kind: str, config: Mapping[str, Any]) -> Iterable[str]:
 NAMING = ("forward", "copy_prefix", "remove", "can_resume")
 
 OF_A_PASS = Unreachable(
-    "tells of the rows that a pass brings",
-    (*PASS, *IMAGES),
-    only=("forward",),
+    "tells of the rows that a pass brings", (*PASS, *IMAGES), only=("forward",)
 )
 OF_A_SEQUENCE = Unreachable(
     "tells of a sequence that the operation names, and the others name none",

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.broken import Broken
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.arrays.reading import Column, Sight, get_sight, to_numpy
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence
-from lockstep.harness.contracts.system import System
-from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.contracts.unified.attention import Attention, Positions, View
+from lockstep.harness.contracts.system import (
+    Column,
+    System,
+    VisibleColumns,
+    ask_backend,
+    get_visible_columns,
+    to_numpy,
+)
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
-from lockstep.harness.contracts.unified.reader import Place, PositionReader
-from lockstep.harness.core.printable import clean
+from lockstep.harness.contracts.unified.reader import (
+    Attention,
+    Place,
+    PositionReader,
+    Positions,
+    View,
+)
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
@@ -38,7 +48,7 @@ class UnifiedSystem(System):
     def __init__(
         self,
         backend: Backend,
-        config: Mapping[str, Any],
+        config: Config,
         tags: int,
         every: bool,
         places: Sequence[Place] = (),
@@ -81,7 +91,7 @@ class UnifiedSystem(System):
         is_wrapper = self.config["kind"] == "wrapper"
         return self.cache.of(which) if is_wrapper else self.cache
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
         self.backend.open(config)
 
@@ -97,25 +107,7 @@ class UnifiedSystem(System):
     # --- what is asked ------------------------------------------------------------------
 
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """Returns {"error": name, "why": in its words} if the backend refuses, else the
-        answer."""
-        try:
-            result = call()
-        except ValueError as error:
-            return self.answer_error("usage", error)
-        except tuple(self.backend.errors.values()) as error:
-            names = [
-                name
-                for name, kind in self.backend.errors.items()
-                if isinstance(error, kind)
-            ]
-            return self.answer_error(names[0], error)
-        return {} if result is None else {"result": result}
-
-    def answer_error(self, name: str, error: Exception) -> Answer:
-        if not str(error).strip():
-            raise Broken("error", f"a {name} error came without a message")
-        return {"error": name, "why": clean(str(error))}
+        return ask_backend(call, self.backend.errors)
 
     # --- a pass -------------------------------------------------------------------------
 
@@ -226,14 +218,16 @@ class UnifiedSystem(System):
         floats = reader.check_forms(keys, values, "get")
         length, width = len(batch), floats[0].shape[2]
         rows = self.count_rows(length)
-        sight = get_sight(mask, rows, width, self.arrays, self.config["mask_dtype"])
-        self.check_padding(which, sight, length, width)
-        columns = reader.read_floats(*floats, places, model.turns[which], sight.seen)
+        visible = get_visible_columns(
+            mask, rows, width, self.arrays, self.config["mask_dtype"]
+        )
+        self.check_padding(which, visible, length, width)
+        columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
         if self.is_sampled(model.tags.start):
-            self.promises.keep("a", "get", (keys, values, mask))
-            view = View(which, reader, keys, values, mask, sight.seen, places)
+            self.watch.keep("a", "get", (keys, values, mask))
+            view = View(which, reader, keys, values, mask, visible.seen, places)
             self.last.append(view)
-        shown = sight.rows[:length]
+        shown = visible.rows[:length]
         answer: Answer = {
             "visible": [sort_columns([columns[at] for at in row]) for row in shown],
             "columns": columns,
@@ -247,10 +241,12 @@ class UnifiedSystem(System):
         padding: int = self.config["mask_padding"]
         return -(-length // padding) * padding
 
-    def check_padding(self, which: int, sight: Sight, length: int, width: int) -> None:
+    def check_padding(
+        self, which: int, visible: VisibleColumns, length: int, width: int
+    ) -> None:
         """Checks that padding rows see nothing, and the number of columns."""
-        for row in range(length, len(sight.rows)):
-            if sight.rows[row]:
+        for row in range(length, len(visible.rows)):
+            if visible.rows[row]:
                 raise Broken("mask", f"row {row} belongs to padding, but sees columns")
         padding = self.config["cache_padding"]
         if width % padding:
@@ -357,12 +353,12 @@ class UnifiedSystem(System):
         """Before `op`, checks the arrays that it may change; then the arrays that the
         cache was given are used for something else."""
         if self.every:
-            self.promises.check()
+            self.watch.check()
         if op["op"] not in self.writes:
             return
-        if self.promises.kept and self.backend.lifetime == "until-write":
-            self.promises.check()
-            self.promises.drop("a")
+        if self.watch.kept and self.backend.lifetime == "until-write":
+            self.watch.check()
+            self.watch.drop("a")
         if self.inputs:
             inputs, self.inputs = self.inputs, []
             self.overwrite(inputs)

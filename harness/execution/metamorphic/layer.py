@@ -8,12 +8,10 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from lockstep.harness.contracts.layer.operation import MAX_CACHES
-from lockstep.harness.contracts.layer.operations import OPERATIONS
-from lockstep.harness.contracts.naming import list_names, rename
-from lockstep.harness.contracts.types import Answer, Op
-from lockstep.harness.core.fields import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.contracts.layer.operations import MAX_CACHES, OPERATIONS
+from lockstep.harness.contracts.operation import Answer, Config, Op, list_names, rename
+from lockstep.harness.core.document import MAX_LENGTH
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     Family,
@@ -219,7 +217,7 @@ def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
 
 
-def hide(row: Sequence[int], config: Mapping[str, Any]) -> Sequence[int]:
+def hide(row: Sequence[int], config: Config) -> Sequence[int]:
     """Finds what a query sees. row: all tokens up to its own, which is the last."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]

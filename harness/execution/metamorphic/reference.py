@@ -1,23 +1,240 @@
 """The reference as a backend like any other: compared with itself.
 
 Nothing is run beside it. Its answers to a program are compared with its answers to
-programs that are derived from that one; see `check`.
+programs that are derived from that one.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from random import Random
 from typing import Any, cast
 
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.printable import say_error
+from lockstep.harness.contracts.operation import Answer, Config
+from lockstep.harness.core.errors import UsageError, say_error
+from lockstep.harness.execution.compare import (
+    COLUMNS,
+    PARTS,
+    ROWS,
+    STATES,
+    STORED,
+    TAGS,
+    Difference,
+    find_difference,
+)
 from lockstep.harness.execution.executor import Coverage, Result
-from lockstep.harness.execution.metamorphic.check import find_contradiction
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.execution.metamorphic import layer, prefix, unified_cases
+from lockstep.harness.execution.metamorphic.relations import (
+    DETOUR,
+    GENERIC,
+    Claim,
+    Derived,
+    Family,
+    Relation,
+    make_history,
+)
+from lockstep.harness.programs.program import Divergence, Program, trace, walk
+
+# --- the claims of a derived program ----------------------------------------------------
+
+
+MOST_TOLD = 8
+"""Operations of a derived program that a message names."""
+
+
+def find_broken_claim(
+    relation: Relation, program: Program, derived: Derived
+) -> Divergence | None:
+    """The first claim that the reference breaks, as a divergence of the program."""
+    try:
+        answers = trace(derived.program)
+    except UsageError:
+        return None  # too large to be checked
+    except Exception as error:
+        first = derived.claims[0]
+        message = f"the reference raised {say_error(error)}, {say_derived(derived)}"
+        operation = program.ops[first.step]["op"]
+        return Divergence(relation.name, first.step, operation, message)
+    for claim in derived.claims:
+        answer = answers[claim.other]
+        difference = compare(program, claim, derived.tags, answer)
+        if difference and claim.is_condition:
+            return None
+        if difference:
+            return Divergence(
+                relation.name,
+                claim.step,
+                program.ops[claim.step]["op"],
+                f"{difference.message}, {say_derived(derived, claim)}",
+                answer,
+                claim.answer,
+                difference.tokens,
+            )
+    return None
+
+
+def compare(
+    program: Program, claim: Claim, tags: Mapping[int, int], answer: Answer
+) -> Difference | None:
+    op, rows = program.ops[claim.step], claim.rows
+    operation = program.rules.operations[op["op"]]
+    if "skipped" in answer:
+        return Difference("result", f"the same operation is skipped: {answer['skipped']}")
+
+    def describe(row: int) -> str:
+        return operation.describe_row(op, row if rows is None else rows[row])
+
+    seen = map_answer(answer, tags)
+    if seen.keys() != {"error"}:
+        seen = restrict(claim.view(seen), claim.answer)
+    if claim.is_promise:
+        return find_difference(claim.answer, seen, describe)
+    return find_difference(seen, claim.answer, describe)
+
+
+def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
+    """The same answer with other tags.
+
+    The same token may have different tags in two programs: if an update with 4 tokens is
+    left out, tags 4 and 5 become 0 and 1. So the tags of the derived program are replaced
+    by those of the first one before two answers are compared.
+    """
+    mapped: Answer = {}
+    for name, value in answer.items():
+        if name == PARTS:
+            mapped[name] = [map_answer(part, tags) for part in value]
+        elif name in (ROWS, STATES):
+            mapped[name] = [map_tags(row, tags) for row in value]
+        elif name in (TAGS, STORED) and isinstance(value, list):
+            mapped[name] = map_tags(value, tags)
+        elif name != COLUMNS:
+            mapped[name] = value
+    return mapped
+
+
+def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
+    """Replaces the tags in a list of tags or of (position, tag) pairs."""
+    return [
+        (token[0], tags.get(token[1], DETOUR))
+        if isinstance(token, tuple)
+        else tags.get(token, DETOUR)
+        for token in row
+    ]
+
+
+def restrict(answer: Answer, wanted: Answer) -> Answer:
+    """The fields of an answer that another one has, tokens first, and any error."""
+    told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
+    kept = {name: answer[name] for name in told if name in answer}
+    if "error" in answer:
+        kept["error"] = answer["error"]
+    if PARTS in kept and PARTS in wanted:
+        pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
+        kept[PARTS] = [restrict(part, other) for part, other in pairs]
+    return kept
+
+
+def say_derived(derived: Derived, claim: Claim | None = None) -> str:
+    """The derived program in words, with its last operations up to a claim."""
+    rules = derived.program.rules
+    lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
+    lines = lines if claim is None else lines[: claim.other + 1]
+    if len(lines) > MOST_TOLD:
+        lines = ["…", *lines[-MOST_TOLD:]]
+    relates = "in" if claim is None or claim.is_promise else "as in"
+    return f"{relates} {derived.words} ({'; '.join(lines)})"
+
+
+# --- all relations on one program -------------------------------------------------------
+
+
+FAMILIES: Mapping[str, Family] = {
+    **layer.FAMILIES,
+    **unified_cases.FAMILIES,
+    **prefix.FAMILIES,
+    **prefix.SLOTS,
+}
+"""By kind."""
+
+TRIES = 8
+"""Choices that are tried for each relation until one leads to something."""
+
+
+def list_relations(kind: str) -> Sequence[Relation]:
+    return [*GENERIC, *FAMILIES[kind].special]
+
+
+def derive(
+    program: Program,
+    answers: Sequence[Answer],
+    relations: Sequence[Relation],
+    every: bool = False,
+) -> Iterator[tuple[Relation, Derived]]:
+    """One derived program for each relation that applies, the same ones each time; or
+    every one."""
+    history = make_history(program, answers, FAMILIES[program.kind].shadow)
+    random = Random(program.digest())
+    for relation in relations:
+        choices = relation.list_choices(history)
+        if not every:
+            choices = random.sample(choices, min(TRIES, len(choices)))
+        some = (relation.derive(history, choice) for choice in choices)
+        for derived in islice(filter(None, some), None if every else 1):
+            yield relation, derived
+
+
+def derive_one(program: Program, number: int) -> Program | None:
+    """One derived program, by the relations in turn."""
+    relations = list_relations(program.kind)
+    first = number % len(relations)
+    turned = (*relations[first:], *relations[:first])
+    some = derive(program, trace(program), turned)
+    return next((derived.program for _, derived in some), None)
+
+
+def find_contradiction(
+    program: Program,
+    every: bool = True,
+    applied: Counter[str] | None = None,
+    wanted: str | None = None,
+) -> Divergence | None:
+    """Finds where the reference contradicts itself.
+
+    That is the first answer to `program` that does not follow from the answers to
+    another one.
+
+    Args:
+        program: a complete program.
+        every: try all that can be derived, not one program for each relation.
+        applied: relation → how often it applied; is counted up.
+        wanted: the signature that the contradiction must have; others are passed over.
+    """
+    try:
+        answers = trace(program)
+    except UsageError:
+        return None  # too large to be checked
+    relations = [
+        relation
+        for relation in list_relations(program.kind)
+        if wanted is None or wanted.endswith(f"-{relation.name}")
+    ]
+    for relation, derived in derive(program, answers, relations, every):
+        if applied is not None:
+            applied[relation.name] += 1
+        divergence = find_broken_claim(relation, program, derived)
+        if divergence and wanted in (None, divergence.get_signature(program)):
+            return divergence
+    return None
+
+
+# --- the backend ------------------------------------------------------------------------
+
 
 SHARE = 8
 """The reference gets every 8th of the programs that a backend runs: with each it runs
@@ -71,7 +288,7 @@ def execute(
     return result
 
 
-def open_nothing(config: Mapping[str, Any]) -> Any:
+def open_nothing(config: Config) -> Any:
     raise NotImplementedError("the reference is not run beside itself")
 
 

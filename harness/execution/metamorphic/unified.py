@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
 from lockstep.harness.contracts.unified.operations import rename_owner
-from lockstep.harness.core.fields import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.answers import pick
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.core.document import MAX_LENGTH
+from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     History,
     Part,
     ShadowState,
     Step,
+    pick,
 )
 from lockstep.harness.programs.program import Program
 
@@ -25,12 +24,12 @@ PURE = ("causal", "chunked")
 """Kinds that keep a token until it is removed, and read it into no state."""
 
 
-def list_kinds(config: Mapping[str, Any]) -> set[str]:
+def list_kinds(config: Config) -> set[str]:
     """The kinds of the caches of a wrapper; the one kind of any other."""
     return {part["kind"] for part in config["caches"]} or {config["kind"]}
 
 
-def get_first_seen(config: Mapping[str, Any], position: int) -> int:
+def get_first_seen(config: Config, position: int) -> int:
     """The first position in the window, or the chunk, of a query at a position."""
     if config["chunk"]:
         return position - position % int(config["chunk"])

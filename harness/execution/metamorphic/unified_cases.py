@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.unified.model import SLIDING, list_part_configs
-from lockstep.harness.execution.metamorphic.answers import DETOUR
-from lockstep.harness.execution.metamorphic.derived import (
+from lockstep.harness.execution.metamorphic.relations import (
+    DETOUR,
     Builder,
+    Case,
+    Cases,
     Derived,
     Family,
     History,
     Relation,
     Step,
 )
-from lockstep.harness.execution.metamorphic.generic import Case, Cases
 from lockstep.harness.execution.metamorphic.unified import (
     PURE,
     UnifiedShadow,
@@ -60,7 +62,7 @@ class Part(Relation):
         return builder.build("that cache alone")
 
 
-def see(config: Mapping[str, Any], position: int) -> dict[str, Any]:
+def see(config: Config, position: int) -> dict[str, Any]:
     """The answer to a pass with one row that sees all new tokens up to itself."""
     parts = []
     for part in list_part_configs(config):
@@ -70,7 +72,7 @@ def see(config: Mapping[str, Any], position: int) -> dict[str, Any]:
     return {"caches": parts} if config["kind"] == "wrapper" else parts[0]
 
 
-def get_room(config: Mapping[str, Any]) -> int:
+def get_room(config: Config) -> int:
     """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
     parts = [one for one in list_part_configs(config) if one["kind"] != "encoder"]
     if not parts or not list_kinds(config).isdisjoint(SLIDING):
@@ -99,7 +101,7 @@ def fill_up(builder: Builder, step: Step) -> None:
         go_on(builder, step, room - 1)
 
 
-def get_memory(config: Mapping[str, Any]) -> int:
+def get_memory(config: Config) -> int:
     """Counts the tokens that a window remembers; 0 if that is no fewer than there is room
     for, whatever is rounded up."""
     memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.types import Answer, Held
-from lockstep.harness.core.printable import clean
+from lockstep.harness.contracts.operation import Answer, Held, Place
+from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.compare import (
     COLUMNS,
     LAYERS,
@@ -21,15 +22,263 @@ from lockstep.harness.execution.compare import (
     join,
     say,
 )
-from lockstep.harness.execution.recording.grid import Known, Sights, choose, draw_grid
 from lockstep.harness.execution.recording.picture import (
+    EXTRA,
+    HIDDEN,
+    MISSING,
+    SEEN,
+    WRONG,
     Bounds,
     Chip,
     Fact,
     Grid,
     Part,
+    Row,
     Step,
 )
+
+# --- a grid: what rows should see, and do see -------------------------------------------
+
+
+Token = Any
+"""A tag, (position, tag), or words for what is neither; see `Column` of
+`harness.contracts.system`."""
+
+UNREAD = frozenset({"what no row sees", "zeros"})
+"""Words for what stands in columns that need not hold anything."""
+
+GAP = Chip("⋯", "columns that are left out", mark="gap")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The facts that are known of tokens.
+
+    places: where the reference holds them now, in the cache that is drawn. elsewhere: in
+    any. born: the step in which each was written.
+    """
+
+    places: Mapping[int, Place]
+    elsewhere: Mapping[int, Place]
+    born: Mapping[int, int]
+
+    def within(self, places: Sequence[Place]) -> Known:
+        """The same for a cache that holds these."""
+        return replace(self, places={place.tag: place for place in places})
+
+    def make_chip(self, token: Token, mark: str = "") -> Chip:
+        """A column in which `token` stands."""
+        if isinstance(token, str):
+            mark = "unread" if token in UNREAD else "odd"
+            return Chip("·" if mark == "unread" else "!", token, mark=mark)
+        position, tag = token if isinstance(token, tuple) else (None, token)
+        own = self.places.get(tag)
+        place = own or self.elsewhere.get(tag)
+        if not mark:
+            mark = "gone" if own is None else "old" if own.is_old else ""
+        if position is None and place is not None:
+            position = place.position
+        sequences = place.sequences if place is not None else ()
+        words = self.say(tag, position, sequences, mark)
+        return Chip(str(tag), words, tag, position, sequences, mark)
+
+    def say(
+        self, tag: int, position: int | None, sequences: Sequence[int], mark: str
+    ) -> str:
+        parts = [f"token {tag}"]
+        if position is not None:
+            parts.append(f"position {position}")
+        if sequences:
+            word = "sequence" if len(sequences) == 1 else "sequences"
+            parts.append(f"{word} {', '.join(map(str, sequences))}")
+        if tag in self.born:
+            parts.append(f"written in step {self.born[tag]}")
+        if mark in SAYINGS:
+            parts.append(SAYINGS[mark])
+        return ", ".join(parts)
+
+
+SAYINGS = {
+    "gone": "not held by the reference",
+    "old": "before the window, need not be kept",
+    "absent": "did not come back",
+}
+
+
+@dataclass(frozen=True)
+class Sights:
+    """The columns that the rows of one answer see.
+
+    wanted: by the reference. got: by the backend; None if it did not answer. columns,
+    seen: what it returned, and which columns each row sees; None where there is no such
+    thing. label: a row in words.
+    """
+
+    wanted: Sequence[Sequence[Token]]
+    got: Sequence[Sequence[Token]] | None
+    columns: Sequence[Token] | None
+    seen: Sequence[Sequence[int]] | None
+    label: Callable[[int], str]
+
+    def list_wrong(self) -> list[int]:
+        """The rows that differ: as multisets, for the order of columns means nothing."""
+        if self.got is None:
+            return []
+        pairs = zip_longest(self.wanted, self.got, fillvalue=())
+        return [
+            row
+            for row, (right, seen) in enumerate(pairs)
+            if right != seen and Counter(right) != Counter(seen)
+        ]
+
+    def count_rows(self) -> int:
+        return max(len(self.wanted), len(self.got or ()))
+
+
+def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
+    """The grid, with no more rows and columns than `bounds` allow: first what differs."""
+    wrong = sights.list_wrong()
+    total = sights.count_rows()
+    rows = choose(range(total), wrong, bounds.rows)
+    columns, seen = get_columns(sights, rows)
+    absent = list_absent(sights, columns, rows)
+    every = [*columns, *absent]
+    squares = {
+        row: get_squares(get_row(sights.wanted, row), every, seen[row], sights)
+        for row in rows
+    }
+    marked = sorted(
+        {at for row in squares.values() for at, one in enumerate(row) if one in WRONG}
+    )
+    shown = choose(range(len(every)), marked, bounds.columns)
+    chips = [
+        known.make_chip(token, "absent" if at >= len(columns) else "")
+        for at, token in enumerate(every)
+        if at in shown
+    ]
+    breaks = find_breaks(shown)
+    return Grid(
+        title,
+        tuple(put_between(chips, breaks, GAP)),
+        tuple(
+            Row(
+                sights.label(row),
+                "".join(put_between([squares[row][at] for at in shown], breaks, " ")),
+            )
+            for row in rows
+        ),
+        is_layout=sights.columns is not None and sights.got is not None,
+        wrong=len(wrong),
+        rows_left_out=total - len(rows),
+        columns_left_out=len(every) - len(shown),
+    )
+
+
+def get_row(rows: Sequence[Sequence[Token]] | None, row: int) -> Sequence[Token]:
+    return rows[row] if rows is not None and row < len(rows) else ()
+
+
+def get_columns(
+    sights: Sights, rows: Iterable[int]
+) -> tuple[list[Token], Mapping[int, Sequence[int]]]:
+    """The columns, and for each of `rows` those that it sees."""
+    rows = list(rows)
+    got = sights.wanted if sights.got is None else sights.got
+    if sights.columns is not None and sights.got is not None:
+        columns = list(sights.columns)
+        if sights.seen is not None:
+            return columns, {row: get_row(sights.seen, row) for row in rows}
+    else:
+        columns = list_tokens(get_row(got, row) for row in rows)
+    return columns, {row: find_columns(columns, get_row(got, row)) for row in rows}
+
+
+def list_tokens(rows: Iterable[Sequence[Token]]) -> list[Token]:
+    """All that some row sees, as often as one row does: tokens in their order, then
+    words."""
+    most: Counter[Token] = Counter()
+    for row in rows:
+        most |= Counter(row)
+    return sorted(
+        most.elements(), key=lambda token: (isinstance(token, str), place_token(token))
+    )
+
+
+def place_token(token: Token) -> Any:
+    return token if not isinstance(token, int) else (token,)
+
+
+def find_columns(columns: Sequence[Token], row: Sequence[Token]) -> list[int]:
+    """The first columns that hold what a row sees."""
+    wanted = Counter(row)
+    found = []
+    for at, token in enumerate(columns):
+        if wanted[token] > 0:
+            wanted[token] -= 1
+            found.append(at)
+    return found
+
+
+def list_absent(
+    sights: Sights, columns: Sequence[Token], rows: Iterable[int]
+) -> list[Token]:
+    """Lists what rows should see that is in no column."""
+    if sights.got is None:
+        return []
+    wanted = Counter(list_tokens(get_row(sights.wanted, row) for row in rows))
+    return list((wanted - Counter(columns)).elements())
+
+
+def get_squares(
+    wanted: Sequence[Token], columns: Sequence[Token], seen: Sequence[int], sights: Sights
+) -> list[str]:
+    """One row: a square for each column."""
+    left = Counter(wanted)
+    squares = [HIDDEN] * len(columns)
+    for at in seen:
+        token = columns[at]
+        squares[at] = SEEN if left[token] > 0 else EXTRA
+        left[token] -= 1
+    for at, token in enumerate(columns):
+        if squares[at] == HIDDEN and left[token] > 0:
+            squares[at] = MISSING
+            left[token] -= 1
+    return squares
+
+
+# --- what is left out -------------------------------------------------------------------
+
+
+def choose(places: Sequence[int], first: Sequence[int], most: int) -> list[int]:
+    """At most `most` of `places`, in order: those of `first`, then their neighbours,
+    then the last ones."""
+    if len(places) <= most:
+        return list(places)
+    chosen = dict.fromkeys(first[:most])
+    near = [at + step for step in (-1, 1, -2, 2) for at in first[:most]]
+    for at in (*near, *reversed(places)):
+        if len(chosen) >= most:
+            break
+        if at in places:
+            chosen.setdefault(at)
+    return sorted(chosen)
+
+
+def find_breaks(shown: Sequence[int]) -> list[int]:
+    """Before which of the shown columns others are left out."""
+    return [n for n, at in enumerate(shown) if at != (shown[n - 1] + 1 if n else 0)]
+
+
+def put_between(items: Sequence[Any], breaks: Sequence[int], gap: Any) -> Iterator[Any]:
+    """The items, with a gap before those at `breaks`."""
+    for n, item in enumerate(items):
+        if n in breaks:
+            yield gap
+        yield item
+
+
+# --- a step -----------------------------------------------------------------------------
+
 
 MOST_WORDS = 160
 
@@ -53,7 +302,7 @@ def draw_step(
     bounds: Bounds,
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
-    `Contract.list_held`. describe: a row in words."""
+    `Contract.open_model`. describe: a row in words."""
     found = Found()
     collect(found, *answers, describe)
     grids: dict[int, list[Grid]] = {}

@@ -5,28 +5,22 @@ A worker does this: what is drawn is made where the arrays are, and is small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.step import Step as Walked
-from lockstep.harness.contracts.types import Answer, Held, Op
+from lockstep.harness.contracts.operation import Answer, Held, Op
+from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.execution.executor import Result, Run, run
-from lockstep.harness.execution.recording.drawing import draw_step
-from lockstep.harness.execution.recording.grid import Known
+from lockstep.harness.execution.recording.drawing import Known, draw_step
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.explain import MOST, describe_token, list_lives
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Program, tell_tokens
 
 Note = Callable[[Program], object]
 
 OnStep = Callable[[int], None]
-
-MAX_STORY = 1 << 21
-"""Operations times tokens of a program whose tokens' lives are told: the walk looks at
-every token after every step."""
 
 
 @dataclass
@@ -113,7 +107,7 @@ class Recorder(Run):
 
     def keep_held(self, step: Walked) -> None:
         if self.is_kept(self.now.number):
-            self.now.held = self.rules.list_held(step.op, step.model)
+            self.now.held = step.model.list_held(step.op)
 
     # --- what is drawn ------------------------------------------------------------------
 
@@ -205,12 +199,3 @@ def record(
         "versions": dict(backend.versions),
         "device": backend.device,
     }
-
-
-def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
-    """Tells where the tokens come from that a divergence is about."""
-    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
-        return
-    lives = list_lives(program, divergence.step)
-    for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
-        yield describe_token(tag, lives.get(tag))

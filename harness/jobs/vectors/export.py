@@ -1,24 +1,38 @@
-"""The job of `lockstep vectors`: a set of files, made on all cores."""
+"""The jobs of `lockstep vectors`: a set is made on all cores, or checked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lockstep.harness import __version__
 from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.vectors.folder import list_replaced, write_set
-from lockstep.harness.jobs.vectors.manual import make_manual
-from lockstep.harness.jobs.vectors.run import run_tasks
-from lockstep.harness.programs.vectors.lines import write_lines, write_pretty
-from lockstep.harness.programs.vectors.manifest import make_manifest
+from lockstep.harness.core.payload import BITS, Role, compute_vectors
+from lockstep.harness.jobs.check import MAX_CRASHES, Campaign, run_tasks
+from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
+from lockstep.harness.programs.vectors import Problem
+from lockstep.harness.programs.vectors.manifest import (
+    MANIFEST,
+    check_files,
+    make_manifest,
+    read_manifest,
+    write_lines,
+    write_pretty,
+)
 from lockstep.harness.programs.vectors.schema import make_schema
+from lockstep.harness.programs.vectors.selection import ADDED, SIZES
 from lockstep.harness.workers import messages
+
+# --- a set is made ----------------------------------------------------------------------
+
 
 MANUAL, SCHEMA = "README.md", "schema.json"
 
@@ -64,7 +78,7 @@ def export(
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
     tasks = [messages.DrawVectors(REFERENCE_NAME, *own, size) for own in work.kinds]
-    run_tasks(tasks, jobs, partial(handle, work), lambda: watch(work))
+    run_tasks(tasks, jobs, partial(keep_drawn, work), lambda: watch(work))
     # Workers end in any order.
     names = [get_name(*own) for own in work.kinds]
     work.contents = {
@@ -81,7 +95,7 @@ def get_name(contract: str, kind: str) -> str:
     return f"{contract}-{kind}.jsonl"
 
 
-def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:
+def keep_drawn(work: Export, task: messages.DrawVectors, event: messages.Event) -> None:
     name = get_name(task.contract, task.kind)
     if isinstance(event, messages.Progress):
         work.drawn[name] = event.counts.programs
@@ -91,3 +105,239 @@ def handle(work: Export, task: messages.DrawVectors, event: messages.Event) -> N
         work.contents[name] = write_lines(event.lines)
     elif isinstance(event, messages.Stopped):
         raise UsageError(f"{name}: programs could not be drawn: {event.why}")
+
+
+# --- the README of a set ----------------------------------------------------------------
+
+
+TEMPLATE = Path(__file__).with_name("manual.md")
+
+# (tag, layer, head, role, dim, dtype) of vectors that are written out.
+EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
+    (0, 0, 0, "key", 4, "float32"),
+    (1, 0, 0, "key", 4, "float32"),
+    (1, 0, 0, "value", 4, "float32"),
+    (1, 0, 1, "key", 4, "float32"),
+    (1, 1, 0, "key", 4, "float32"),
+    (77, 2, 1, "query", 8, "float32"),
+    (4095, 0, 0, "key", 6, "float16"),
+    (5, 0, 0, "value", 4, "bfloat16"),
+)
+
+LEVELS = {
+    "core": "update; forward; begin, feed, close",
+    **{
+        name: "also " + "; ".join(map(", ".join, added.values()))
+        for name, added in ADDED.items()
+    },
+    "full": "all operations",
+    "usage": "calls that must be refused",
+    "settings": "settings that are not at their default: chunk, keep, mask_padding,"
+    " mask_form, layers, cache_padding, mask_dtype, permuted_values, interval",
+}
+
+
+def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text, in which the template's @NAMES@ are filled in.
+
+    Args:
+        size: the name of the set's size.
+        holds: file → its entry in the manifest.
+    """
+    parts = {
+        "VERSION": __version__,
+        "SIZE": size,
+        "ABOUT": SIZES[size].about,
+        "FILES": "\n".join(list_files(holds)),
+        "LEVELS": "\n".join(f"* `{name}`: {about}" for name, about in LEVELS.items()),
+        "PAYLOAD": "\n".join(list_examples()),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part)
+    return text
+
+
+def list_files(holds: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, own in sorted(holds.items()):
+        yield f"| `{name}` | {own['programs']} | {own['contract']}, kind {own['kind']} |"
+
+
+def list_examples() -> Iterator[str]:
+    """Rows of a table. All numbers are exact, so they are the same everywhere."""
+    yield "| tag | layer | head | role | dim | dtype | x(0) … x(dim − 1), times 2 ** b |"
+    yield "|" + "---|" * 7
+    for tag, layer, head, role, dim, dtype in EXAMPLES:
+        vectors = compute_vectors(np.array([tag]), layer, head, role, dim, dtype)
+        numbers = [int(number * 2 ** BITS[dtype]) for number in vectors[0].tolist()]
+        words = ", ".join(map(str, numbers))
+        yield f"| {tag} | {layer} | {head} | {role} | {dim} | {dtype} | {words} |"
+
+
+# --- the folder of a set ----------------------------------------------------------------
+
+
+DRAFT = f"{MANIFEST}.draft"
+
+
+def list_replaced(folder: Path) -> list[Path]:
+    """The files of a former set in the folder, which a new set replaces.
+
+    Raises:
+        UsageError: the folder holds anything else.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: is not a folder; choose another with -o")
+    if not folder.exists():
+        return []
+    try:
+        present = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from None
+    if not present:
+        return []
+    try:
+        former = {MANIFEST, DRAFT, *read_manifest(folder)}
+    except UsageError as error:
+        raise UsageError(
+            f"{folder}: is not empty, and holds no set of vectors that could be replaced"
+            f" ({error}); choose another folder with -o"
+        ) from None
+    for path in present:
+        if path.name not in former or (path.is_dir() and not path.is_symlink()):
+            raise UsageError(
+                f"{path}: does not belong to the set of vectors in this folder; move it,"
+                " or choose another folder with -o"
+            )
+    return present
+
+
+def write_set(
+    folder: Path, replaced: list[Path], contents: Mapping[str, bytes], manifest: bytes
+) -> None:
+    """Writes the files. The manifest first: if this breaks off, it names what is there,
+    and the next set can take its place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in replaced:
+            if path.name != MANIFEST:
+                path.unlink(missing_ok=True)
+        draft = folder / DRAFT
+        create(draft, manifest)
+        draft.replace(folder / MANIFEST)
+        for name, content in contents.items():
+            create(folder / name, content)
+    except OSError as error:
+        place = error.filename or folder
+        raise UsageError(f"{place}: cannot be written: {error.strerror}") from None
+
+
+def create(path: Path, content: bytes) -> None:
+    """A new file: never through a link, never over one that came in between."""
+    with path.open("xb") as file:
+        file.write(content)
+
+
+# --- a set is checked that others may have made -----------------------------------------
+
+
+SLICE = 25
+"""Programs that a worker gets at a time."""
+
+GENERATOR = "vectors"
+
+
+@dataclass
+class Audit:
+    """The content of a set: programs of each (contract, kind) as JSON, and problems."""
+
+    folder: Path
+    files: int = 0
+    done: int = 0
+    programs: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def count(self) -> int:
+        return sum(map(len, self.programs.values()))
+
+    def get_exit_status(self) -> int:
+        """0 as the reference expects, 1 it expects something else, 2 no proper set."""
+        if not self.problems:
+            return 0
+        return 1 if all(problem.differs for problem in self.problems) else 2
+
+
+def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
+    """Checks all files of a set: that they are whole, and what they say.
+
+    Raises:
+        UsageError: it is not a set.
+    """
+    files = read_manifest(folder)
+    check_files(folder, files)
+    tasks = [
+        messages.AuditFile(
+            REFERENCE_NAME, str((folder / name).absolute()), dict(file.holds)
+        )
+        for name, file in sorted(files.items())
+        if file.holds is not None
+    ]
+    work = Audit(folder, len(tasks))
+    run_tasks(tasks, jobs, partial(keep_audited, work), lambda: watch(work))
+    return work
+
+
+def keep_audited(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
+    work.done += 1
+    if isinstance(event, messages.Stopped):
+        # A program that takes the reference too long stops here, too.
+        work.problems.append(Problem(f"{task.path}: {event.why}"))
+    elif isinstance(event, messages.Audited):
+        own = task.holds["contract"], task.holds["kind"]
+        work.programs.setdefault(own, []).extend(event.programs)
+        work.problems += event.problems
+
+
+class Verification(Campaign):
+    """The programs of a set on each chosen backend, as far as it declares them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        programs: Mapping[tuple[str, str], Sequence[Any]],
+        watch: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
+        super().__init__(settings, (), watch)
+        self.programs = programs
+        self.slices = 0
+
+    def plan(self) -> None:
+        """The programs of all pairs in turn, some at a time."""
+        pairs = self.outcome.pairs
+        pairs[:] = [pair for pair in pairs if (pair.contract, pair.kind) in self.programs]
+        for pair in pairs:
+            pair.wanted = len(self.programs[pair.contract, pair.kind])
+        most = max((pair.wanted for pair in pairs), default=0)
+        for begin in range(0, most, SLICE):
+            for pair in pairs:
+                programs = self.programs[pair.contract, pair.kind]
+                self.add_slice(pair, programs[begin : begin + SLICE])
+
+    def add_slice(self, pair: Pair, programs: Sequence[Any]) -> None:
+        if programs:
+            task = messages.GivenTask(*pair.key, self.slices, programs=list(programs))
+            self.tasks.append(task)
+            self.slices += 1
+
+    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
+        """After a crash, the programs behind the one that was running get another
+        process."""
+        assert isinstance(task, messages.GivenTask)
+        pair = self.find_pair(task)
+        counts = pair.running.get(task.number, messages.Counts())
+        over = counts.programs + counts.avoided + sum(counts.undeclared.values())
+        super().handle_slice(task, event)
+        has_ended = isinstance(event, messages.Stopped) and event.blame()
+        if has_ended and pair.crashes < MAX_CRASHES:
+            self.add_slice(pair, task.programs[over + 1 :])

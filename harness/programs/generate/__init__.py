@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lockstep.harness.programs.generate import drawer as plain
 from lockstep.harness.programs.generate import hypothesis
-from lockstep.harness.programs.generate import random as plain
 
 GENERATORS: Mapping[str, Any] = {
     "hypothesis": hypothesis.generate,

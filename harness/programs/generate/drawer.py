@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.step import advance
-from lockstep.harness.contracts.types import Cell, Op, Source
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Cell, Op, Source, T, advance
 from lockstep.harness.core.payload import get_tag_limit
-from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.ledger import Entry, matches
 from lockstep.harness.programs.program import MAX_TOKENS, Program
+
+# --- programs from a seeded generator of random numbers ---------------------------------
+
+
+class RandomSource(Source):
+    """Choices from Python's own generator."""
+
+    def __init__(self, number: int) -> None:
+        self.random = Random(number).random
+
+    def below(self, limit: int) -> int:
+        return int(self.random() * limit)
+
+    def pick(self, options: Sequence[T]) -> T:
+        """The same as any source does, in one call."""
+        return options[int(self.random() * len(options))]
+
+
+def generate(
+    count: int,
+    number: int,
+    draw: Callable[[Source], Program],
+    consume: Callable[[Program], None],
+) -> None:
+    """Hands `count` programs to `consume`. number: the seed."""
+    source = RandomSource(number)
+    for _ in range(count):
+        consume(draw(source))
+
+
+# --- the drawer -------------------------------------------------------------------------
+
 
 SHORTEST, LONGEST = 12, 44
 """Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""

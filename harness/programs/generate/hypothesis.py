@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from lockstep.harness.contracts.types import Source
+from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.program import Program
 
 BASE, ROOM = 1 << 100, 1 << 24

@@ -9,17 +9,14 @@ from typing import Any
 
 import jsonschema
 
-from lockstep.harness.contracts.types import Cell
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import MAX_BYTES, parse_json
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.printable import shorten
-from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.programs.vectors.lines import write_json
-from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded
-from lockstep.harness.programs.vectors.problem import Problem
+from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.programs.program import Program, parse_program, trace
+from lockstep.harness.programs.vectors import Problem
+from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded, write_json
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import iter_cells
-from lockstep.harness.programs.walk import trace
 
 # Of one file.
 MOST_REPORTED = 10

@@ -1,11 +1,12 @@
-"""The manifest: which files a set has, what they cover, and what they do not."""
+"""The files of a set: lines of traces, and the manifest of what they cover."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,62 @@ import jsonschema
 
 from lockstep.harness import __version__
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.document import parse_json, read_bytes
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.fields import show
-from lockstep.harness.core.printable import shorten
-from lockstep.harness.programs.program import FORMAT
+from lockstep.harness.core.document import parse_json, read_bytes, show
+from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.programs.program import FORMAT, Program, trace
 from lockstep.harness.programs.vectors import SEED, TRACE_FORMAT
+
+# --- lines, the same bytes everywhere ---------------------------------------------------
+
+
+def make_typed(program: Program) -> Program:
+    """The same without tokens that are no integers: that those are refused can only be
+    asked where they can be handed over at all."""
+    ops = []
+    for op in program.ops:
+        if "generate" in op and not is_typed(op["generate"]):
+            op = {**op, "generate": []}
+        if is_typed(op.get("tokens", ())):
+            ops.append(op)
+    return replace(program, ops=ops)
+
+
+def is_typed(tokens: Sequence[Any]) -> bool:
+    return all(type(token) is int for token in tokens)
+
+
+def make_line(program: Program, meta: Mapping[str, Any]) -> str:
+    """A trace on one line, the same bytes everywhere: keys in the order of names, no
+    blanks, every field written, and no number with a fraction."""
+    document = {
+        "format": TRACE_FORMAT,
+        "program": {
+            "format": FORMAT,
+            "contract": program.contract,
+            "config": program.config,
+            "ops": list(program.ops),
+            "meta": meta,
+        },
+        "expected": trace(program),
+    }
+    return write_json(document)
+
+
+def write_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def write_lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def write_pretty(value: Any) -> bytes:
+    """For people, too: one field a line."""
+    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
+
+
+# --- the manifest -----------------------------------------------------------------------
+
 
 SET_FORMAT = "lockstep-vectors/1"
 MANIFEST = "manifest.json"
@@ -40,10 +91,7 @@ def having(required: str, **fields: Schema) -> Schema:
 
 COUNT: Schema = {"type": "integer", "minimum": 0}
 TEXT: Schema = {"type": "string"}
-CELLS = {
-    "type": "object",
-    "additionalProperties": {"type": "array", "items": TEXT},
-}
+CELLS = {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}}
 REST = {**having("why cells", why=TEXT, cells=CELLS), "additionalProperties": False}
 KIND = having(
     "contract kind programs covered",

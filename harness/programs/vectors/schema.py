@@ -3,15 +3,183 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.base import Contract
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.core.document import DERIVED, JOINT, NAMES, Schema
 from lockstep.harness.programs.program import FORMAT, MAX_OPERATIONS
 from lockstep.harness.programs.vectors import TRACE_FORMAT
-from lockstep.harness.programs.vectors.answers import SKIPPED, get_answers, record
+
+# --- answers of the reference to each operation -----------------------------------------
+
+
+OURS = (DERIVED, JOINT, NAMES)
+
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+BOOLEAN: Schema = {"type": "boolean"}
+TAGS: Schema = {"type": "array", "items": NUMBER}
+ROWS: Schema = {"type": "array", "items": TAGS}
+PLACE: Schema = {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2}
+PLACES: Schema = {"type": "array", "items": {"type": "array", "items": PLACE}}
+RANGE: Schema = {**PLACE, "type": ["array", "null"]}
+RANGES: Schema = {"type": "array", "items": RANGE}
+STORED: Schema = {**TAGS, "type": ["array", "null"]}
+OFFSETS: Schema = {"type": "array", "items": {"type": ["integer", "null"], "minimum": 0}}
+TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
+
+
+def record(**fields: Schema) -> Schema:
+    """An object with these fields, and no other."""
+    return {
+        "type": "object",
+        "properties": {name: drop_ours(schema) for name, schema in fields.items()},
+        "required": sorted(fields),
+        "additionalProperties": False,
+    }
+
+
+def drop_ours(schema: Schema) -> Schema:
+    """A schema without the keys that only shrinking reads."""
+    return {name: value for name, value in schema.items() if name not in OURS}
+
+
+def error(*names: str) -> Schema:
+    return record(error={"enum": list(names)})
+
+
+def list_of(*schemas: Schema) -> Schema:
+    return {"type": "array", "items": any_of(*schemas)}
+
+
+def any_of(*schemas: Schema) -> Schema:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+
+
+NOTHING = record()
+USAGE = error("usage")
+SKIPPED = record(skipped={"type": "string", "minLength": 1})
+OFFSET = record(offset=NUMBER)
+RESULT = record(result=BOOLEAN)
+REFUSAL = error("usage", "cache-full", "not-supported", "shared")
+
+ROW_ANSWER = record(visible=PLACES)
+STATE_ANSWER = record(visible=PLACES, states=ROWS)
+IMAGE_ANSWER = record(cached=BOOLEAN, stored=STORED)
+# What a pass shows, of the kinds that differ from the others.
+PASSES: Mapping[str, Schema] = {
+    "encoder": IMAGE_ANSWER,
+    "recurrent": STATE_ANSWER,
+    "wrapper": record(caches=list_of(ROW_ANSWER, STATE_ANSWER, IMAGE_ANSWER)),
+}
+
+LAYER: Mapping[str, Schema] = {
+    "update": record(offset=NUMBER, visible=ROWS),
+    "state": record(tags=TAGS),
+    "view": record(tags=TAGS),
+    "size": record(size=NUMBER),
+    "trim": any_of(record(trimmed=NUMBER, offset=NUMBER), USAGE),
+    "clone": NOTHING,
+    "free": OFFSET,
+    "snapshot": record(range=RANGE),
+    "restore": record(ok=BOOLEAN, offset=NUMBER),
+    "split": record(parent=RANGE, child=RANGE),
+    "merge": any_of(record(range=RANGE), USAGE),
+    "close": NOTHING,
+    "prepare": any_of(NOTHING, USAGE),
+    "take": record(ranges=RANGES),
+}
+
+
+def get_unified(kind: str) -> Mapping[str, Schema]:
+    shown = PASSES.get(kind, ROW_ANSWER)
+    of_part = [IMAGE_ANSWER, ROW_ANSWER] if kind == "wrapper" else [ROW_ANSWER]
+    again = [IMAGE_ANSWER] if kind == "encoder" else of_part
+    return {
+        "forward": any_of(shown, NOTHING, REFUSAL),
+        "copy_prefix": any_of(NOTHING, REFUSAL),
+        "remove": any_of(NOTHING, REFUSAL),
+        "can_resume": any_of(RESULT, USAGE),
+        "save": NOTHING,
+        "load": NOTHING,
+        "get": any_of(*again, NOTHING, USAGE),
+        "put": any_of(NOTHING, USAGE),
+        "open": any_of(NOTHING, USAGE),
+    }
+
+
+HELD = {"offsets": OFFSETS, "caches": list_of(record(tags=TAGS), NOTHING)}
+READ = record(offsets=OFFSETS, caches=list_of(record(visible=ROWS), NOTHING))
+STORES: Mapping[str, Schema] = {
+    "session": record(tokens=NUMBER),
+    "trie": record(tokens=NUMBER, bytes=NUMBER),
+}
+
+
+def get_conversations(kind: str) -> Mapping[str, Schema]:
+    """Of a session or a trie."""
+    # A token that was generated and is none is refused after the pass.
+    refused = [add(each, error=USAGE["properties"]["error"]) for each in (READ, FED)]
+    return {
+        "begin": any_of(record(remaining=TOKENS, **HELD), USAGE),
+        "feed": any_of(READ, FED, *refused),
+        "break": READ,
+        "close": any_of(record(stored=NUMBER), USAGE),
+        "cancel": any_of(record(stored=NUMBER), USAGE),
+        "refuse": NOTHING,
+        "checkpoint": NOTHING,
+        "count": STORES[kind],
+        "free": any_of(record(**HELD), USAGE),
+        "limit": any_of(NOTHING, USAGE),
+        "open": USAGE,
+    }
+
+
+FED = record(offsets=OFFSETS)
+
+
+def add(schema: Schema, **fields: Schema) -> Schema:
+    return record(**{**schema["properties"], **fields})
+
+
+SLOT = record(offsets=OFFSETS, tokens=TOKENS, remaining=TOKENS)
+POSITIONS = {"positions": TAGS}
+SHOWN = (ROW_ANSWER, STATE_ANSWER, PASSES["wrapper"])
+
+
+def get_slots() -> Mapping[str, Schema]:
+    refused, usage = REFUSAL["properties"]["error"], USAGE["properties"]["error"]
+    passes = [add(SLOT, **POSITIONS, **shown["properties"]) for shown in SHOWN]
+    # A token that was generated and is none is refused after the pass.
+    wrong = [add(each, error=usage) for each in (SLOT, *passes)]
+    full = add(SLOT, **POSITIONS, error=refused)
+    begun = add(SLOT, slot=NUMBER)
+    return {
+        "begin": any_of(begun, error("usage", "no-slot")),
+        "feed": any_of(*passes, SLOT, full, *wrong),
+        "break": any_of(add(SLOT, **POSITIONS), full),
+        "close": add(SLOT, stored=NUMBER),
+        "cancel": add(SLOT, stored=NUMBER),
+        "refuse": NOTHING,
+        "open": USAGE,
+        "reserve": USAGE,
+        "commit": USAGE,
+    }
+
+
+def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
+    """operation → the schema of what is expected of it, for those that the kind has."""
+    answers: Mapping[str, Schema] = LAYER
+    if contract == "unified":
+        answers = get_unified(kind)
+    elif contract == "prefix":
+        answers = get_slots() if kind == "slots" else get_conversations(kind)
+    return {name: answers[name] for name in CONTRACTS[contract].list_operations(kind)}
+
+
+# --- a line -----------------------------------------------------------------------------
+
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

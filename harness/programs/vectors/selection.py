@@ -12,15 +12,100 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.types import Cell
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import generate
-from lockstep.harness.programs.program import Program
+from lockstep.harness.contracts.layer import CHOICES
+from lockstep.harness.contracts.operation import Cell, Config
+from lockstep.harness.programs.generate.drawer import Drawer, generate
+from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
-from lockstep.harness.programs.vectors.levels import DTYPES, SETTINGS, Level, list_levels
-from lockstep.harness.programs.vectors.lines import make_line, make_typed
-from lockstep.harness.programs.walk import walk
+from lockstep.harness.programs.vectors.manifest import make_line, make_typed
+
+# --- levels: first what any engine can run, then the rest -------------------------------
+
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+# The operations that a level has more than the one before; the first has those
+# without which there is nothing, the last all.
+ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "cut": {"layer": ("trim",), "unified": ("remove",), "prefix": ("cancel",)},
+    "basic": {
+        "layer": ("state", "size", "clone", "free"),
+        "unified": ("copy_prefix", "can_resume"),
+        "prefix": ("break", "count", "free"),
+    },
+}
+
+# Fields that are named so that the abstract states around them count.
+ALWAYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "kv": {"step": CHOICES["step"]},
+    "rotating": {"step": CHOICES["step"]},
+}
+
+MASKS: Mapping[str, Sequence[Any]] = {
+    "mask_padding": (1, 4),
+    "mask_form": ("any", "additive"),
+}
+POOL: Mapping[str, Sequence[Any]] = {
+    "layers": (1, 2, 3),
+    "cache_padding": (1, 4, 32),
+    "mask_padding": (1, 4, 32),
+    "mask_dtype": DTYPES,
+    "permuted_values": (False, True),
+}
+# The fields that stay at their default before the last level, the default first.
+SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "kv": {"chunk": (None, 2, 3), **MASKS},
+    "rotating": {"keep": (0, 1, 2), **MASKS},
+    "state": {},
+    **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
+    "session": {},
+    "trie": {"interval": (None, 1, 2, 3)},
+    "slots": {"interval": (None, 1, 2, 3)},
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """Programs that are drawn for one declaration."""
+
+    name: str
+    declared: Kind
+
+
+def list_levels(contract: str, kind: str) -> list[Level]:
+    """The levels of a kind, the simplest first.
+
+    A cache that has five of thirteen operations can run few programs of thirteen. So the
+    programs of a kind come in levels, each of which may do more than the one before, and
+    covers what only it can reach. An engine runs those whose operations and settings it
+    has.
+    """
+    rules = CONTRACTS[contract]
+    every = frozenset(rules.list_operations(kind))
+    plain: dict[str, Any] = {name: tuple(v) for name, v in ALWAYS.get(kind, {}).items()}
+    settings = {name: tuple(v) for name, v in SETTINGS[kind].items()}
+    operations = every & {*rules.required}
+    levels = [Level("core", Kind(operations, plain))]
+    for name, added in ADDED.items():
+        operations |= every & {*added[contract]}
+        levels.append(Level(name, Kind(operations, plain)))
+    levels.append(Level("full", Kind(every, plain)))
+    levels.append(Level("usage", Kind(every, plain, refuses=True)))
+    if settings:
+        levels.append(Level("settings", Kind(every, {**plain, **settings})))
+    return levels
+
+
+def get_whole(contract: str, kind: str) -> Kind:
+    """All levels in one declaration."""
+    last = list_levels(contract, kind)[-1].declared
+    return Kind(last.operations, last.config, refuses=True)
+
+
+# --- the choice -------------------------------------------------------------------------
+
 
 # In the place of a state or an operation: whichever.
 ANY = ""
@@ -214,11 +299,72 @@ def list_reached(program: Program) -> Iterator[Cell]:
     yield from iter_cells(program)
 
 
-def list_setting_names(
-    kind: str, config: Mapping[str, Any] | None = None
-) -> Iterator[str]:
+def list_setting_names(kind: str, config: Config | None = None) -> Iterator[str]:
     """ "chunk 2" and so on: the settings that are no defaults; all, or a config's."""
     for field_name, (default, *others) in SETTINGS[kind].items():
         for value in others:
             if config is None or (config[field_name] == value != default):
                 yield f"{field_name} {value}"
+
+
+# --- what it covers, and what not -------------------------------------------------------
+
+
+def describe(selection: Selection) -> dict[str, Any]:
+    """Describes the programs of one kind: what they cover, what not, and why."""
+    contract, kind, counted = selection.contract, selection.kind, selection.counted
+    rules = CONTRACTS[contract]
+    reachable = rules.list_cells(kind, get_whole(contract, kind))
+    levels = Counter(level for level, _ in selection.chosen)
+    others = [cell for cell in counted if cell[0] not in rules.states and cell[0]]
+    errors = [(name.removeprefix(ERROR), op) for name, op in others if ERROR in name]
+    settings = [cell for cell in others if ERROR not in cell[0] and cell[1]]
+    return {
+        "contract": contract,
+        "kind": kind,
+        "programs": len(selection.chosen),
+        "operations": selection.steps,
+        "levels": {
+            level.name: levels[level.name] for level in list_levels(contract, kind)
+        },
+        "drawn": selection.drawn,
+        "reachable": len(reachable),
+        "covered": group(cell for cell in reachable if counted[cell]),
+        "errors": group(errors),
+        "settings": group(settings),
+        "not_covered": [
+            {"why": why, "cells": group(cells)}
+            for why, cells in explain_rest(selection).items()
+        ],
+    }
+
+
+def group(cells: Iterable[Cell]) -> dict[str, list[str]]:
+    """state → the operations that find it."""
+    grouped: dict[str, list[str]] = {}
+    for state, operation in sorted(cells):
+        grouped.setdefault(state, []).append(operation)
+    return grouped
+
+
+def explain_rest(selection: Selection) -> dict[str, list[Cell]]:
+    """Why → the cells of the contract that no program of the selection reaches."""
+    contract, kind = selection.contract, selection.kind
+    rules, whole = CONTRACTS[contract], get_whole(contract, kind)
+    states = rules.list_states(kind, whole)
+    unreachable = rules.list_unreachable(kind, whole)
+    rest: dict[str, list[Cell]] = {}
+    for state in rules.states:
+        for operation in rules.list_operations(kind):
+            cell = state, operation
+            if selection.counted[cell]:
+                continue
+            why = next((rule.why for rule in unreachable if rule.holds(cell)), None)
+            if state not in states:
+                why = f"a {kind} cache has no such state"
+            elif why is None and not selection.size.cells:
+                why = "a set of this size covers operations, not states"
+            elif why is None:
+                why = f"none of {selection.drawn} programs that were drawn reaches it"
+            rest.setdefault(why, []).append(cell)
+    return rest

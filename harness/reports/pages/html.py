@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+from contextlib import suppress
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from lockstep.harness import __version__
-from lockstep.harness.core.printable import make_printable
+from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.recording.picture import EXTRA, HIDDEN, MISSING, SEEN
 from lockstep.harness.reports.model import PairSummary, make_matrices
 from lockstep.harness.reports.pages.view import ReportView
@@ -93,3 +96,51 @@ def make_policy(style: str, script: str) -> str:
 def hash_text(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+# --- a report into a folder: our files, and no other ------------------------------------
+
+
+SIGN = "Lockstep"
+"""Stands near the beginning of every file of ours."""
+
+LOOKED_AT = 2000
+
+
+def save_page(folder: Path, name: str, text: str) -> Path:
+    """Writes folder/name, whole or not at all. Raises UsageError for a folder that cannot
+    be made or written, and for a file there that is not ours."""
+    path = folder / name
+    draft = folder / f".{name}.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if is_foreign(path):
+            raise UsageError(
+                f"{path}: is there already and is no report of ours; choose another"
+                " folder with -o"
+            )
+        draft.unlink(missing_ok=True)  # of one that was killed
+        try:
+            with draft.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            draft.replace(path)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+    except FileExistsError:
+        raise UsageError(f"{folder}: is a file; -o takes a folder") from None
+    except NotADirectoryError:
+        raise UsageError(f"{folder}: lies below a file; -o takes a folder") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether something of this name is there that no report has written."""
+    if not path.exists() and not path.is_symlink():
+        return False
+    if not path.is_file() or path.is_symlink():
+        return True
+    with path.open("rb") as file:
+        return SIGN.encode() not in file.read(LOOKED_AT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from lockstep.harness.core.printable import clean, make_printable
+from lockstep.harness.core.errors import clean, make_printable
 from lockstep.harness.execution.recording.picture import (
     EXTRA,
     HIDDEN,

@@ -18,16 +18,17 @@ from msgspec import Struct
 from referencing import Registry, Resource
 
 from lockstep.harness.backends.driver import schema
-from lockstep.harness.backends.driver.arrays import (
+from lockstep.harness.backends.driver.client import Limits, encode
+from lockstep.harness.backends.driver.decoding import (
+    Malformed,
     PromisedMask,
     Tensor,
     WireArrays,
+    decode,
     make_mask,
     make_tensor,
+    parse,
 )
-from lockstep.harness.backends.driver.client import encode
-from lockstep.harness.backends.driver.decoding import Malformed, decode, parse
-from lockstep.harness.backends.driver.limits import Limits
 from lockstep.harness.backends.driver.messages import (
     COMMON,
     CONTRACTS,

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.driver.limits import Limits
-from lockstep.harness.backends.driver.process import Misbehaved, Process
+from lockstep.harness.backends.driver.client import Limits, Misbehaved, Process
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Divergence, Program, load_programs

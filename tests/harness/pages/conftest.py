@@ -11,13 +11,12 @@ from typing import Any, cast
 import pytest
 from msgspec import convert
 
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.program import Divergence, Program, parse_program
-from lockstep.harness.reports.pages.gather import add_outcome
-from lockstep.harness.reports.pages.play import Stage
-from lockstep.harness.reports.pages.saved import Material, Saved
+from lockstep.harness.reports.pages.gather import Stage, add_outcome
+from lockstep.harness.reports.pages.view import Material, Saved
 from lockstep.harness.workers.messages import (
     Event,
     Task,
@@ -26,8 +25,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import LIMITS, load
-from lockstep.harness.workers.tasks import decode_task
-from lockstep.harness.workers.worker import Worker
+from lockstep.harness.workers.worker import Worker, decode_task
 
 MISBEHAVING = "tests.harness.misbehaving"
 FAULTS = "lockstep.impl.faults.torch"

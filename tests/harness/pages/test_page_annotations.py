@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.reports.pages.annotations import (
+from lockstep.harness.reports.pages.markdown import (
     MOST,
     render_annotations,
     write_command,

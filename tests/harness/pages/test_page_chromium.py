@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.harness.reports.pages.gather import Stage
 from lockstep.harness.reports.pages.html import render_html
-from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.view import ReportView, make_report
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
 from tests.harness.pages.conftest import (

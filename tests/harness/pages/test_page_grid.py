@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts.types import Place
+from lockstep.harness.contracts.operation import Place
 from lockstep.harness.execution.compare import subtract
-from lockstep.harness.execution.recording import grid
-from lockstep.harness.execution.recording.grid import Known, Sights, draw_grid
+from lockstep.harness.execution.recording import drawing
+from lockstep.harness.execution.recording.drawing import Known, Sights, draw_grid
 from lockstep.harness.execution.recording.picture import (
     EXTRA,
     HIDDEN,
@@ -106,14 +106,14 @@ def shift(*arguments: Any) -> list[str]:
     return squares[-1:] + squares[:-1]
 
 
-DRAWN = grid.get_squares
+DRAWN = drawing.get_squares
 
 
 @pytest.mark.parametrize("mistake", [forget_missing, forget_extra, mark_hidden, shift])
 def test_a_mistake_in_the_view_is_found(
     mistake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "get_squares", mistake)
+    monkeypatch.setattr(drawing, "get_squares", mistake)
     with pytest.raises(AssertionError):
         test_what_differs_is_marked_and_nothing_else()
 

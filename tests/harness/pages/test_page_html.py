@@ -14,15 +14,15 @@ import pytest
 from lockstep.harness.execution.recording.picture import WRONG, Bounds, Grid
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.reports.pages import html
-from lockstep.harness.reports.pages.gather import gather
+from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html
-from lockstep.harness.reports.pages.play import Stage
-from lockstep.harness.reports.pages.saved import Material, read_saved
 from lockstep.harness.reports.pages.view import (
     MOST_PLAYED,
     FailureView,
+    Material,
     ReportView,
     make_report,
+    read_saved,
 )
 from tests.harness.pages.conftest import (
     FAULTS,

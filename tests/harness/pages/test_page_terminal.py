@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Chip, Grid, Row
 from lockstep.harness.reports.pages import terminal
-from lockstep.harness.reports.pages.play import Stage
+from lockstep.harness.reports.pages.gather import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
 from tests.harness.pages.conftest import (

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from lockstep.harness.cli import show as show_command
+from lockstep.harness.cli import replay as show_command
 from lockstep.harness.cli.main import main
-from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.executor import Record
 from tests.harness.pages.conftest import (
     MISBEHAVING,
     PLAIN,

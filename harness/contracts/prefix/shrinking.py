@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from lockstep.harness.contracts.prefix.config import Config, get_token_bytes
-from lockstep.harness.contracts.types import Op
-from lockstep.harness.core.fields import MAX_LENGTH
+from lockstep.harness.contracts.contract import replace_at
+from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.prefix.config import get_token_bytes
+from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")
 PASSES = ("feed", "break")
@@ -28,11 +29,6 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
     return {**second, "count": count}
 
 
-def put(ops: Sequence[Op], place: int, *others: Op) -> list[Op]:
-    """The operations with others, or none, in one place."""
-    return [*ops[:place], *others, *ops[place + 1 :]]
-
-
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Programs that are simpler by one step.
 
@@ -47,7 +43,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
             yield [*ops[:begin], *request, *ops[end:]]
     for place, op in enumerate(ops):
         if op["op"] == "cancel":
-            yield put(ops, place, {**op, "op": "close"})
+            yield replace_at(ops, place, {**op, "op": "close"})
     longest = max((len(op["tokens"]) for op in ops if op["op"] == "begin"), default=0)
     for place in range(longest):
         shorter = [leave_out_token(op, place) for op in ops]
@@ -59,7 +55,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
             for at in range(len(op.get(name, ()))):
                 less = leave_out_token(op, at, name)
                 yield [*ops[:place], less, *map(shorten_pass, ops[place + 1 :])]
-                yield put(ops, place, less)
+                yield replace_at(ops, place, less)
     used = sorted({token for op in ops for token in list_tokens(op)})
     for token in used:
         for other in dict.fromkeys((1, *used[:MOST_OTHERS])):
@@ -72,7 +68,7 @@ def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
     for place in range(len(ops)):
-        yield put(ops, place)
+        yield replace_at(ops, place)
 
 
 def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
@@ -82,7 +78,7 @@ def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
     if place is None:
         return [*ops[:begin], *rest]
     longer = {**rest[place], "count": min(MAX_LENGTH, rest[place]["count"] + more)}
-    return [*ops[:begin], *put(rest, place, longer)]
+    return [*ops[:begin], *replace_at(rest, place, longer)]
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
@@ -119,7 +115,7 @@ def leave_out_token(op: Op, place: int, name: str = "tokens") -> Op:
     tokens = op.get(name, ())
     if place >= len(tokens):
         return op
-    return {**op, name: [*tokens[:place], *tokens[place + 1 :]]}
+    return {**op, name: replace_at(tokens, place)}
 
 
 def shorten_pass(op: Op) -> Op:
@@ -204,7 +200,7 @@ def list_other_limits(
     limit that is just too low for what is stored then."""
     places = [place for place, op in enumerate(ops) if op["op"] == "limit"]
     for place in places:
-        yield {**config, "limit": ops[place]["bytes"]}, put(ops, place)
+        yield {**config, "limit": ops[place]["bytes"]}, replace_at(ops, place)
     for place in places:
         for before in list_fewer(ops[:place]):
             tight = {**ops[place], "bytes": max(0, weigh(config, before) - 1)}
@@ -232,9 +228,7 @@ def lower_by(less: int, limit: int) -> int:
 PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
 
 
-def list_simpler_layers(
-    config: Config,
-) -> Iterator[tuple[list[str | None], int | None]]:
+def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int | None]]:
     """Other layers, and the place of the one that is gone; None if none is."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from lockstep.harness.contracts.naming import list_names
-from lockstep.harness.contracts.shrinking import list_steps, replace_at
-from lockstep.harness.contracts.types import Op
+from lockstep.harness.contracts.contract import list_steps, replace_at
+from lockstep.harness.contracts.operation import Config, Op, list_names
 from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_owner
 
 LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}
@@ -115,10 +114,10 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
             yield from (value for value in values if value is not None and value >= 0)
 
 
-Changed = tuple[Mapping[str, Any], Sequence[Op]]
+Changed = tuple[Config, Sequence[Op]]
 
 
-def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
+def simplify_config(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Proposes the same room from fewer numbers: capacity for padding, capacity for
     sequences; less room, with fewer rows to fill it; simpler caches in a wrapper."""
     count, capacity = config["sequences"], config["capacity"]
@@ -137,7 +136,7 @@ def simplify_config(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Ch
         yield from list_less_room(config, ops)
 
 
-def list_less_room(config: Mapping[str, Any], ops: Sequence[Op]) -> Iterator[Changed]:
+def list_less_room(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     smaller = {**config, "capacity": config["capacity"] - 1}
     for place, op in list_passes(ops):
         rows = len(op["positions"])

@@ -1,4 +1,5 @@
-"""The reference of a prefix cache as a program sees it: what all kinds share."""
+"""Both sides of a prefix program, the reference model and the system under test: what all
+kinds share."""
 
 from __future__ import annotations
 
@@ -7,26 +8,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.prefix.config import Config
-from lockstep.harness.contracts.types import Answer, Held, Op, Source
-from lockstep.reference.slots import NoSlot
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 
 MOST_TOLD = 24
 """Conversations that are remembered to draw others from."""
 
 Path = Sequence[int]
 """The tokens of a conversation, from its beginning on."""
-
-
-def ask(call: Callable[[], Any]) -> Answer:
-    """The answer of the reference: {"result": value}, {}, or {"error": name}."""
-    try:
-        result = call()
-    except NoSlot:
-        return {"error": "no-slot"}
-    except ValueError:
-        return {"error": "usage"}
-    return {} if result is None else {"result": result}
 
 
 class PrefixModel(ABC):
@@ -116,10 +105,77 @@ class PrefixModel(ABC):
         behind it that were used before it."""
         return {}
 
+    def get_facts(self, op: Op) -> Mapping[str, int]:
+        """whole: 1 if something is stored that ends with the last token asked for."""
+        return {"whole": int(op.get("tokens") in self.list_stored())}
+
     @abstractmethod
-    def list_held(self) -> Sequence[Held]:
+    def list_held(self, op: Op) -> Sequence[Held]:
         """The content of each cache below."""
 
     @abstractmethod
     def list_live(self) -> Mapping[int, int]:
         """tag → position of what some cache holds now."""
+
+
+# --- the system under test --------------------------------------------------------------
+
+NO_TOKEN = -1
+
+
+class PrefixSystem(ABC):
+    """The cache of one program in a backend.
+
+    Attributes:
+        builds_on: the backend builds it on caches that it is given.
+        given: the config that it was opened with.
+    """
+
+    cache: Any
+    given: Config
+
+    def __init__(self, backend: Backend, config: Config) -> None:
+        self.backend, self.config = backend, config
+        self.builds_on = backend.contracts["prefix"][config["kind"]].builds_on
+
+    def open(self, caches: Sequence[Any], below: Sequence[Any]) -> None:
+        """Opens the cache.
+
+        Args:
+            caches: those that it may build on.
+            below: their configs, whether it builds on them or brings its own.
+        """
+        own = {"poison": self.backend.poison, "below": below}
+        self.given = {**self.config, **own, "caches": caches if self.builds_on else None}
+        self.cache = self.backend.open(self.given)
+
+    @abstractmethod
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        """{"result": value} or {}; {"error": name, "why": in its words} if refused."""
+
+    def lend(self, call: Callable[[list[int]], Any], tokens: Sequence[int]) -> Answer:
+        """Asks with a list of tokens that is the caller's: it is written over later."""
+        lent = list(tokens)
+        answer = self.ask(lambda: call(lent))
+        lent[:] = [NO_TOKEN] * len(lent)
+        return answer
+
+    @abstractmethod
+    def begin(self, op: Op, model: Any) -> Answer:
+        """Opens a request. model: the reference after `op`, here and below."""
+
+    @abstractmethod
+    def feed(self, op: Op, model: Any) -> Answer:
+        """Computes a pass, or its first layers, and adds what was generated."""
+
+    @abstractmethod
+    def close(self, op: Op, model: Any) -> Answer:
+        """Ends a request by the method that the operation names."""
+
+    @abstractmethod
+    def refuse(self, op: Op, model: Any) -> Answer:
+        """Makes the caches below refuse the next time."""
+
+    @abstractmethod
+    def verify_attention(self, model: Any) -> None:
+        """Puts the last pass through the framework's attention."""

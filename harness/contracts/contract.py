@@ -1,148 +1,29 @@
-"""A contract and its operations: what each must say, and what all of them share."""
+"""A contract, and the small worlds of programs that it proposes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.domain import Domain
-from lockstep.harness.contracts.naming import number_names
-from lockstep.harness.contracts.types import (
-    Answer,
+from lockstep.harness.contracts.operation import (
     Cell,
-    Held,
+    Config,
     Op,
+    Operation,
     Simplest,
     Source,
     Unreachable,
+    number_names,
 )
-from lockstep.harness.core.fields import Schema
+from lockstep.harness.core.document import Schema
 
-Changed = tuple[Mapping[str, Any], Sequence[Op]]
+Changed = tuple[Config, Sequence[Op]]
 """A config and operations."""
-
-
-class Operation(ABC):
-    """One operation of a contract: everything there is to know about it.
-
-    Attributes:
-        name: its name in programs.
-        fields: the JSON Schema of each field.
-        weight: how often it is drawn, compared with others.
-        kinds: the kinds that have it; None for all.
-        writes: views of the cache that were handed out need not hold after it.
-        is_method: a cache needs a method of this name.
-        has_misuse: `draw_misuse` draws something.
-    """
-
-    name: ClassVar[str]
-    fields: ClassVar[Mapping[str, Schema]] = {}
-    weight: ClassVar[int] = 1
-    kinds: ClassVar[Collection[str] | None] = None
-    writes: ClassVar[bool] = False
-    is_method: ClassVar[bool] = True
-    has_misuse: ClassVar[bool] = False
-
-    def illegal(self, op: Op, model: Any) -> str | None:
-        """Says why `op` cannot be asked in the model's state; such a step is skipped.
-
-        Returns:
-            The reason, or None if `op` is legal.
-        """
-        return None
-
-    @abstractmethod
-    def draw(self, source: Source, model: Any) -> Op | None:
-        """Draws an operation that is legal now, or None; defaults may be missing."""
-
-    def draw_misuse(self, source: Source, model: Any) -> Op | None:
-        """Draws an operation that breaks a rule of usage, or None."""
-        return None
-
-    def run(self, op: Op, side: Any) -> Answer:
-        """Carries `op` out where both sides are asked in the same words.
-
-        Args:
-            op: the operation, every field set.
-            side: the reference model or the system under test; both have the methods that
-                are called here.
-        """
-        raise NotImplementedError(f"{self.name}: run, or expect and observe")
-
-    def expect(self, op: Op, model: Any) -> Answer:
-        """Carries `op` out on the reference model; returns the answer it must get."""
-        return self.run(op, model)
-
-    def observe(self, op: Op, system: Any, model: Any) -> Answer:
-        """Carries `op` out on the system under test; returns its answer.
-
-        Args:
-            op: the operation, every field set.
-            system: the system under test.
-            model: the reference after `op`, for reading only.
-        """
-        return self.run(op, system)
-
-    def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
-        """Lets the model follow an answer out of several that `expect` allows.
-
-        An expectation that is `{"one_of": [answers]}`, or that has `{"one_of": [values]}`
-        or `{"between": [low, high]}` as a value, leaves the choice to the backend; such
-        an operation moves its model on here, not in `expect`.
-
-        Args:
-            op: the operation, every field set.
-            model: the reference; before the operation, if there was a choice.
-            observed: the backend's answer, which is allowed; where no backend runs, the
-                first allowed one.
-        """
-
-    def verify(self, op: Op, system: Any, model: Any) -> None:  # noqa: B027
-        """Checks what else came with an answer that agrees.
-
-        Args:
-            op: the operation, every field set.
-            system: the system under test.
-            model: the reference after `op`; its tag is still that of `op`.
-
-        Raises:
-            Broken: something is wrong.
-        """
-
-    def describe(self, op: Op) -> str:
-        """Puts `op` in words, as a line of a report."""
-        return f"{self.name} {say_fields(op, self.fields)}".rstrip()
-
-    def describe_row(self, op: Op, row: int) -> str:
-        """Puts one row of the answer to `op` in words."""
-        return f"row {row}"
-
-    @cache  # noqa: B019 - one object for each operation, for as long as the process
-    def get_defaults(self) -> Op:
-        """Returns the operation with the fields that may be left out."""
-        defaults = {
-            name: schema["default"]
-            for name, schema in self.fields.items()
-            if "default" in schema
-        }
-        return {"op": self.name, **defaults}
-
-    def tokens(self, op: Op) -> int:
-        """Counts the tags that `op` uses up, whether or not it runs."""
-        return 0
-
-
-def index(*operations: Operation) -> dict[str, Operation]:
-    """Returns the operations by name."""
-    return {operation.name: operation for operation in operations}
-
-
-def say_fields(op: Op, names: Iterable[str]) -> str:
-    """Lists fields with their values: "slot 2, count 3"."""
-    return ", ".join(f"{name} {op[name]}" for name in names)
 
 
 class Contract(ABC):
@@ -159,7 +40,7 @@ class Contract(ABC):
         weights: how often an operation is drawn, where its own weight does not say so.
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
-        facts: the names that `get_facts` gives numbers for.
+        facts: the names that `get_facts` of the model gives numbers for.
         letters: for each sort of names (`core.fields.NAMES`) that mean nothing, what the
             first is called, the second, and so on.
         model: opens the reference; see `open_model`.
@@ -186,7 +67,7 @@ class Contract(ABC):
         return self.errors
 
     @abstractmethod
-    def why_not(self, config: Mapping[str, Any]) -> str | None:
+    def why_not(self, config: Config) -> str | None:
         """Names the rule between its fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
@@ -206,10 +87,10 @@ class Contract(ABC):
         return sum(self.operations[op["op"]].tokens(op) for op in ops)
 
     @abstractmethod
-    def get_tag_dimension(self, config: Mapping[str, Any]) -> int:
+    def get_tag_dimension(self, config: Config) -> int:
         """Returns the smallest dimension of a vector that has to tell all tags apart."""
 
-    def count_layers(self, config: Mapping[str, Any]) -> int:
+    def count_layers(self, config: Config) -> int:
         """Counts the layers that hold the K and V of a token."""
         return int(config["layers"])
 
@@ -235,9 +116,7 @@ class Contract(ABC):
                 config[name] = source.pick(list(options))
         return config
 
-    def list_options(
-        self, name: str, config: Mapping[str, Any], declared: Kind
-    ) -> Sequence[Any]:
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         """Lists the values that may be drawn for a field.
 
         Args:
@@ -293,11 +172,16 @@ class Contract(ABC):
 
     # --- both sides ---------------------------------------------------------------------
 
-    def open_model(self, config: Mapping[str, Any], rows: bool = True) -> Any:
+    def open_model(self, config: Config, rows: bool = True) -> Any:
         """Opens the reference, empty, for one program.
 
-        Its `tag` is the tag of the next token; `list_live()`, `list_held(op)` and
-        `get_facts(op)` answer for the methods of the same names here.
+        Its attributes and methods that others use:
+
+        * `tag`: the tag of the next token.
+        * `list_live()`: tag → position of all tokens that some cache holds now.
+        * `list_held(op)`: what it holds after `op`, cache by cache; in the order of the
+          parts of an answer, or the cache that `op` is about first.
+        * `get_facts(op)`: numbers before `op`, for the conditions of the ledger.
 
         Args:
             config: a complete config.
@@ -307,13 +191,13 @@ class Contract(ABC):
         """
         return self.model(config, rows)
 
-    def open_cache(self, backend: Backend, config: Mapping[str, Any]) -> Any:
+    def open_cache(self, backend: Backend, config: Config) -> Any:
         """Opens one empty cache of the backend."""
         return backend.open({**config, "poison": backend.poison})
 
     @abstractmethod
     def open_system(
-        self, backend: Backend, config: Mapping[str, Any], ops: Sequence[Op], every: bool
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> Any:
         """Opens the backend, empty, as the caches of one program.
 
@@ -336,25 +220,6 @@ class Contract(ABC):
     @abstractmethod
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
         """Names the abstract states that `op` is about to run in."""
-
-    def get_facts(self, op: Op, model: Any) -> Mapping[str, int]:
-        """Gives numbers of the model before `op` for the conditions of the ledger."""
-        facts: Mapping[str, int] = model.get_facts(op)
-        return facts
-
-    def list_live(self, model: Any) -> Mapping[int, int]:
-        """Returns tag → position of all tokens that some cache holds now."""
-        live: Mapping[int, int] = model.list_live()
-        return live
-
-    def list_held(self, op: Op, model: Any) -> Sequence[Held]:
-        """Lists what the reference holds after `op`, cache by cache.
-
-        The order is that of the parts of an answer, or the cache that `op` is about comes
-        first.
-        """
-        held: Sequence[Held] = model.list_held(op)
-        return held
 
     @abstractmethod
     def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
@@ -381,7 +246,7 @@ class Contract(ABC):
     def merge_operations(self, first: Op, second: Op) -> Op | None:
         """Returns one operation in the place of two neighbours, or None."""
 
-    def fit_config(self, config: Mapping[str, Any], op: Op) -> Mapping[str, Any]:
+    def fit_config(self, config: Config, op: Op) -> Config:
         """Returns the config with as much more room as a merged `op` may need."""
         return config
 
@@ -389,17 +254,13 @@ class Contract(ABC):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """Proposes simpler programs by steps that change several operations at once."""
 
-    def simplify_config(
-        self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[Changed]:
+    def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same by steps that change the config, or the config and `ops`."""
         for simpler, changed in self.propose_configs(config, ops):
             if self.why_not(simpler) is None:
                 yield simpler, changed
 
-    def propose_configs(
-        self, config: Mapping[str, Any], ops: Sequence[Op]
-    ) -> Iterator[Changed]:
+    def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same, whether or not a rule between fields is broken."""
         yield from ()
 
@@ -424,3 +285,53 @@ class Contract(ABC):
         None if it would break a rule of usage there.
         """
         return {**self.operations[move["op"]].get_defaults(), **move}
+
+
+# --- small worlds -----------------------------------------------------------------------
+
+
+SIZES = ("tiny", "small", "standard")
+"""From fewest operations to most."""
+
+Renaming = Callable[[Op], Op]
+"""Exchanges two names in an operation."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The small world that a contract proposes for one kind.
+
+    config: for some fields, the values in the order in which they are preferred. moves:
+    operations; fields that follow from what was done before are missing, and the contract
+    fills them in. renamings: exchanges of names that mean the same.
+    """
+
+    config: Mapping[str, Sequence[Any]]
+    moves: Sequence[Op]
+    renamings: Sequence[Renaming] = ()
+
+
+def join(*parts: Sequence[Op]) -> tuple[Op, ...]:
+    return tuple(chain.from_iterable(parts))
+
+
+# --- steps that the rules for shrinking have in common ----------------------------------
+
+
+T = TypeVar("T")
+
+
+def replace_at(items: Sequence[T], place: int, *others: T) -> list[T]:
+    """Returns the items with others, or none, in the place of one."""
+    return [*items[:place], *others, *items[place + 1 :]]
+
+
+def list_each(items: Sequence[T], new: T) -> Iterator[list[T]]:
+    """Yields the items with a new one at each place between them, last place first."""
+    for place in range(len(items), -1, -1):
+        yield [*items[:place], new, *items[place:]]
+
+
+def list_steps(most: int) -> list[int]:
+    """Lists how much lower a number may get that can be `most` lower, most first."""
+    return sorted({most, most // 2, 1} - {0}, reverse=True) if most > 0 else []

@@ -1,0 +1,415 @@
+"""Operations: their types, what each must say, names in them, the loop over them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+from lockstep.harness.core.document import NAMES, Schema
+from lockstep.reference.errors import CacheFull, NotSupported, Shared
+from lockstep.reference.slots import NoSlot
+
+Op = Mapping[str, Any]
+"""One operation of a program: {"op": name, field: value, …}, every field set."""
+
+Config = Mapping[str, Any]
+"""The config of a program: {"kind": name, field: value, …}, every field set."""
+
+Answer = dict[str, Any]
+"""The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
+
+Cell = tuple[str, str]
+"""(abstract state, operation that finds it). What is counted of a run."""
+
+T = TypeVar("T")
+Own = TypeVar("Own", bound="Operation")
+
+
+class Place(NamedTuple):
+    """A token that the reference has, and where.
+
+    sequences: whose it is; none where there is one only. is_old: a backend need not have
+    it any more.
+    """
+
+    tag: int
+    position: int
+    sequences: tuple[int, ...] = ()
+    is_old: bool = False
+
+
+Held = tuple[str, Sequence[Place]]
+"""A cache, or a part of one, in words, and what the reference holds in it."""
+
+
+ERRORS: Mapping[type[Exception], str] = {
+    ValueError: "usage",
+    CacheFull: "cache-full",
+    NotSupported: "not-supported",
+    Shared: "shared",
+    NoSlot: "no-slot",
+}
+"""The refusals of the reference."""
+
+
+def ask(call: Callable[[], Any]) -> Answer:
+    """Returns {"error": name} if the reference refuses, else {"result": value} or {}."""
+    try:
+        result = call()
+    except tuple(ERRORS) as error:
+        return {"error": next(ERRORS[kind] for kind in ERRORS if isinstance(error, kind))}
+    return {} if result is None else {"result": result}
+
+
+class Unreachable(NamedTuple):
+    """Cells that no program can reach, and why.
+
+    Of `states`, no other operations than `only` can find them (None: all can), and none
+    of `never`.
+    """
+
+    why: str
+    states: Collection[str]
+    only: Collection[str] | None = None
+    never: Collection[str] = ()
+
+    def holds(self, cell: Cell) -> bool:
+        state, operation = cell
+        if state not in self.states:
+            return False
+        out = self.only is not None and operation not in self.only
+        return out or operation in self.never
+
+
+def list_true(conditions: Mapping[str, Any]) -> list[str]:
+    """Lists the names whose conditions hold."""
+    return [name for name, holds in conditions.items() if holds]
+
+
+class Source(ABC):
+    """The source of all choices of a generator."""
+
+    @abstractmethod
+    def below(self, limit: int) -> int:
+        """An integer in [0, limit), limit ≥ 1; 0 is the simplest."""
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[self.below(len(options))]
+
+    def between(self, low: int, high: int) -> int:
+        return low + self.below(high - low + 1)
+
+
+class Simplest(Source):
+    """Always the simplest choice."""
+
+    def below(self, limit: int) -> int:
+        return 0
+
+
+# --- an operation -----------------------------------------------------------------------
+
+
+class Operation(ABC):
+    """One operation of a contract: everything there is to know about it.
+
+    Attributes:
+        name: its name in programs.
+        fields: the JSON Schema of each field.
+        weight: how often it is drawn, compared with others.
+        kinds: the kinds that have it; None for all.
+        writes: views of the cache that were handed out need not hold after it.
+        is_method: a cache needs a method of this name.
+        has_misuse: `draw_misuse` draws something.
+        words: its description, with the names of fields in braces; empty for a list of
+            all fields.
+    """
+
+    name: ClassVar[str]
+    fields: ClassVar[Mapping[str, Schema]] = {}
+    weight: ClassVar[int] = 1
+    kinds: ClassVar[Collection[str] | None] = None
+    writes: ClassVar[bool] = False
+    is_method: ClassVar[bool] = True
+    has_misuse: ClassVar[bool] = False
+    words: ClassVar[str] = ""
+
+    def illegal(self, op: Op, model: Any) -> str | None:
+        """Says why `op` cannot be asked in the model's state; such a step is skipped.
+
+        Returns:
+            The reason, or None if `op` is legal.
+        """
+        return None
+
+    @abstractmethod
+    def draw(self, source: Source, model: Any) -> Op | None:
+        """Draws an operation that is legal now, or None; defaults may be missing."""
+
+    def draw_misuse(self, source: Source, model: Any) -> Op | None:
+        """Draws an operation that breaks a rule of usage, or None."""
+        return None
+
+    def run(self, op: Op, side: Any) -> Answer:
+        """Carries `op` out where both sides are asked in the same words.
+
+        Args:
+            op: the operation, every field set.
+            side: the reference model or the system under test; both have the methods that
+                are called here.
+        """
+        raise NotImplementedError(f"{self.name}: run, or expect and observe")
+
+    def expect(self, op: Op, model: Any) -> Answer:
+        """Carries `op` out on the reference model; returns the answer it must get."""
+        return self.run(op, model)
+
+    def observe(self, op: Op, system: Any, model: Any) -> Answer:
+        """Carries `op` out on the system under test; returns its answer.
+
+        Args:
+            op: the operation, every field set.
+            system: the system under test.
+            model: the reference after `op`, for reading only.
+        """
+        return self.run(op, system)
+
+    def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
+        """Lets the model follow an answer out of several that `expect` allows.
+
+        An expectation that is `{"one_of": [answers]}`, or that has `{"one_of": [values]}`
+        or `{"between": [low, high]}` as a value, leaves the choice to the backend; such
+        an operation moves its model on here, not in `expect`.
+
+        Args:
+            op: the operation, every field set.
+            model: the reference; before the operation, if there was a choice.
+            observed: the backend's answer, which is allowed; where no backend runs, the
+                first allowed one.
+        """
+
+    def verify(self, op: Op, system: Any, model: Any) -> None:  # noqa: B027
+        """Checks what else came with an answer that agrees.
+
+        Args:
+            op: the operation, every field set.
+            system: the system under test.
+            model: the reference after `op`; its tag is still that of `op`.
+
+        Raises:
+            Broken: something is wrong.
+        """
+
+    def describe(self, op: Op) -> str:
+        """Puts `op` in words, as a line of a report."""
+        if self.words:
+            return self.words.format_map(op)
+        return f"{self.name} {format_fields(op, self.fields)}".rstrip()
+
+    def describe_row(self, op: Op, row: int) -> str:
+        """Puts one row of the answer to `op` in words."""
+        return f"row {row}"
+
+    @cache  # noqa: B019 - one object for each operation, for as long as the process
+    def get_defaults(self) -> Op:
+        """Returns the operation with the fields that may be left out."""
+        defaults = {
+            name: schema["default"]
+            for name, schema in self.fields.items()
+            if "default" in schema
+        }
+        return {"op": self.name, **defaults}
+
+    def tokens(self, op: Op) -> int:
+        """Counts the tags that `op` uses up, whether or not it runs."""
+        return 0
+
+
+def index(*operations: Own) -> dict[str, Own]:
+    """Returns the operations by name."""
+    return {operation.name: operation for operation in operations}
+
+
+def format_fields(op: Op, names: Iterable[str]) -> str:
+    """Lists fields with their values: "slot 2, count 3"."""
+    return ", ".join(f"{name} {op[name]}" for name in names)
+
+
+# --- names in operations ----------------------------------------------------------------
+
+
+class Named(Hashable, Protocol):
+    """The part of an operation that is needed here."""
+
+    @property
+    def fields(self) -> Mapping[str, Schema]: ...
+
+
+Operations = Mapping[str, Named]
+
+
+@cache
+def list_fields(operation: Named, sort: str) -> Sequence[str]:
+    """Lists the fields that hold names of a sort; those with a default come first.
+
+    A field holds a name, or a list of names, if its schema says of what sort
+    (`core.document.NAMES`).
+    """
+    named = [name for name, schema in operation.fields.items() if is_of(schema, sort)]
+    return sorted(named, key=lambda name: "default" not in operation.fields[name])
+
+
+def is_of(schema: Schema, sort: str) -> bool:
+    return bool(schema.get(NAMES) == sort)
+
+
+def list_names(op: Op, operations: Operations, sort: str) -> list[Any]:
+    """Lists the names of a sort in an operation, in order."""
+    values = [op.get(field) for field in list_fields(operations[op["op"]], sort)]
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [name for names in lists for name in names if name is not None]
+
+
+def rename(op: Op, operations: Operations, sort: str, names: Mapping[Any, Any]) -> Op:
+    """Returns the operation with other names of a sort; unknown names stay."""
+    renamed = dict(op)
+    for field in list_fields(operations[op["op"]], sort):
+        if field in op:
+            value = op[field]
+            renamed[field] = (
+                [names.get(name, name) for name in value]
+                if isinstance(value, list)
+                else names.get(value, value)
+            )
+    return renamed
+
+
+def number_names(
+    ops: Sequence[Op], operations: Operations, letters: Mapping[str, Callable[[int], str]]
+) -> list[Op]:
+    """Renames everything in the order of its appearance.
+
+    Args:
+        ops: the operations of a program.
+        operations: all operations, by name.
+        letters: for each sort, what the first is called, the second, and so on. A default
+            is there from the start and keeps its name.
+    """
+    renamed = list(ops)
+    for sort, letter in letters.items():
+        defaults = [
+            operation.fields[field].get("default")
+            for operation in operations.values()
+            for field in list_fields(operation, sort)
+        ]
+        names = {name: name for name in defaults if name is not None}
+        for op in ops:
+            for name in list_names(op, operations, sort):
+                names.setdefault(name, letter(len(names)))
+        if names:
+            renamed = [rename(op, operations, sort, names) for op in renamed]
+    return renamed
+
+
+# --- the loop over operations and the reference -----------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One operation of a program, about to run on the reference.
+
+    Attributes:
+        number: its place in the program, from 0.
+        op: with every field set.
+        model: the reference; before the operation until `expect` is called, after it
+            from then on.
+        operation: the definition of the operation in its contract.
+        skipped: why the operation cannot be asked now; None if it can.
+    """
+
+    number: int
+    op: Op
+    model: Any
+    operation: Operation
+    skipped: str | None
+    answer: Answer | None = None
+    is_accepted: bool = False
+    is_finished: bool = False
+
+    def expect(self) -> Answer:
+        """Runs the operation on the reference, once; the answer that it must get."""
+        if self.answer is None:
+            self.answer = self.operation.expect(self.op, self.model)
+        return self.answer
+
+    def accept(self, observed: Answer) -> None:
+        """Lets the reference follow an answer that a backend gave and that is allowed."""
+        self.is_accepted = True
+        self.operation.accept(self.op, self.model, observed)
+
+    def finish(self) -> None:
+        """Completes the step on the reference, once, so that the next one can come.
+
+        Where no backend answered, the reference follows the first allowed answer.
+        """
+        if self.is_finished:
+            return
+        self.is_finished = True
+        if self.skipped is None:
+            answer = self.expect()
+            if not self.is_accepted:
+                self.accept(get_first_allowed(answer))
+        self.model.tag += self.operation.tokens(self.op)
+
+
+def iter_steps(
+    operations: Mapping[str, Operation], model: Any, ops: Iterable[Op]
+) -> Iterator[Step]:
+    """Each step, with the reference before it; the caller may run it, or leave it to the
+    loop.
+
+    Args:
+        operations: of the contract, by name.
+        model: the reference, empty.
+        ops: the operations of a program.
+    """
+    for number, op in enumerate(ops):
+        operation = operations[op["op"]]
+        step = Step(number, op, model, operation, operation.illegal(op, model))
+        yield step
+        step.finish()
+
+
+def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
+    """Takes the reference past an operation that is legal."""
+    operation = operations[op["op"]]
+    answer = operation.expect(op, model)
+    operation.accept(op, model, get_first_allowed(answer))
+    model.tag += operation.tokens(op)
+
+
+def get_first_allowed(answer: Answer) -> Answer:
+    """The answer with the first allowed value wherever there is a choice; see
+    `Operation.accept`.
+
+    An answer without a choice is returned as it is.
+    """
+    if "one_of" in answer:
+        return get_first_allowed(answer["one_of"][0])
+    chosen = {
+        name: value.get("one_of", value.get("between", [value]))[0]
+        for name, value in answer.items()
+        if isinstance(value, Mapping) and ("one_of" in value or "between" in value)
+    }
+    return {**answer, **chosen} if chosen else answer
