@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cases import each
 from prefix_book import (
     CONVERSATIONS,
     Case,
     check_steps,
-    each,
     get_tags,
     make_layers,
     read_cases,

@@ -5,11 +5,11 @@ A token of full attention takes 1 byte, one of a window 10, a state 100.
 
 from __future__ import annotations
 
+from cases import each
 from prefix_book import (
     CONVERSATIONS,
     Case,
     check_steps,
-    each,
     get_tags,
     make_layers,
     read_cases,
