@@ -80,3 +80,16 @@ def test_a_write_of_a_state_moves_nothing(on: Framework) -> None:
     on.append(cache, [8])
     assert [buffer.data_ptr() for buffer in cache.read()] == places
     assert on.hold(cache.read()) == [8]
+
+
+@every_kind
+def test_single_tokens_go_where_they_belong(on: Framework, kind: str) -> None:
+    """Their places are prepared ahead: others are needed when the memory moves, or when
+    tokens are taken back."""
+    cache = on.layer(kind, step=4, **({"window": 300} if kind == "rotating" else {}))
+    for number in range(130):
+        on.append(cache, [number])
+    assert cache.trim(100) == 100
+    for number in range(30, 300):
+        on.append(cache, [number])
+    assert on.hold(cache.view()) == list(range(300))
