@@ -189,6 +189,7 @@ def test_asking_again_copies_nothing_for_good(on: Framework, length: int) -> Non
     engine.run([1, 2, 3, 4, 5])
     for _ in range(2):
         assert engine.run([1, 2, 3, 4, 5][:length]) == length - 1
+        assert engine.cache.tree.cut is None  # the edge is whole again
     assert not list_copied(engine)[(1, 2, 3, 4, 5)[:length]]
 
 
