@@ -2,16 +2,12 @@
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
-    python ci/bench/caches.py growth
 
-compare: ours on torch and MLX beside those of transformers and mlx-lm, and beside the
+Ours on torch and MLX beside those of transformers and mlx-lm, and beside the
 bare limit: what the framework takes for the same bytes without a cache around it. In one
 process, in turns; what counts is the median of the rounds' ratios. The work is in
 `speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
 all, with pools of a million cells, it takes about ten minutes and 12 GB.
-
-growth: see `speed/growth.py`; exit status 1 if a pool of 64k cells takes more than half
-as long again as one of 4k.
 """
 
 from __future__ import annotations
@@ -31,8 +27,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import click  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from ci.bench.options import JSON, load  # noqa: E402
-from ci.bench.speed import growth as sizes  # noqa: E402
+from ci.bench.options import JSON  # noqa: E402
 from ci.bench.speed import report  # noqa: E402
 from ci.bench.speed.bars import judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
@@ -174,22 +169,6 @@ def open_side(framework: str, device: str, dtype: str, heads: int) -> Any:
 def get_room() -> int:
     """Bytes that a pool may take: two thirds of the memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 3
-
-
-@main.command()
-@click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
-@JSON
-def growth(names: Sequence[str], path: Path | None) -> None:
-    """A one-token pass at 64k cells against 4k; exit status 1 beyond the bound."""
-    rows = []
-    for name in names:
-        backend = load(name)
-        for case, tokens in sizes.CASES.items():
-            rows.append({"backend": name, "pool": case, **sizes.measure(backend, tokens)})
-    Console().print(sizes.make_table(rows))
-    if path:
-        path.write_text(json.dumps({"unit": "µs a step", "rows": rows}, indent=1) + "\n")
-    sys.exit(any(row["ratio"] > sizes.BOUND for row in rows))
 
 
 if __name__ == "__main__":

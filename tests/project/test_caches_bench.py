@@ -51,7 +51,8 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("mask", (8, 24, "additive")),
         ("unified_mask", (1, 24)),
         ("unified_mask", (8, 24)),
-        ("decode", (4 * K,)),
+        ("decode", (4 * K, True)),
+        ("decode", (4 * K, False)),
         ("share", (24,)),
         ("remove", (24, "tail")),
         ("remove", (24, "middle")),
@@ -179,7 +180,6 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
         (("compare", "--workload", "stap"), "stap"),
         (("compare", "--device", "cuda", "--framework", "mlx"), "only torch"),
         (("compare", "--json", "/no/such/folder/x.json"), "no folder /no/such/folder"),
-        (("growth", "--backend", "nobody"), "no backend has this name"),
     ],
 )
 def test_bad_input_is_named_at_once(command: Sequence[str], words: str) -> None:
