@@ -117,6 +117,8 @@ a checkpoint before what is reused is not passed again
     points abcd:0 abcde:0 abcdef:0
 checkpoints are of one request
     state | ask abcd checkpoints=[2] > abcd; ask xyz > xyz; points ab:0 abcd:0 xyz:0
+captures at each token
+    state interval=1 | ask abc > abc; points a:0 ab:0 abc:0; begin axy > xy
 captures at multiples of the interval
     state interval=2 | ask abcde > abcde; points ab:0 abcd:0 abcde:0; count > 5 300;
     ask abcx > cx; points ab:0 abc:0 abcd:0 abcde:0 abcx:0
