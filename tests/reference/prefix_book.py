@@ -163,7 +163,9 @@ def feed(count: int, *offsets: int, layers: int | None = None) -> Step:
     def step(cache: Session | Trie) -> tuple[str, object, object]:
         cache.feed(count, layers)
         got = [layer.offset for layer in cache.cached]
-        return f"feed {count}", got, list(offsets)
+        word = read(cache.get_request())
+        held = [get_window(layer, word[: layer.offset]) for layer in cache.cached]
+        return f"feed {count}", (got, see_layers(cache)), (list(offsets), held)
 
     return step
 
