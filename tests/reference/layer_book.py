@@ -78,8 +78,8 @@ class Desk:
             case "trim":
                 return str(cache.trim(*numbers))
             case "restore":
-                found = cache.restore(self.snapshots[names[0]], *numbers)
-                return "yes" if found else "no"
+                restored = cache.restore(self.snapshots[names[0]], *numbers)
+                return {True: "yes", False: "no"}[restored]
             case "keep":
                 return self.name(names, [cache.snapshot(*numbers)])
             case "says":

@@ -8,7 +8,7 @@ from layer_book import Case, read_cases
 KV = read_cases(
     """
 a query sees all up to itself
-    kv | see 0 > -; fill 3; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12
+    kv | see 0 > -; fill 3; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12; older > -
 a query sees its own chunk: of 1
     kv chunk=1 | fill 10; see 5 > 15
 of 2
@@ -139,9 +139,9 @@ a restore from a window that had slid
     holds > 2: 30 31; restore s 5 > yes; holds > 5: 12 13 14; add 30 31;
     see 5 > 13 14 30; see 6 > 14 30 31
 a restore from a window that had not
-    rotating window=3 | fill 3; keep s 0 > 0 3: 10 11 12; new; fill 9; restore s 3 > yes;
-    holds > 3: 10 11 12; restore s 2 > yes; holds > 2: 10 11; restore s 0 > yes;
-    holds > 0: -
+    rotating window=3 | fill 3; keep s 0 > 0 3: 10 11 12; new; fill 9; restore s -1 > no;
+    restore s 3 > yes; holds > 3: 10 11 12; restore s 2 > yes; holds > 2: 10 11;
+    restore s 0 > yes; holds > 0: -
 the first tokens come along in a snapshot
     rotating window=3 keep=1 | fill 6; keep s 0 > 0 6: 10 14 15; new; restore s 6 > yes;
     add 30; see 6 > 10 15 30
@@ -158,7 +158,7 @@ a clone of a window, and a freed one
 STATE = read_cases(
     """
 the state has read every token up to the query
-    state | fill 4; see 2 > 10 11 12; holds > 4: 10 11 12 13
+    state | fill 4; see 2 > 10 11 12; holds > 4: 10 11 12 13; older > -
 trim never takes anything back
     state | fill 4; trim 0 > 0; trim 1 > 0; trim 4 > 0; trim 9 > 0; holds > 4: 10 11 12 13
 only the live offset can be reached without a snapshot
@@ -168,6 +168,8 @@ only the end of a snapshot can be reached
     state | fill 3; keep s 1 > 1 3: 10 11 12; new; add 30 31 32 33; restore s 2 > no;
     restore s 4 > no; restore s 0 > no; holds > 4: 30 31 32 33; restore s 3 > yes;
     holds > 3: 10 11 12
+a snapshot begins at 0 at the earliest
+    state | fill 2; keep s -1 > 0 2: 10 11; keep s 2 > none
 split and merge leave the later state whole
     state | fill 2; keep p 0 > 0 2: 10 11; new; fill 3; keep c 2 > 2 3: 10 11 12;
     split c 2 x y > none / 2 3: 10 11 12; merge p c m > 2 3: 10 11 12;
@@ -198,6 +200,10 @@ a capture outlives a rewind
     kv | prepare 2; add 0 1 2; trim 3 > 3; add 3 4 5; take > 0 2: 0 1
 free leaves the schedule behind
     kv | prepare 2; free; take > -
+of a window
+    rotating window=2 | prepare 2; free; take > -
+and of a state
+    state | prepare 2; free; take > -
 and so does a clone
     kv | prepare 2; clone; take > -
 """
