@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cases import each
 from unified_program import Case, check_case, check_command, read_cases
+
+from lockstep.reference.batch import Batch
+from lockstep.reference.encoder import EncoderCache
 
 ENCODERS = read_cases(
     """
@@ -119,7 +123,8 @@ the target of a copy gives its own state up
     forward 1@1 > 0 1:2 [0 2]; remove 0 0 end; copy 0 1 1; forward 0@1 > 0:3 [3]
 without checkpoints only all of a sequence can go
     recurrent | forward 0 1 2 > 0 / 0 1 / 0 1 2 [0 1 2]; remove 0 2 end > not-supported;
-    remove 0 1 2 > not-supported; get > 0 / 0 1 / 0 1 2; remove 0 3 end;
+    remove 0 1 end > not-supported; remove 0 1 2 > not-supported;
+    get > 0 / 0 1 / 0 1 2; remove 0 3 end;
     forward 3 > 0 1 2 3 [0 1 2 3]; remove 0 0 end; forward 0 > 0:4 [4]
 with them the end can go where one stands, exactly
     recurrent interval=1 checkpoints=2 | forward 0 1 > 0 / 0 1 [0 1];
@@ -132,8 +137,9 @@ a checkpoint stands the interval behind the last, or further
     recurrent interval=3 checkpoints=8 | forward 0 > 0 [0];
     forward 1 2 > 0 1 / 0 1 2 [0 1 2]; remove 0 3 end; remove 0 2 end > not-supported;
     forward 3 4 > 0 1 2 3 / 0 1 2 3 4 [0 1 2 3 4]; forward 5 > 0 1 2 3 4 5 [0 1 2 3 4 5];
+    forward 6 > 0 1 2 3 4 5 6 [0 1 2 3 4 5 6]; remove 0 6 end > not-supported;
     remove 0 3 end > not-supported; remove 0 5 end;
-    forward 5 > 0 1 2 3 4 5:6 [0 1 2 3 4 6]; remove 0 1 end; forward 1 > 0 1:7 [0 7]
+    forward 5 > 0 1 2 3 4 5:7 [0 1 2 3 4 7]; remove 0 1 end; forward 1 > 0 1:8 [0 8]
 to go back to a checkpoint leaves a shared state to the other
     recurrent sequences=2 interval=1 checkpoints=2 | forward 0 > 0 [0];
     forward 1 > 0 1 [0 1]; copy 0 1 2; remove 1 1 end; forward 1@1 > 0 1:2 [0 2];
@@ -145,6 +151,10 @@ to go back alone takes a slot, as to go on alone does
 to reserve reads nothing
     recurrent sequences=2 slots=1 | forward 0 > 0 [0]; forward 0@1 reserve=True;
     forward 1 > 0 1:2 [0 2]
+it can resume where it or a checkpoint stands and has read nothing further on
+    recurrent interval=1 checkpoints=4 | forward 0 > 0 [0]; forward 1 > 0 1 [0 1];
+    forward 3 > 0 1 3:2 [0 1 2]; forward 2 > 0 1 2:3 [0 1 2 3]; resume 0 0 > yes;
+    resume 0 1 > yes; resume 0 2 > yes; resume 0 3 > no; resume 0 4 > yes
 it can resume at its begin and where it stands
     recurrent | resume 0 0 > yes; forward 0 1 > 0 / 0 1 [0 1]; resume 0 0 > yes;
     resume 0 2 > yes
@@ -159,3 +169,12 @@ def test_case(one: Case) -> None:
 
 def test_the_command_says_the_same(tmp_path: Path) -> None:
     check_command(ENCODERS + WRAPPERS + STATES, tmp_path)
+
+
+def test_a_removal_ends_the_pass_of_an_encoder() -> None:
+    cache = EncoderCache(1, 1)
+    cache.forward(Batch([0], [0], multimodal=[0]), [0])
+    cache.remove(0, 5, None)
+    with pytest.raises(ValueError, match="no row of this pass stands for an image"):
+        cache.put([1])
+    assert not cache.cached

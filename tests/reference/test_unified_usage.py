@@ -117,6 +117,17 @@ where the cache was full there is no pass until the next
     causal capacity=1 | forward 0 > 0; forward 1 > cache-full; get > usage; put > usage;
     forward reserve=True > usage; get > usage; remove 0 0 end; forward 0 > 0:2;
     get > 0:2
+a removal, a copy and a load end the pass
+    causal sequences=2 | forward 0 > 0; remove 1 0 end; get > usage; put > usage;
+    forward 1 > 0 1; copy 0 1 1; get > usage; save x; forward 2 > 0 1 2; load x;
+    get > usage; forward 5 > 0 1 5:3; get > 0 1 5:3
+that of an encoder, too
+    encoder | forward 0 multimodal=[0] > image 1 2 3; remove 0 5 end; get > usage;
+    put > usage; forward 1 > image 1 2 3
+and of a wrapper
+    wrapper (causal) (causal) sequences=2 | forward 0 1 > 0 / 0 1 + 0 / 0 1; copy 0 1 1;
+    get > usage; forward 1@1 > 0 1:2 + 0 1:2; remove 0 1 end; get > usage;
+    forward 1 > 0 1:3 + 0 1:3
 a question does not end a pass
     swa window=1 | forward 0 > 0; resume 0 2 > no; get > 0
 """
