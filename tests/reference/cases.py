@@ -20,8 +20,10 @@ class Named(Protocol):
 
 
 def read_table(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the name of each case, what stands before its bar, and its steps."""
-    for case in re.split(r"\n(?! )", text.strip("\n")):
+    """Yields the name of each case, what stands before its bar, and its steps. A line
+    that begins with # is a heading."""
+    text = re.sub(r"^#.*\n", "", text.strip("\n"), flags=re.MULTILINE)
+    for case in re.split(r"\n(?! )", text):
         name, *lines = case.split("\n")
         body = " ".join(line.split("#")[0].strip() for line in lines).strip()
         head, _, script = body.partition(" | ")

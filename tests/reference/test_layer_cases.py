@@ -5,8 +5,9 @@ from __future__ import annotations
 from cases import each
 from layer_book import Case, read_cases
 
-KV = read_cases(
+CASES = read_cases(
     """
+# --- full caches
 a query sees all up to itself
     kv | see 0 > -; fill 3; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12; older > -
 a query sees its own chunk: of 1
@@ -83,11 +84,7 @@ a clone has the same tokens and the same chunk
     kv chunk=2 | fill 5; clone; add 30; see 5 > 14 30
 freed is fresh
     kv | fill 3; free; holds > 0: -; add 30; holds > 1: 30; see 0 > 30
-"""
-)
-
-ROTATING = read_cases(
-    """
+# --- windows
 a query sees as many tokens as the window has: 1
     rotating window=1 | fill 5; see 0 > 10; see 4 > 14
 2
@@ -152,11 +149,7 @@ split and merge leave the later window whole
     merge none s m > 2 5: 12 13 14; merge p none m > none
 a clone of a window, and a freed one
     rotating window=2 | fill 5; clone; add 30; see 5 > 14 30; free; holds > 0: -
-"""
-)
-
-STATE = read_cases(
-    """
+# --- states
 the state has read every token up to the query
     state | fill 4; see 2 > 10 11 12; holds > 4: 10 11 12 13; older > -
 trim never takes anything back
@@ -175,11 +168,7 @@ split and merge leave the later state whole
     split c 2 x y > none / 2 3: 10 11 12; merge p c m > 2 3: 10 11 12;
     merge p none m > none; clone; add 30; holds > 4: 10 11 12 30; free; holds > 0: -;
     keep s 0 > none
-"""
-)
-
-CAPTURES = read_cases(
-    """
+# --- scheduled captures
 a capture in the middle of an update
     kv | prepare 2; add 0 1 2 3 4; take > 0 2: 0 1; take > -
 two of them
@@ -206,11 +195,7 @@ and of a state
     state | prepare 2; free; take > -
 and so does a clone
     kv | prepare 2; clone; take > -
-"""
-)
-
-REFUSALS = read_cases(
-    """
+# --- refusals
 no full cache trims less than nothing
     kv | fill 2; trim -1 > error: trim: count -1 is negative; holds > 2: 10 11
 no window does
@@ -232,6 +217,6 @@ or before the earlier captures were taken
 )
 
 
-@each(KV + ROTATING + STATE + CAPTURES + REFUSALS)
+@each(CASES)
 def test_case(one: Case) -> None:
     one.check()

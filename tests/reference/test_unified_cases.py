@@ -14,8 +14,9 @@ from unified_program import Case, check_case, check_command, read_cases
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import parse_program
 
-WINDOWS = read_cases(
+CASES = read_cases(
     """
+# --- windows and chunks
 a row sees all before it and itself
     causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3
 a row sees itself and as many before as the window says
@@ -34,11 +35,7 @@ in a chunk of 1 a row sees what stands where it stands
 chunks hold nothing back: what lies before one is seen from there again
     chunked chunk=2 capacity=5 | forward 0 1 2 3 > 0 / 0 1 / 2 / 2 3; forward 1 > 0 1 1:4;
     resume 0 9 > yes; forward 4 > cache-full
-"""
-)
-
-EXCEPTIONS = read_cases(
-    """
+# --- exceptions
 an exception frees its row, for its own sequence, and for this pass only
     causal sequences=2 | forward 0 1 0@1 1@1 except=[0] > 0 1 / 0 1 / 0:2 / 0:2 1:3;
     forward 2 2@1 > 0 1 2:4 / 0:2 1:3 2:5; forward 0 > 0 0:6
@@ -49,11 +46,7 @@ an exception does not widen the window behind a row
     swa window=1 | forward 0 1 2 3 except=[0,2] > 0 1 2 3 / 0 1 / 1 2 3 / 2 3
 an exception sees on past the end of its chunk, but not before its begin
     chunked chunk=2 | forward 0 1 2 3 except=[1,2] > 0 / 0 1 2 3 / 2 3 / 2 3
-"""
-)
-
-EVICTION = read_cases(
-    """
+# --- eviction
 what lies exactly the memory before the lowest row stays, one before it goes
     swa-memory window=1 memory=3 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3;
     resume 0 1 > yes; forward 4 > 3 4; resume 0 1 > no; resume 0 2 > yes;
@@ -95,11 +88,7 @@ the same memory below the capacity evicts
 after a shift a window may hold fewer tokens than it could
     swa window=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3; forward 4 > 2 3 4;
     remove 0 2 4; forward 3 > 2:4 3:5
-"""
-)
-
-ROOM = read_cases(
-    """
+# --- room
 full is: fewer places than rows, not fewer or as many
     causal capacity=5 | forward 0 1 2 > 0 / 0 1 / 0 1 2; forward 3 4 5 > cache-full;
     get > usage; forward 3 4 > 0 1 2 3:6 / 0 1 2 3:6 4:7; get > 0 1 2 3:6 / 0 1 2 3:6 4:7;
@@ -137,11 +126,7 @@ to reserve changes nothing and needs no room
 to reserve evicts nothing
     swa window=1 | forward 0 1 2 > 0 / 0 1 / 1 2; forward 9 reserve=True;
     resume 0 1 > yes; forward 1 > 0 1 1:4
-"""
-)
-
-POSITIONS = read_cases(
-    """
+# --- positions
 a position that is taken twice is seen twice
     causal | forward 0 0 > 0 0:1 / 0 0:1; forward 0 1 > 0 0:1 0:2 / 0 0:1 0:2 1:3
 gaps and steps back are the caller's
@@ -151,11 +136,7 @@ the order of the rows does not count
 behind a gap a window is empty but for the row itself
     swa window=2 | forward 0 1 > 0 / 0 1; forward 10 > 10:2; forward 1 > 1:3;
     forward 11 > 10:2 11:4
-"""
-)
-
-COPIES = read_cases(
-    """
+# --- copies
 a copied prefix is seen by both, what follows by one
     causal sequences=2 | forward 0 1 2 > 0 / 0 1 / 0 1 2; copy 0 1 2;
     forward 2@1 3 > 0 1 2:3 / 0 1 2 3:4
@@ -182,11 +163,7 @@ one sequence may evict what another still has
     forward 4 > 3 4; resume 0 2 > no; resume 0 3 > yes; resume 1 1 > yes;
     forward 2@1 > 1 2:5
     # memory 2: the target has 0 and 1, sequence 0 keeps 2 and later
-"""
-)
-
-REMOVALS = read_cases(
-    """
+# --- removals
 to the end
     causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 2 end;
     forward 2 > 0 1 2:4
@@ -230,11 +207,7 @@ a sequence of which nothing is left starts anew
 a step back leaves what lies ahead unseen, and its removal is real
     causal | forward 0 1 2 > 0 / 0 1 / 0 1 2; forward 1 > 0 1 1:3; remove 0 1 2;
     forward 2 > 0 1:2 2:4
-"""
-)
-
-RESUMING = read_cases(
-    """
+# --- resuming
 without a limit always, whatever is stored
     causal sequences=2 | resume 1 0 > yes; resume 0 100 > yes; forward 0 1 > 0 / 0 1;
     resume 0 100 > yes
@@ -249,21 +222,13 @@ holes are not looked at
 what begins later cannot resume before
     swa-memory window=2 memory=8 | forward 4 5 > 4:0 / 4:0 5:1; resume 0 5 > no;
     resume 0 6 > yes
-"""
-)
-
-SAVING = read_cases(
-    """
+# --- saving
 what was saved comes back, as often as it is loaded
     causal sequences=2 | forward 0 1 > 0 / 0 1; copy 0 1 1; save x; forward 2 > 0 1 2;
     remove 0 1 2; remove 1 0 end; load x; forward 2 1@1 > 0 1 2:3 / 0 1:4; load x;
     remove 1 0 0 > shared; forward 2 > 0 1 2:5; load y > nothing saved;
     forward 3 > 0 1 2:5 3:6
-"""
-)
-
-SIZES = read_cases(
-    """
+# --- other sizes
 the memory must hold the window, unless it holds the capacity
     swa-memory window=1 memory=2 capacity=8 | open window=4 memory=2 > usage;
     open window=4 memory=3 > usage; open window=4 memory=4; open window=4 memory=0;
@@ -275,27 +240,14 @@ for several sequences it grows to hold the window
 """
 )
 
-ALL = [
-    *WINDOWS,
-    *EXCEPTIONS,
-    *EVICTION,
-    *ROOM,
-    *POSITIONS,
-    *COPIES,
-    *REMOVALS,
-    *RESUMING,
-    *SAVING,
-    *SIZES,
-]
 
-
-@each(ALL)
+@each(CASES)
 def test_case(one: Case) -> None:
     check_case(one)
 
 
 def test_the_command_says_the_same(tmp_path: Path) -> None:
-    check_command(ALL, tmp_path)
+    check_command(CASES, tmp_path)
 
 
 def test_a_program_cannot_have_a_memory_smaller_than_its_window() -> None:

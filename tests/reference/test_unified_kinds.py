@@ -11,8 +11,9 @@ from unified_program import Case, check_case, check_command, read_cases
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 
-ENCODERS = read_cases(
+CASES = read_cases(
     """
+# --- encoders
 an image has the tags behind those of the rows, and stays until the next
     encoder | forward 0 > no image; forward 1 2 3 multimodal=[1] > image 4 5 6;
     forward 4 > image 4 5 6; forward 5 6 multimodal=[0] > image 10 11 12;
@@ -38,11 +39,7 @@ to reserve stores nothing
     encoder | forward 0 multimodal=[0] reserve=True; forward 0 > no image;
     forward 1 multimodal=[0] > image 6 7 8; forward 2 multimodal=[0] reserve=True;
     remove 0 2 3; forward 3 > image 6 7 8
-"""
-)
-
-WRAPPERS = read_cases(
-    """
+# --- wrappers
 each cache answers as it would alone
     wrapper (causal) (swa window=1) (chunked chunk=2) | forward 0 1 2 > 0 / 0 1 / 0 1 2 +
     0 / 0 1 / 1 2 + 0 / 0 1 / 2; forward 3 except=[0] > 0 1 2 3 + 2 3 + 2 3;
@@ -85,11 +82,7 @@ a copied prefix is in all of them
 an uneven batch is refused for all
     wrapper (causal) (recurrent) sequences=2 | forward 0 1 0@1 > not-supported;
     get > usage; forward 0 0@1 > 0:3 / 0:4 + 0:3 / 0:4 [3] [4]
-"""
-)
-
-STATES = read_cases(
-    """
+# --- states
 a state reads on, and begins with nothing
     recurrent | forward 0 1 > 0 / 0 1 [0 1]; forward 2 > 0 1 2 [0 1 2]; get > 0 1 2
 sequences come with as many rows each, or nothing is added
@@ -162,13 +155,13 @@ it can resume at its begin and where it stands
 )
 
 
-@each(ENCODERS + WRAPPERS + STATES)
+@each(CASES)
 def test_case(one: Case) -> None:
     check_case(one)
 
 
 def test_the_command_says_the_same(tmp_path: Path) -> None:
-    check_command(ENCODERS + WRAPPERS + STATES, tmp_path)
+    check_command(CASES, tmp_path)
 
 
 def test_a_removal_ends_the_pass_of_an_encoder() -> None:
