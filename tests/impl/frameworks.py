@@ -1,4 +1,4 @@
-"""Our unified caches of either framework, filled and read through numpy."""
+"""Our caches of either framework, filled and read through numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unified caches on torch: one pool, handed out as views, of copied input."""
+"""The unified caches on torch: one pool that stays in place, handed out as views."""
 
 from __future__ import annotations
 
