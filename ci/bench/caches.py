@@ -16,7 +16,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,13 @@ from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
 
 POOLS = (4 * K, 64 * K, K * K)
+DTYPES = ("float16", "float32", "bfloat16")
+
+
+def choose(name: str, values: Sequence[str], help: str) -> Callable[..., Any]:
+    """An option that may be given several times."""
+    kind = click.Choice(values)
+    return click.option(f"--{name}", f"{name}s", multiple=True, type=kind, help=help)
 
 
 @click.group()
@@ -42,37 +49,13 @@ def main() -> None:
 
 
 @main.command()
-@click.option(
-    "--framework",
-    "frameworks",
-    multiple=True,
-    type=click.Choice(["torch", "mlx"]),
-    help="Default: both on the CPU, torch on CUDA.",
-)
+@choose("framework", ["torch", "mlx"], "Default: both on the CPU, torch on CUDA.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
 )
-@click.option(
-    "--workload",
-    "workloads",
-    multiple=True,
-    type=click.Choice(WORKLOADS),
-    help="Not all.",
-)
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(["float16", "float32", "bfloat16"]),
-    help="Default: float16 and float32, on CUDA bfloat16 too.",
-)
-@click.option(
-    "--form",
-    "forms",
-    multiple=True,
-    type=click.Choice(list(HEADS)),
-    help="Default: both.",
-)
+@choose("workload", WORKLOADS, "Not all.")
+@choose("dtype", DTYPES, "Default: float16 and float32, on CUDA bfloat16 too.")
+@choose("form", list(HEADS), "Default: both.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
 @click.option(
     "--cells",
@@ -98,7 +81,7 @@ def compare(
         check_cuda(frameworks)
     asked = frameworks
     frameworks = asked or (("torch",) if on_cuda else ("torch", "mlx"))
-    precisions = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
+    precisions = dtypes or DTYPES[: 3 if on_cuda else 2]
     pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
     console = Console()
