@@ -175,6 +175,30 @@ def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
     return [known[id] for id in ids]
 
 
+def measure(programs: int, seed: int) -> Baseline:
+    """Measures the correct backend. Raises ClickException if it diverges."""
+    click.echo(f"importing torch, drawing {programs} programs of each kind", err=True)
+    import torch  # noqa: F401 - once, for all children
+
+    ended = call(measure_baseline, ROOT, programs, seed)
+    if ended.why:
+        raise click.ClickException(f"without any mutation: {ended.why}")
+    baseline: Baseline = ended.answer
+    return baseline
+
+
+def draw(
+    mutants: Sequence[Mutant], baseline: Baseline, count: int, seed: int
+) -> list[Mutant]:
+    """Draws mutants of the files that the programs run."""
+    files = dict.fromkeys(mutant.file for mutant in mutants)
+    unused = [file for file in files if not baseline.list_programs(file)]
+    if unused:
+        click.echo(f"not run on {BACKEND}: {', '.join(unused)}", err=True)
+    used = [each for each in mutants if each.file not in unused]
+    return Random(seed).sample(used, min(count, len(used)))
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[FILE_OR_FOLDER]...")
 @click.option("--count", type=click.IntRange(1), default=100, show_default=True)
@@ -224,18 +248,8 @@ def main(
     outcomes: list[Outcome] = []
     is_complete = False
     try:
-        click.echo(f"importing torch, drawing {programs} programs of each kind", err=True)
-        import torch  # noqa: F401 - once, for all children
-
-        ended = call(measure_baseline, ROOT, programs, seed)
-        if ended.why:
-            raise click.ClickException(f"without any mutation: {ended.why}")
-        baseline: Baseline = ended.answer
-        unused = [file for file in files if not baseline.list_programs(file)]
-        used = [each for each in mutants if each.file not in unused]
-        if unused:
-            click.echo(f"not run on {BACKEND}: {', '.join(unused)}", err=True)
-        sample = sample or Random(seed).sample(used, min(count, len(used)))
+        baseline = measure(programs, seed)
+        sample = sample or draw(mutants, baseline, count, seed)
         for number, mutant in enumerate(sample, 1):
             outcomes.append(try_mutant(mutant, baseline, explanations, seconds))
             click.echo(f"{number}/{len(sample)}  {outcomes[-1].describe()}")

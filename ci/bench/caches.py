@@ -2,16 +2,12 @@
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
-    python ci/bench/caches.py growth
 
-compare: ours on torch and MLX beside those of transformers and mlx-lm, and beside the
+Ours on torch and MLX beside those of transformers and mlx-lm, and beside the
 bare limit: what the framework takes for the same bytes without a cache around it. In one
 process, in turns; what counts is the median of the rounds' ratios. The work is in
 `speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
 all, with pools of a million cells, it takes about ten minutes and 12 GB.
-
-growth: see `speed/growth.py`; exit status 1 if a pool of 64k cells takes more than half
-as long again as one of 4k.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +27,20 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import click  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from ci.bench.options import JSON, load  # noqa: E402
-from ci.bench.speed import growth as sizes  # noqa: E402
+from ci.bench.options import JSON  # noqa: E402
 from ci.bench.speed import report  # noqa: E402
 from ci.bench.speed.bars import Verdict, judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
 
 POOLS = (4 * K, 64 * K, K * K)
+DTYPES = ("float16", "float32", "bfloat16")
+
+
+def choose(name: str, values: Sequence[str], help: str) -> Callable[..., Any]:
+    """An option that may be given several times."""
+    kind = click.Choice(values)
+    return click.option(f"--{name}", f"{name}s", multiple=True, type=kind, help=help)
 
 
 @click.group()
@@ -47,37 +49,13 @@ def main() -> None:
 
 
 @main.command()
-@click.option(
-    "--framework",
-    "frameworks",
-    multiple=True,
-    type=click.Choice(["torch", "mlx"]),
-    help="Default: both on the CPU, torch on CUDA.",
-)
+@choose("framework", ["torch", "mlx"], "Default: both on the CPU, torch on CUDA.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
 )
-@click.option(
-    "--workload",
-    "workloads",
-    multiple=True,
-    type=click.Choice(WORKLOADS),
-    help="Not all.",
-)
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(["float16", "float32", "bfloat16"]),
-    help="Default: float16 and float32, on CUDA bfloat16 too.",
-)
-@click.option(
-    "--form",
-    "forms",
-    multiple=True,
-    type=click.Choice(list(HEADS)),
-    help="Default: both.",
-)
+@choose("workload", WORKLOADS, "Not all.")
+@choose("dtype", DTYPES, "Default: float16 and float32, on CUDA bfloat16 too.")
+@choose("form", list(HEADS), "Default: both.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
 @click.option(
     "--cells",
@@ -103,7 +81,7 @@ def compare(
         check_cuda(frameworks)
     asked = frameworks
     frameworks = asked or (("torch",) if on_cuda else ("torch", "mlx"))
-    precisions = dtypes or ("float16", "float32", *(("bfloat16",) if on_cuda else ()))
+    precisions = dtypes or DTYPES[: 3 if on_cuda else 2]
     pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
     console = Console()
@@ -185,22 +163,6 @@ def get_room(device: str) -> int:
 
         return torch.cuda.mem_get_info()[1] * 2 // 3
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 3
-
-
-@main.command()
-@click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
-@JSON
-def growth(names: Sequence[str], path: Path | None) -> None:
-    """A one-token pass at 64k cells against 4k; exit status 1 beyond the bound."""
-    rows = []
-    for name in names:
-        backend = load(name)
-        for case, tokens in sizes.CASES.items():
-            rows.append({"backend": name, "pool": case, **sizes.measure(backend, tokens)})
-    Console().print(sizes.make_table(rows))
-    if path:
-        path.write_text(json.dumps({"unit": "µs a step", "rows": rows}, indent=1) + "\n")
-    sys.exit(any(row["ratio"] > sizes.BOUND for row in rows))
 
 
 if __name__ == "__main__":

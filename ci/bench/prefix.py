@@ -122,9 +122,8 @@ def begin(
 @click.option(
     "--limit", type=int, help="Bytes; by default a tenth of what there would be."
 )
-@click.option("--plant", default=0, help="A wrong number in every so manyth request.")
 def day(
-    backend: str, seed: int, path: Path | None, count: int, limit: int | None, plant: int
+    backend: str, seed: int, path: Path | None, count: int, limit: int | None
 ) -> None:
     """A day of a chat server and of agents: what is reused, and is it right?"""
     requests = make_day(seed, count)
@@ -133,7 +132,7 @@ def day(
     limit = everything // 10 if limit is None else limit
     start = time.perf_counter()
     runner = Runner(load(f"{backend}-cpu"), limit)
-    found = run_day(runner, requests, plant) | compare(runner.backend, requests)
+    found = run_day(runner, requests) | compare(runner.backend, requests)
     found |= {"unlimited": unlimited, "everything": everything, "limit": limit}
     found |= {"seconds": time.perf_counter() - start, "times": runner.times}
     totals = zip(

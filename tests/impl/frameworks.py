@@ -1,4 +1,4 @@
-"""Our unified caches of either framework, filled and read through numpy."""
+"""Our caches of either framework, filled and read through numpy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Framework:
         self.name = name
         self.module = {
             part: import_module(f"lockstep.impl.{name}.{part}")
-            for part in ("backend", "arrays", "causal", "encoder", "recurrent", "rope")
+            for part in (
+                *("backend", "arrays", "causal", "encoder", "recurrent", "rope"),
+                *("kv", "rotating", "state"),
+            )
         }
         self.backend = self.module["backend"].cpu()
 
@@ -73,7 +76,36 @@ class Framework:
     def encoder(self) -> Any:
         return self.module["encoder"].EncoderCache(SEQUENCES, BATCH)
 
+    def layer(self, kind: str, **options: Any) -> Any:
+        """A cache of one sequence: kv, rotating with a window of 4, or state."""
+        if kind == "kv":
+            return self.module["kv"].KVCache(**options)
+        if kind == "rotating":
+            return self.module["rotating"].RotatingCache(**{"window": 4, **options})
+        return self.module["state"].StateCache((1, *CONV), (1, *DELTA))
+
     # --- tokens -------------------------------------------------------------------------
+
+    def append(self, cache: Any, numbers: Sequence[float]) -> None:
+        """Writes tokens to a cache of one sequence, or a state that has read them."""
+        if not hasattr(cache, "boundaries"):
+            cache.update(*self.feed(numbers))
+            return
+        for length in cache.boundaries(len(numbers)):
+            cache.write(*self.states(numbers[length - 1]), length)
+            numbers = numbers[length:]
+
+    def hold(self, pair: Any) -> list[float]:
+        """The numbers of the tokens in K and V, or the one that a state is full of."""
+        if pair is None:
+            return []
+        first, second = (self.numpy(array) for array in pair)
+        if first.ndim == 3:
+            assert (first == first[0, 0, 0]).all() and (second == first[0, 0, 0]).all()
+            return [float(first[0, 0, 0])]
+        numbers = first[0, 0, :, 0]
+        assert (first == numbers[:, None]).all() and (second == -numbers[:, None]).all()
+        return list(numbers.tolist())
 
     def feed(
         self,

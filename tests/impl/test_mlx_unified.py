@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -242,26 +241,3 @@ def test_the_parts_of_a_wrapper_compute_on_its_device(on: Framework) -> None:
     image.put(0, *on.feed([5] * 3))
     assert image.cached is True
     assert on.numpy(image.get(0)[0]).shape == (1, HEADS, 3, KEY_DIM)
-
-
-def test_results_without_arrays_come_through(on: Framework) -> None:
-    cache = open_cache({**CONFIG, **dict.fromkeys(("window", "memory", "chunk"))}, CPU)
-    causal = cache.of(0)
-    assert causal.forward([0], [0], [], [], False) is None
-    causal.put(0, *on.feed([4]))
-    assert causal.can_resume(0, 1) is True
-    saved = causal.save()
-    assert saved.table.tolist() == [[0], [1]]
-    causal.remove(0, 0, None)
-    causal.load(saved)
-    assert on.step(causal, [1], 0, [5]) == [[4, 5]]
-    with pytest.raises(ValueError, match="layer 4 was never put"):
-        causal.get(4)
-
-
-def test_unused_memory_holds_what_was_asked_for(on: Framework) -> None:
-    cache = on.causal(fill=math.nan, cache_padding=8)
-    on.step(cache, [0, 1])
-    keys, values, _ = cache.get(0)
-    assert mx.isnan(keys[:, :, 2:]).all()
-    assert mx.isnan(values[:, :, 2:]).all()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lockstep.impl.prefix.eviction import Eviction
-from lockstep.impl.prefix.node import Node
 from lockstep.impl.prefix.tokens import check_tokens, count_common
 from lockstep.impl.prefix.tree import Tree
 
@@ -79,11 +78,6 @@ class Stored:
                 self.tree.put(node, {2: self.mark.snapshot(0)})
             self.eviction.touch(node)
 
-    def list_paths(self) -> list[tuple[list[int], bool]]:
-        """The edges that end at a node, joined, and whether there is a mark."""
-        found = [(join(n), n.snapshots[2] is not None) for n in self.tree.list_nodes()]
-        return sorted(found)
-
     def check(self) -> None:
         nodes = list(self.tree.list_nodes())
         assert self.tree.size == self.tree.compute_size()
@@ -96,95 +90,8 @@ class Stored:
             assert (piece.begin, piece.end) == (node.begin, node.end)
 
 
-def join(node: Node) -> list[int]:
-    return [*(join(node.parent) if node.parent else []), *node.tokens]
-
-
-@pytest.fixture
-def stored() -> Stored:
-    return Stored()
-
-
-LONG = [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(
-    ("second", "ends", "paths", "size"),
-    [
-        ([1, 2, 9], [], [([1, 2], False), ([1, 2, 3, 4], True), ([1, 2, 9], True)], 205),
-        ([1, 2], [], [([1, 2], True), ([1, 2, 3, 4], True)], 204),
-        (LONG, [1, 3, 5], [(LONG[:end], True) for end in (1, 3, 4, 5, 6)], 506),
-    ],
-)
-def test_a_second_path_splits_edges(
-    stored: Stored, second: list[int], ends: list[int], paths: Any, size: int
-) -> None:
-    """Where it parts from the first, where it ends, and where it is told to."""
-    stored.insert([1, 2, 3, 4])
-    assert stored.tree.size == 104
-    stored.insert(second, ends)
-    assert stored.list_paths() == paths
-    assert stored.tree.size == size
-    stored.check()
-
-
-def test_a_match_says_where_it_ends(stored: Stored) -> None:
-    stored.insert([1, 2, 3, 4])
-    stored.insert([1, 2, 9])
-    for tokens, length, whole, inside in (
-        ([1, 2, 3, 5], 3, 1, True),
-        ([1, 2, 3], 3, 1, True),
-        ([1, 2], 2, 1, False),
-        ([1, 2, 8], 2, 1, False),
-        ([1], 1, 0, True),
-        ([1, 2, 9, 9], 3, 2, False),
-        ([7], 0, 0, False),
-        ([], 0, 0, False),
-    ):
-        match = stored.tree.match(tuple(tokens))
-        found = match.length, len(match.nodes), match.inside is not None
-        assert found == (length, whole, inside), tokens
-
-
-@pytest.mark.parametrize(
-    ("paths", "limit", "left"),
-    [
-        ([[1, 2], [3, 4], [1, 2]], 102, [1, 2]),  # what was not used goes first
-        ([[1, 2], [1, 2, 3]], 150, [1, 2, 3]),  # on the way only marks go
-    ],
-)
-def test_there_is_an_order(
-    stored: Stored, paths: list[list[int]], limit: int, left: list[int]
-) -> None:
-    for path in paths:
-        stored.insert(path)
-    stored.eviction.shrink(limit, set())
-    assert stored.list_paths() == [(left, True)]
-    stored.check()
-
-
-def test_a_fork_stays_while_two_paths_need_it(stored: Stored) -> None:
-    stored.insert([1, 2])
-    stored.insert([1, 2, 3])
-    stored.insert([1, 2, 4])
-    stored.eviction.shrink(204, set())
-    assert stored.list_paths() == [([1, 2], False), ([1, 2, 3], True), ([1, 2, 4], True)]
-    stored.eviction.shrink(0, set())
-    assert stored.list_paths() == []
-    assert (stored.tree.size, stored.tree.tokens) == (0, 0)
-
-
-def test_what_is_kept_can_go_later(stored: Stored) -> None:
-    stored.insert([1, 2])
-    stored.insert([3])
-    stored.eviction.shrink(0, set(stored.tree.match((1, 2)).path))
-    assert stored.list_paths() == [([1, 2], True)]
-    stored.eviction.shrink(0, set())
-    assert stored.list_paths() == []
-
-
-def test_counters_hold_whatever_is_stored(stored: Stored) -> None:
-    draw = random.Random(1)
+def test_counters_hold_whatever_is_stored() -> None:
+    stored, draw = Stored(), random.Random(1)
     for _ in range(300):
         path = [draw.randrange(2) for _ in range(draw.randint(1, 12))]
         ends = sorted({draw.randint(1, len(path)) for _ in range(3)} - {len(path)})

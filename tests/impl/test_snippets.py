@@ -8,15 +8,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from lockstep.harness.backends.backend import Backend, Call
+from lockstep.harness.cli.main import main
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.snippet import NOT_SHOWN, write_snippet
@@ -266,21 +268,21 @@ def test_why_there_is_no_snippet(mlx_lm: Backend) -> None:
 # --- the command ------------------------------------------------------------------------
 
 
-def lockstep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture
+def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner(env={"PYTHONPATH": str(ROOT)})
+    return lambda *arguments: runner.invoke(main, arguments, prog_name="lockstep")
 
 
-def test_the_command_prints_a_script_that_fails(mlx_lm: Backend, tmp_path: Path) -> None:
+def test_the_command_prints_a_script_that_fails(
+    mlx_lm: Backend, lockstep: Callable[..., Result], tmp_path: Path
+) -> None:
     assert mlx_lm.ledger is not None
     file = mlx_lm.ledger / "mlx-lm-rotating-keep-mask.json"
-    printed = lockstep(tmp_path, "snippet", str(file), "--backend", "mlx-lm")
-    assert (printed.returncode, printed.stderr) == (0, "")
+    printed = lockstep("snippet", str(file), "--backend", "mlx-lm")
+    assert (printed.exit_code, printed.stderr) == (0, "")
     (tmp_path / "bug.py").write_text(printed.stdout)
     ended = subprocess.run(
         [sys.executable, "bug.py"], cwd=tmp_path, capture_output=True, text=True
@@ -289,26 +291,28 @@ def test_the_command_prints_a_script_that_fails(mlx_lm: Backend, tmp_path: Path)
     assert "row 2 sees tokens: [1, 2], expected [0, 2] <- differs" in ended.stdout
 
 
-def test_the_command_says_why_there_is_none(tmp_path: Path) -> None:
+def test_the_command_says_why_there_is_none(
+    lockstep: Callable[..., Result], tmp_path: Path
+) -> None:
     name = "tests.harness.misbehaving:correct"
     (tmp_path / "p.json").write_text(json.dumps(make(UPDATE).to_json()))
-    ended = lockstep(tmp_path, "snippet", "p.json", "--backend", name)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = lockstep("snippet", "p.json", "--backend", name)
+    assert (ended.exit_code, ended.stdout) == (2, "")
     words = "lockstep: p.json: no snippet: misbehaving does not declare how its"
     assert ended.stderr.startswith(words)
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
 
 
 def test_the_page_has_the_snippet_that_is_written_now(
-    mlx_lm: Backend, tmp_path: Path
+    mlx_lm: Backend, lockstep: Callable[..., Result], tmp_path: Path
 ) -> None:
     """And none that a file brings along: people run what they are shown."""
     ops = [{"op": "update", "length": 3}]
     meta = {"backend": "mlx-lm", "snippet": "import os; os.system('evil')"}
     program = make(*ops, kind="rotating", window=2, keep=1, meta=meta)
     (tmp_path / "p.json").write_text(json.dumps(program.to_json()))
-    ended = lockstep(tmp_path, "report", "p.json", "--output", "page")
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = lockstep("report", "p.json", "--output", "page")
+    assert (ended.exit_code, ended.stderr) == (0, "")
     page = html.unescape((tmp_path / "page" / "report.html").read_text())
     assert write_snippet(program, mlx_lm) in page
     assert "evil" not in page

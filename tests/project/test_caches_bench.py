@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 
@@ -51,7 +52,8 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("mask", (8, 24, "additive")),
         ("unified_mask", (1, 24)),
         ("unified_mask", (8, 24)),
-        ("decode", (4 * K,)),
+        ("decode", (4 * K, True)),
+        ("decode", (4 * K, False)),
         ("share", (24,)),
         ("remove", (24, "tail")),
         ("remove", (24, "middle")),
@@ -179,16 +181,14 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
         (("compare", "--workload", "stap"), "stap"),
         (("compare", "--device", "cuda", "--framework", "mlx"), "only torch"),
         (("compare", "--json", "/no/such/folder/x.json"), "no folder /no/such/folder"),
-        (("growth", "--backend", "nobody"), "no backend has this name"),
     ],
 )
-def test_bad_input_is_named_at_once(command: Sequence[str], words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(CACHES), *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert words in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, command: Sequence[str], words: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script changes its own
+    from ci.bench.caches import main
+
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())

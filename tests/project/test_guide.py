@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from lockstep.harness.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_every_step_of_the_guide_says_what_it_says(tmp_path: Path) -> None:
+def test_every_step_of_the_guide_says_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     guide = (ROOT / "impl" / "README.md").read_text()
     taken = 0
     for form, text in BLOCK.findall(guide):
@@ -28,24 +31,18 @@ def test_every_step_of_the_guide_says_what_it_says(tmp_path: Path) -> None:
             path.write_text(fill_in(path.read_text(), text))
             continue
         for command, said in list_commands(text):
-            got = run(command, tmp_path)
+            got = run(command)
             assert agrees(said, got), f"$ {command}\n{got}"
             taken += 1
     assert taken == 8
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str) -> str:
     """What a command prints, `lockstep` being this one."""
     program, *arguments = shlex.split(command)
     assert program == "lockstep"
-    done = subprocess.run(
-        [sys.executable, "-m", "lockstep.harness.cli.main", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout + done.stderr
+    environment = {"COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    return CliRunner(env=environment).invoke(main, arguments).output
 
 
 def list_commands(text: str) -> Iterator[tuple[str, str]]:

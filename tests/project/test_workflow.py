@@ -39,9 +39,7 @@ def list_commands(job: dict[str, Any], program: str) -> list[list[str]]:
     for line in lines:
         words = shlex.split(line.partition(">>")[0])
         if words and words[0] == program:
-            found.append(
-                [re.sub(r"\$(\w+)", lambda m: VALUES[m[1]], w) for w in words[1:]]
-            )
+            found.append([fill_in(word) for word in words[1:]])
     return found
 
 

@@ -1,9 +1,18 @@
-"""Short forms of what the caches of one sequence hold."""
+"""The notation for cases of the caches of one sequence.
+
+`fill 4` writes the tags 10, 11, 12 and 13, `add 30 31` these; `new` goes on with a fresh
+cache, whose snapshots are still there. `see 2` answers with what a query at position 2
+sees, `holds` with the offset and the state, "-" for nothing. `keep s 1` takes a snapshot
+from position 1 on; it is said as `1 4: 11 12 13`, which are its label and its tags.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any
+
+from cases import read_table, read_words
 
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
@@ -11,26 +20,100 @@ from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.state import StateCache
 from lockstep.reference.token import Token
 
-Cache = TypeVar("Cache", KVCache, RotatingCache, StateCache)
-Held = tuple[int, int, list[int]]
+KINDS = {"kv": KVCache, "rotating": RotatingCache, "state": StateCache}
 
 
-def fill(cache: Cache, tokens: int) -> Cache:
-    """The cache with the tags 10, 11, … at the positions 0, 1, …"""
-    cache.update(range(10, 10 + tokens))
-    return cache
+@dataclass(frozen=True)
+class Case:
+    name: str
+    head: str
+    steps: Sequence[str]
+
+    def check(self) -> None:
+        desk = Desk(self.head)
+        for number, step in enumerate(self.steps):
+            call, _, expected = step.partition(" > ")
+            answer = desk.run(*call.split())
+            assert answer == expected, f"step {number}, {call}: {answer}"
 
 
-def get_tags(tokens: Sequence[Token]) -> list[int]:
-    return [token.tag for token in tokens]
+def read_cases(text: str) -> list[Case]:
+    return [Case(*case) for case in read_table(text)]
 
 
-def see(cache: KVCache | RotatingCache | StateCache, query: int) -> list[int]:
-    return get_tags(cache.visible(query))
+class Desk:
+    """A cache and all snapshots that were taken, by name."""
+
+    def __init__(self, head: str) -> None:
+        [self.kind], self.options = read_words(head)
+        self.snapshots: dict[str, Snapshot | None] = {"none": None}
+        self.cache: Any = None
+        self.run("new")
+
+    def run(self, word: str, *words: str) -> str:
+        """Does one step; returns its answer in words."""
+        numbers = [int(each) for each in words if each.lstrip("-").isdigit()]
+        names = [each for each in words if not each.lstrip("-").isdigit()]
+        try:
+            return self.do(word, numbers, names)
+        except ValueError as error:
+            return f"error: {error}"
+
+    def do(self, word: str, numbers: list[int], names: list[str]) -> str:
+        cache = self.cache
+        match word:
+            case "new":
+                self.cache = KINDS[self.kind](**self.options)
+            case "fill":
+                cache.update(range(10, 10 + numbers[0]))
+            case "add":
+                cache.update(numbers)
+            case "see":
+                return say(cache.visible(*numbers))
+            case "holds":
+                assert self.kind == "state" or cache.size() == len(cache.state())
+                return f"{cache.offset}: {say(cache.state())}"
+            case "older":
+                return say(cache.older())
+            case "trim":
+                return str(cache.trim(*numbers))
+            case "restore":
+                restored = cache.restore(self.snapshots[names[0]], *numbers)
+                return {True: "yes", False: "no"}[restored]
+            case "keep":
+                return self.name(names, [cache.snapshot(*numbers)])
+            case "says":
+                return self.name(names, [self.snapshots[names[0]]])
+            case "split":
+                return self.name(
+                    names[1:], cache.split(self.snapshots[names[0]], *numbers)
+                )
+            case "merge":
+                parts = [self.snapshots[name] for name in names[:2]]
+                return self.name(names[2:], [cache.merge(*parts)])
+            case "prepare":
+                cache.prepare(numbers)
+            case "take":
+                taken = cache.take()
+                return self.name([str(place) for place in range(len(taken))], taken)
+            case "clone":
+                self.cache = cache.clone()
+            case "free":
+                cache.free()
+            case _:
+                raise KeyError(word)
+        return ""
+
+    def name(self, names: Sequence[str], snapshots: Sequence[Snapshot | None]) -> str:
+        self.snapshots |= dict(zip(names, snapshots, strict=True))
+        return " / ".join(map(say_snapshot, snapshots)) or "-"
 
 
-def hold(snapshot: Snapshot | None) -> Held | None:
-    """Label and tags of a snapshot."""
+def say(tokens: Sequence[Token]) -> str:
+    return " ".join(str(token.tag) for token in tokens) or "-"
+
+
+def say_snapshot(snapshot: Snapshot | None) -> str:
     if snapshot is None:
-        return None
-    return snapshot.begin, snapshot.end, get_tags(snapshot.tokens)
+        return "none"
+    return f"{snapshot.begin} {snapshot.end}: {say(snapshot.tokens)}"

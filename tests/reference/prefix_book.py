@@ -5,13 +5,12 @@ A letter is a token, a word a conversation.
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
+from cases import read_table, read_value, read_words
 
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
@@ -98,64 +97,34 @@ class Case:
 
 
 def read_cases(text: str, words: Mapping[str, Callable[..., Step]]) -> list[Case]:
-    """Reads a table of cases, each of which looks like this:
+    """Reads a table of cases (`cases.py`), each of which looks like this:
 
         the end of a path goes, back to the point before
             kv limit=7 | ask abcd > abcd; ask abxy > xy;
             points ab abxy  # a comment
 
-    The first line is the name. Layers and options stand before the bar, the steps behind
-    it. A step is a word, its arguments, and behind ">" the answer; "-" is the empty word.
+    Layers and options stand before the bar. A step is a word, its arguments, and behind
+    ">" the answer; "-" is the empty word.
 
     Args:
         text: the table.
         words: the steps that it may have.
     """
-    return [
-        read_case(*case.split("\n"), words=words)
-        for case in re.split(r"\n(?! )", text.strip("\n"))
-    ]
+    cases = []
+    for name, head, steps in read_table(text):
+        layers, options = read_words(head)
+        for size in SIZES.keys() & layers:
+            layers.remove(size)
+            options |= SIZES[size]
+        read = [read_step(step, words) for step in steps]
+        cases.append(Case(name, " ".join(layers), read, options))
+    return cases
 
 
-def read_case(name: str, *lines: str, words: Mapping[str, Callable[..., Step]]) -> Case:
-    head, script = " ".join(line.split("#")[0].strip() for line in lines).split(" | ")
-    layers, options = read_words(head)
-    steps = read_steps(script, words)
-    for size in SIZES.keys() & layers:
-        layers.remove(size)
-        options |= SIZES[size]
-    return Case(name, " ".join(layers), steps, options)
-
-
-def read_steps(script: str, words: Mapping[str, Callable[..., Step]]) -> list[Step]:
-    steps = []
-    for step in script.split("; "):
-        word, _, rest = step.replace(" > ", " ").partition(" ")
-        arguments, named = read_words(rest)
-        steps.append(words[word](*map(read_value, arguments), **named))
-    return steps
-
-
-def read_words(text: str) -> tuple[list[str], dict[str, Any]]:
-    """Words, and what is given by name."""
-    words = text.split()
-    named = dict(word.split("=") for word in words if "=" in word)
-    return (
-        [word for word in words if "=" not in word],
-        {name: read_value(value) for name, value in named.items()},
-    )
-
-
-def read_value(word: str) -> Any:
-    """A number, a list of numbers, None, a truth value, or else a word."""
-    is_literal = word[0] in "[0123456789" or word in ("None", "True", "False")
-    return ast.literal_eval(word) if is_literal else word.strip("-")
-
-
-def each(cases: Sequence[Case]) -> pytest.MarkDecorator:
-    names = [one.name for one in cases]
-    assert len(set(names)) == len(names)
-    return pytest.mark.parametrize("one", cases, ids=names)
+def read_step(step: str, words: Mapping[str, Callable[..., Step]]) -> Step:
+    word, _, rest = step.replace(" > ", " ").partition(" ")
+    arguments, named = read_words(rest)
+    return words[word](*map(read_value, arguments), **named)
 
 
 def check_steps(name: str, cache: object, steps: Sequence[Step]) -> None:
@@ -194,7 +163,9 @@ def feed(count: int, *offsets: int, layers: int | None = None) -> Step:
     def step(cache: Session | Trie) -> tuple[str, object, object]:
         cache.feed(count, layers)
         got = [layer.offset for layer in cache.cached]
-        return f"feed {count}", got, list(offsets)
+        word = read(cache.get_request())
+        held = [get_window(layer, word[: layer.offset]) for layer in cache.cached]
+        return f"feed {count}", (got, see_layers(cache)), (list(offsets), held)
 
     return step
 
@@ -424,4 +395,4 @@ SLOTS: Mapping[str, Callable[..., Step]] = {
 def tell(cache: Session | Trie | Slots, script: str) -> None:
     """Checks the steps of a script, without a case."""
     words = SLOTS if isinstance(cache, Slots) else CONVERSATIONS
-    check_steps(script, cache, read_steps(script, words))
+    check_steps(script, cache, [read_step(step, words) for step in script.split("; ")])

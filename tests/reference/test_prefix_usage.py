@@ -152,6 +152,12 @@ def test_a_limit_that_is_refused_lets_nothing_go() -> None:
         tell(trie, "points ab xyz")
 
 
+@pytest.mark.parametrize("settings", [{"limit": -1}, {"interval": 0}, {"interval": -1}])
+def test_a_trie_is_not_opened_with_less_than_nothing(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"limit|interval"):
+        Trie(make_layers("kv"), get_tags, **settings)
+
+
 @pytest.mark.parametrize(("keep", "context"), [(-1, 8), (8, 8), (9, 8), (0, 0)])
 def test_what_is_kept_leaves_room(keep: int, context: int) -> None:
     with pytest.raises(ValueError, match="keep"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cases import each
 from prefix_book import (
     CONVERSATIONS,
     Case,
     check_steps,
-    each,
     get_tags,
     make_layers,
     read_cases,
@@ -14,8 +14,9 @@ from prefix_book import (
 
 from lockstep.reference.session import Session
 
-COMMON = read_cases(
+CASES = read_cases(
     """
+# --- what a session keeps
 an empty store reuses nothing
     kv | begin abc > abc
 of an exact repeat one token is left
@@ -48,12 +49,7 @@ a request closed before its end keeps what was computed
     kv state | begin abcd > abcd; feed 1 > 1 1; feed 1 > 2 2; close > 2; begin abcd > cd
 what is freed is forgotten
     kv | ask abc > abc; free; ask abc > abc
-""",
-    CONVERSATIONS,
-)
-
-KINDS = read_cases(
-    """
+# --- windows and states
 a window below its size goes back
     rotating:4 | ask abc > abc; begin abx > x
 a window just full goes back: nothing has slid out
@@ -88,12 +84,7 @@ the last layer that cannot go back takes all with it, too
     kv rotating:4 rotating:3 | ask abcd > abcd; begin abx > abx
 all layers go back together while no window has moved on
     kv rotating:4 - rotating:3 | ask abc > abc; begin abx > x
-""",
-    CONVERSATIONS,
-)
-
-BROKEN = read_cases(
-    """
+# --- passes that break off
 a pass that broke off: what every layer has read is kept
     kv kv | begin abcd > abcd; feed 2 > 2 2; feed 2 layers=1 > 4 2; close > 2;
     begin abcd > cd
@@ -129,12 +120,7 @@ cancelled with nothing computed and nothing reused, nothing stays
     kv | ask abcd > abcd; begin xy > xy; close > 0; begin abcd > abcd
 cancelled with nothing computed, a state that stood still stays
     state | ask abc > abc; begin abcd > d; close > 3; begin abcx > x
-""",
-    CONVERSATIONS,
-)
-
-REFUSING = read_cases(
-    """
+# --- layers that refuse
 a layer that refuses to go back takes all with it
     kv kv | ask abcd > abcd; begin abx refusing=[1] > abx
 a layer that refuses and need not move does no harm
@@ -155,6 +141,6 @@ to nothing every layer goes back
 )
 
 
-@each(COMMON + KINDS + BROKEN + REFUSING)
+@each(CASES)
 def test_session(one: Case) -> None:
     check_steps(one.name, Session(make_layers(one.layers), get_tags), one.steps)

@@ -3,10 +3,12 @@ reused, by cases that were worked out by hand."""
 
 from __future__ import annotations
 
-from prefix_book import SLOTS, Case, check_steps, each, make_slots, read_cases
+from cases import each
+from prefix_book import SLOTS, Case, check_steps, make_slots, read_cases
 
-ONE = read_cases(
+CASES = read_cases(
     """
+# --- one slot
 an empty slot reuses nothing
     causal | begin abc > 0 abc
 of an exact repeat one token is left
@@ -34,12 +36,7 @@ a pass that broke off counts for nothing, and is taken out of the cache
     feed 0 2 > 2; holds 0 > abcx
 a first pass that broke off leaves nothing
     causal | begin ab > 0 ab; fail 0 2 > 0; close 0 > 0; holds 0 > -
-""",
-    SLOTS,
-)
-
-SINGLE = read_cases(
-    """
+# --- a single user
 a single user gets the slot with the longest prefix
     causal count=2 | begin ab > 0 ab; begin abcd > 1 abcd; feed 0 2 > 0; feed 1 4 > 0;
     close 0 > 2; close 1 > 4; ask abce > 1 e; holds 0 > ab; holds 1 > abce
@@ -50,13 +47,7 @@ a slot in use is not given, and not copied from
 none is free: no slot, until one is closed
     causal count=2 | begin abc > 0 abc; begin xyz > 1 xyz; begin abc > None; feed 1 3 > 0;
     close 1 > 3; begin xyzw > 1 w; begin x > None; holds 0 > - left=abc
-""",
-    SLOTS,
-)
-
-
-USERS = read_cases(
-    """
+# --- several users
 a slot that is wholly matched goes on
     causal several | ask abc > 0 abc; begin abcd > 0 d; holds 1 > -
 of an exact repeat one token is left, in the same slot
@@ -110,6 +101,6 @@ a pass that broke off does not touch what others share
 )
 
 
-@each(ONE + SINGLE + USERS)
+@each(CASES)
 def test_slots(one: Case) -> None:
     check_steps(one.name, make_slots(one.layers, **one.options), one.steps)

@@ -3,7 +3,8 @@ cases that were worked out by hand."""
 
 from __future__ import annotations
 
-from prefix_book import SLOTS, Case, check_steps, each, make_slots, read_cases
+from cases import each
+from prefix_book import SLOTS, Case, check_steps, make_slots, read_cases
 
 RESUMED = read_cases(
     """

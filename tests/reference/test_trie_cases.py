@@ -3,11 +3,11 @@ that were worked out by hand."""
 
 from __future__ import annotations
 
+from cases import each
 from prefix_book import (
     CONVERSATIONS,
     Case,
     check_steps,
-    each,
     get_tags,
     make_layers,
     read_cases,
@@ -15,8 +15,9 @@ from prefix_book import (
 
 from lockstep.reference.trie import Trie
 
-CUT = read_cases(
+CASES = read_cases(
     """
+# --- what can be cut
 an empty store reuses nothing
     kv | begin abc > abc
 of an exact repeat one token is left
@@ -58,12 +59,7 @@ what is freed is forgotten
     kv | ask ab > ab; free; points
 after all was freed the store fills again
     kv state | ask abc > abc; free; ask abcd > abcd; points abcd:1; count > 4 104
-""",
-    CONVERSATIONS,
-)
-
-CAPTURED = read_cases(
-    """
+# --- what is captured
 a state goes on from where a request ended
     state | ask abc > abc; ask abcd > d; points abc:0 abcd:0; count > 4 200
 a state goes on from where an earlier request ended
@@ -117,6 +113,8 @@ a checkpoint before what is reused is not passed again
     points abcd:0 abcde:0 abcdef:0
 checkpoints are of one request
     state | ask abcd checkpoints=[2] > abcd; ask xyz > xyz; points ab:0 abcd:0 xyz:0
+captures at each token
+    state interval=1 | ask abc > abc; points a:0 ab:0 abc:0; begin axy > xy
 captures at multiples of the interval
     state interval=2 | ask abcde > abcde; points ab:0 abcd:0 abcde:0; count > 5 300;
     ask abcx > cx; points ab:0 abc:0 abcd:0 abcde:0 abcx:0
@@ -128,12 +126,7 @@ multiples of the interval count from the beginning of the conversation
     points ab:0 abc:0 abcdef:0 abcdefg:0
 an interval does not store full attention twice
     kv interval=2 | ask abcde > abcde; count > 5 5
-""",
-    CONVERSATIONS,
-)
-
-WINDOWS = read_cases(
-    """
+# --- windows
 a window that has not moved on goes back on the live path
     rotating:4 | ask abcd > abcd; begin abx > x
 where a window went back to leave a stored path it is captured
@@ -157,12 +150,7 @@ of a window only what it holds is stored, all of it at each capture
     count > 5 50
 a window just full is stored whole
     rotating:3 | ask abc > abc; ask abcd > d; count > 4 60
-""",
-    CONVERSATIONS,
-)
-
-MIXED = read_cases(
-    """
+# --- several layers
 the deepest place that all layers reach
     kv state | ask abcd checkpoints=[2] > abcd; ask xyz > xyz; begin abcq > cq
 the deepest place may be nothing
@@ -176,12 +164,7 @@ a layer without a cache is not asked
     - kv - state | ask abc > abc; ask abcd > d; points abc:3 abcd:3; count > 4 204
 without any cache nothing is stored
     - | begin abc > abc; feed 3; close > 0; points; count > 0 0; begin abcd > abcd
-""",
-    CONVERSATIONS,
-)
-
-BROKEN = read_cases(
-    """
+# --- passes that break off
 a pass that broke off: what every layer has read is stored
     kv kv | begin abcd > abcd; feed 2 > 2 2; feed 2 layers=1 > 4 2; close > 2; points ab;
     count > 2 4; begin abcd > cd
@@ -216,12 +199,7 @@ cancelled with nothing computed and nothing reused, all stays as it was
     kv state | ask abc > abc; begin xyz > xyz; close > 0; points abc:1; begin abcd > d
 to cancel is to close: what was computed is stored
     state | begin abcd > abcd; feed 3 > 3; close > 3; points abc:0; begin abcd > d
-""",
-    CONVERSATIONS,
-)
-
-REFUSING = read_cases(
-    """
+# --- layers that refuse
 a layer that refuses to go back: nothing is reused
     kv kv | ask abcd > abcd; begin abx refusing=[1] > abx
 a layer that refuses and need not move does no harm
@@ -239,7 +217,7 @@ to nothing every layer goes back
 )
 
 
-@each(CUT + CAPTURED + WINDOWS + MIXED + BROKEN + REFUSING)
+@each(CASES)
 def test_trie(one: Case) -> None:
     trie = Trie(make_layers(one.layers), get_tags, **one.options)
     check_steps(one.name, trie, one.steps)

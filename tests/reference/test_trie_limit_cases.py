@@ -5,11 +5,11 @@ A token of full attention takes 1 byte, one of a window 10, a state 100.
 
 from __future__ import annotations
 
+from cases import each
 from prefix_book import (
     CONVERSATIONS,
     Case,
     check_steps,
-    each,
     get_tags,
     make_layers,
     read_cases,
@@ -17,8 +17,9 @@ from prefix_book import (
 
 from lockstep.reference.trie import Trie
 
-LEAVES = read_cases(
+CASES = read_cases(
     """
+# --- ends of paths
 what fits exactly stays
     kv limit=6 | ask abc > abc; ask xyz > xyz; points abc xyz
 one byte too many: what was used longest ago goes
@@ -43,12 +44,7 @@ full attention that others need does not go, however old
 what went is computed and stored again
     kv state limit=110 | ask abc > abc; ask xyz > xyz; points xyz:1; ask abc > abc;
     points abc:1
-""",
-    CONVERSATIONS,
-)
-
-INNER = read_cases(
-    """
+# --- captures on the way
 a capture on the way goes first if it is older
     state limit=200 | ask abcd checkpoints=[2] > abcd; ask xy > xy; points abcd:0 xy:0;
     count > 6 200; begin abq > abq
@@ -82,12 +78,7 @@ captures at an interval go one by one, from the beginning
 full attention at an interval goes piece by piece, from the end
     kv interval=2 | ask abcde > abcde; ask xyz > xyz; limit 7; count > 7 7; limit 6;
     count > 5 5; limit 4; count > 3 3
-""",
-    CONVERSATIONS,
-)
-
-LIVE = read_cases(
-    """
+# --- what is live
 the live conversation stays, whatever the limit
     kv limit=3 | ask abcdef > abcdef; points abcdef; count > 6 6; ask xy > xy; points xy
 a limit smaller than one capture: the live one can be gone on with
@@ -126,12 +117,7 @@ while a request is open, what it computes again of a stored path stays
 while a request is open the conversation that it goes on with stays
     state | ask ab > ab; ask xy > xy; begin abc > c; limit 100; points ab:0; feed 1 > 3;
     limit 0; points ab:0; close > 3; points ab:0 abc:0; count > 3 200
-""",
-    CONVERSATIONS,
-)
-
-OTHER_LIMITS = read_cases(
-    """
+# --- other limits
 another limit is kept at once
     kv | ask abc > abc; ask xyz > xyz; limit 5; points xyz
 a limit that is no longer there limits nothing
@@ -152,7 +138,7 @@ layers without a cache take nothing
 )
 
 
-@each(LEAVES + INNER + LIVE + OTHER_LIMITS)
+@each(CASES)
 def test_trie_with_a_limit(one: Case) -> None:
     trie = Trie(make_layers(one.layers), get_tags, **one.options)
     check_steps(one.name, trie, one.steps)

@@ -8,672 +8,249 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from unified_program import (
-    DONE,
-    FULL,
-    NO,
-    REFUSED,
-    SHARED,
-    USAGE,
-    YES,
-    Case,
-    case,
-    check_case,
-    check_command,
-    copy,
-    each,
-    forward,
-    get,
-    remove,
-    resume,
-    sees,
-)
+from cases import each
+from unified_program import Case, check_case, check_command, read_cases
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import parse_program
 
-ONE = {"kind": "causal"}
-TWO = {"kind": "causal", "sequences": 2}
-FOUR = (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "0:0 1:1 2:2 3:3"))
-"""The first four tokens of sequence 0, where nothing hides one from another."""
-
-PAIR = (forward([0, 1]), sees("0:0", "0:0 1:1"))
-NARROW = (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "1:1 2:2", "2:2 3:3"))
-"""The same with a window of 1."""
-
-
-def sliding(window: int, **more: int) -> dict[str, object]:
-    return {"kind": "swa", "window": window, **more}
-
-
-def memory(window: int, memory: int, **more: int) -> dict[str, object]:
-    return {"kind": "swa-memory", "window": window, "memory": memory, **more}
-
-
-WINDOWS = [
-    case("a row sees all before it and itself", ONE, FOUR),
-    case(
-        "a row sees itself and as many before as the window says",
-        sliding(2),
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (forward([4]), sees("2:2 3:3 4:4")),
-        (forward([5, 6]), sees("3:3 4:4 5:5", "4:4 5:5 6:6")),
-    ),
-    case(
-        "a window of 1 is two tokens",
-        sliding(1),
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([3]), sees("2:2 3:3")),
-    ),
-    case(
-        "a window of 0 is none",
-        sliding(0, capacity=5),
-        FOUR,
-        (forward([4]), sees("0:0 1:1 2:2 3:3 4:4")),
-        (forward([5]), FULL),
-    ),
-    case(
-        "a chunk begins at a multiple of its size",
-        {"kind": "chunked", "chunk": 3},
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "3:3")),
-        (forward([4, 5, 6, 7]), sees("3:3 4:4", "3:3 4:4 5:5", "6:6", "6:6 7:7")),
-    ),
-    case(
-        "in a chunk of 1 a row sees what stands where it stands",
-        {"kind": "chunked", "chunk": 1},
-        (forward([0, 1, 1, 2]), sees("0:0", "1:1 1:2", "1:1 1:2", "2:3")),
-    ),
-    case(
-        "chunks hold nothing back: what lies before one is seen from there again",
-        {"kind": "chunked", "chunk": 2, "capacity": 5},
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "2:2", "2:2 3:3")),
-        (forward([1]), sees("0:0 1:1 1:4")),
-        (resume(0, 9), YES),
-        (forward([4]), FULL),
-    ),
-]
-
-EXCEPTIONS = [
-    case(
-        "an exception frees its row, for its own sequence, and for this pass only",
-        TWO,
-        (
-            forward([0, 1, 0, 1], [0, 0, 1, 1], except_=[0]),
-            sees("0:0 1:1", "0:0 1:1", "0:2", "0:2 1:3"),
-        ),
-        (forward([2, 2], [0, 1]), sees("0:0 1:1 2:4", "0:2 1:3 2:5")),
-        (forward([0]), sees("0:0 0:6")),
-    ),
-    case(
-        "of two rows at one position only the one that is named looks ahead",
-        ONE,
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2")),
-        (
-            forward([1, 1], except_=[1]),
-            sees("0:0 1:1 1:3 1:4", "0:0 1:1 1:3 1:4 2:2"),
-        ),
-    ),
-    case(
-        "an exception does not widen the window behind a row",
-        sliding(1),
-        (
-            forward([0, 1, 2, 3], except_=[0, 2]),
-            sees("0:0 1:1 2:2 3:3", "0:0 1:1", "1:1 2:2 3:3", "2:2 3:3"),
-        ),
-    ),
-    case(
-        "an exception sees on past the end of its chunk, but not before its begin",
-        {"kind": "chunked", "chunk": 2},
-        (
-            forward([0, 1, 2, 3], except_=[1, 2]),
-            sees("0:0", "0:0 1:1 2:2 3:3", "2:2 3:3", "2:2 3:3"),
-        ),
-    ),
-]
-
-EVICTION = [
-    case(
-        "what lies exactly the memory before the lowest row stays, one before it goes",
-        memory(1, 3),
-        NARROW,
-        (resume(0, 1), YES),
-        (forward([4]), sees("3:3 4:4")),
-        (resume(0, 1), NO),
-        (resume(0, 2), YES),
-        (forward([2]), sees("1:1 2:2 2:5")),
-        (forward([1]), sees("1:1 1:6")),
-    ),
-    case(
-        "the lowest row of a batch counts, wherever it stands in it",
-        sliding(1),
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([4, 2]), sees("4:3", "1:1 2:2 2:4")),
-        (resume(0, 2), YES),
-        (resume(0, 1), NO),
-    ),
-    case(
-        "the rows of another sequence do not count",
-        sliding(1, sequences=2),  # memory 2, for there are two sequences
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([3, 0], [0, 1]), sees("2:2 3:3", "0:4")),
-        (resume(0, 2), YES),
-        (resume(0, 1), NO),
-    ),
-    case(
-        "an idle sequence is evicted up to the memory before its end",
-        sliding(2, sequences=2),  # memory 3
-        (forward([0, 1, 2, 3], 1), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (resume(1, 2), YES),
-        (forward([0]), sees("0:4")),
-        (resume(1, 2), NO),
-        (resume(1, 3), YES),
-        (resume(1, 4), YES),
-        (resume(1, 5), NO),
-    ),
-    case(
-        "what an idle sequence lets go of makes room for another",
-        sliding(1, sequences=2),  # memory 2, room for 2 × 2 + 4
-        NARROW,
-        (forward([0, 1, 2, 3], 1), sees("0:4", "0:4 1:5", "1:5 2:6", "2:6 3:7")),
-        (
-            forward([4, 5, 6, 7]),
-            sees("3:3 4:8", "4:8 5:9", "5:9 6:10", "6:10 7:11"),
-        ),
-    ),
-    case(
-        "one sequence may have a memory as small as the window",
-        memory(2, 2),
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (forward([4]), sees("2:2 3:3 4:4")),
-        (resume(0, 3), NO),
-        (resume(0, 4), YES),
-    ),
-    case(
-        "several need one more, for a token to stop at",
-        memory(2, 2, sequences=2),
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (forward([4]), sees("2:2 3:3 4:4")),
-        (resume(0, 3), YES),
-        (resume(0, 2), NO),
-    ),
-    case(
-        "a memory of the capacity evicts nothing, and the window still hides",
-        memory(1, 4, capacity=4),
-        NARROW,
-        (forward([4]), FULL),
-        (resume(0, 1), YES),
-        (resume(0, 99), YES),
-        (remove(0, 3, None), DONE),
-        (forward([1]), sees("0:0 1:1 1:5")),
-    ),
-    case(
-        "a memory that only several sequences bring up to the capacity does so too",
-        sliding(3, capacity=4, sequences=2),
-        FOUR,
-        (
-            forward([4, 5, 6, 7]),
-            sees(
-                "1:1 2:2 3:3 4:4",
-                "2:2 3:3 4:4 5:5",
-                "3:3 4:4 5:5 6:6",
-                "4:4 5:5 6:6 7:7",
-            ),
-        ),
-        (forward([0], 1), FULL),
-        (resume(1, 5), YES),
-    ),
-    case(
-        "the same memory below the capacity evicts",
-        sliding(3, capacity=4),
-        FOUR,
-        (forward([4]), sees("1:1 2:2 3:3 4:4")),
-        (resume(0, 3), NO),
-    ),
-    case(
-        "after a shift a window may hold fewer tokens than it could",
-        sliding(2),
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (forward([4]), sees("2:2 3:3 4:4")),
-        (remove(0, 2, 4), DONE),
-        (forward([3]), sees("2:4 3:5")),
-    ),
-]
-
-ROOM = [
-    case(
-        "full is: fewer places than rows, not fewer or as many",
-        {"kind": "causal", "capacity": 5},
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2")),
-        (forward([3, 4, 5]), FULL),
-        (get(), USAGE),
-        (forward([3, 4]), sees("0:0 1:1 2:2 3:6", "0:0 1:1 2:2 3:6 4:7")),
-        (get(), sees("0:0 1:1 2:2 3:6", "0:0 1:1 2:2 3:6 4:7")),
-        (forward([5]), FULL),
-    ),
-    case(
-        "one sequence may take the room of all",
-        {"kind": "causal", "capacity": 2, "sequences": 2},
-        FOUR,
-        (forward([0], 1), FULL),
-    ),
-    case(
-        "with a memory there is room for it and a batch",
-        memory(1, 2, batch=3),
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([0, 1]), sees("0:0 0:3", "0:0 0:3 1:1 1:4")),
-        (forward([0]), FULL),
-    ),
-    case(
-        "rounded up by the padding there is room for one more",
-        memory(1, 2, batch=3, cache_padding=2),
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([0, 1]), sees("0:0 0:3", "0:0 0:3 1:1 1:4")),
-        (forward([0]), sees("0:0 0:3 0:5")),
-        (forward([0]), FULL),
-    ),
-    case(
-        "the padding rounds a capacity up too",
-        {"kind": "causal", "capacity": 3, "cache_padding": 4},
-        FOUR,
-        (forward([4]), FULL),
-    ),
-    case(
-        "each sequence has a memory, and all have one batch",
-        sliding(1, sequences=2, batch=2),  # memory 2, room for 2 × 2 + 2
-        (forward([0, 0], [0, 1]), sees("0:0", "0:1")),
-        (forward([0, 0], [0, 1]), sees("0:0 0:2", "0:1 0:3")),
-        (forward([0, 0], [0, 1]), sees("0:0 0:2 0:4", "0:1 0:3 0:5")),
-        (forward([0]), FULL),
-    ),
-    case(
-        "what was evicted for a batch that then did not fit stays gone",
-        memory(1, 2),  # room for 6
-        NARROW,
-        (forward([3, 3]), sees("2:2 3:3 3:4 3:5", "2:2 3:3 3:4 3:5")),
-        (resume(0, 2), YES),
-        (forward([4, 4, 4, 4]), FULL),
-        (resume(0, 2), NO),
-        (get(), USAGE),
-        (forward([1]), sees("1:10")),
-    ),
-    case(
-        "holes among the tokens are room like any other",
-        {"kind": "causal", "capacity": 3, "sequences": 2},
-        (
-            forward([0, 0, 1, 1], [0, 1, 0, 1]),
-            sees("0:0", "0:1", "0:0 1:2", "0:1 1:3"),
-        ),
-        (forward([2, 2], [0, 1]), sees("0:0 1:2 2:4", "0:1 1:3 2:5")),
-        (remove(0, 0, None), DONE),
-        (
-            forward([3, 4, 5], 1),
-            sees("0:1 1:3 2:5 3:6", "0:1 1:3 2:5 3:6 4:7", "0:1 1:3 2:5 3:6 4:7 5:8"),
-        ),
-        (forward([6], 1), FULL),
-    ),
-    case(
-        "to reserve changes nothing and needs no room",
-        {"kind": "causal", "capacity": 2},
-        PAIR,
-        (forward([2, 3, 4, 5], reserve=True), DONE),
-        (forward([2]), FULL),
-        (remove(0, 1, None), DONE),
-        (forward([1]), sees("0:0 1:7")),
-    ),
-    case(
-        "to reserve evicts nothing",
-        sliding(1),
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "1:1 2:2")),
-        (forward([9], reserve=True), DONE),
-        (resume(0, 1), YES),
-        (forward([1]), sees("0:0 1:1 1:4")),
-    ),
-]
-
-POSITIONS = [
-    case(
-        "a position that is taken twice is seen twice",
-        ONE,
-        (forward([0, 0]), sees("0:0 0:1", "0:0 0:1")),
-        (forward([0, 1]), sees("0:0 0:1 0:2", "0:0 0:1 0:2 1:3")),
-    ),
-    case(
-        "gaps and steps back are the caller's",
-        ONE,
-        (forward([0, 5]), sees("0:0", "0:0 5:1")),
-        (forward([3]), sees("0:0 3:2")),
-        (forward([9]), sees("0:0 3:2 5:1 9:3")),
-    ),
-    case(
-        "the order of the rows does not count",
-        ONE,
-        (forward([2, 0, 1]), sees("0:1 1:2 2:0", "0:1", "0:1 1:2")),
-    ),
-    case(
-        "behind a gap a window is empty but for the row itself",
-        sliding(2),
-        PAIR,
-        (forward([10]), sees("10:2")),
-        (forward([1]), sees("1:3")),
-        (forward([11]), sees("10:2 11:4")),
-    ),
-]
-
-COPIES = [
-    case(
-        "a copied prefix is seen by both, what follows by one",
-        TWO,
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2")),
-        (copy(0, 1, 2), DONE),
-        (forward([2, 3], [1, 0]), sees("0:0 1:1 2:3", "0:0 1:1 2:2 3:4")),
-    ),
-    case(
-        "what is shared takes no room of its own",
-        {"kind": "causal", "capacity": 2, "sequences": 2},
-        PAIR,
-        (copy(0, 1, 2), DONE),
-        (forward([2, 2], [0, 1]), sees("0:0 1:1 2:2", "0:0 1:1 2:3")),
-        (forward([3]), FULL),
-    ),
-    case(
-        "the target lets go of what it had",
-        {"kind": "causal", "capacity": 1, "sequences": 2},
-        (forward([0, 0], [0, 1]), sees("0:0", "0:1")),
-        (copy(0, 1, 1), DONE),
-        (forward([1], 1), sees("0:0 1:2")),
-        (forward([1]), FULL),
-    ),
-    case(
-        "a prefix of nothing leaves the target with nothing",
-        TWO,
-        (forward([0, 0], [0, 1]), sees("0:0", "0:1")),
-        (copy(0, 1, 0), DONE),
-        (forward([1, 1], [0, 1]), sees("0:0 1:2", "1:3")),
-    ),
-    case(
-        "a prefix longer than the source is all of it",
-        TWO,
-        PAIR,
-        (copy(0, 1, 9), DONE),
-        (forward([2], 1), sees("0:0 1:1 2:2")),
-    ),
-    case(
-        "from an empty source comes nothing, and the target still lets go",
-        TWO,
-        (forward([0], 1), sees("0:0")),
-        (copy(0, 1, 5), DONE),
-        (forward([1], 1), sees("1:1")),
-    ),
-    case(
-        "a shorter copy of the same leaves what it shared before",
-        TWO,
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2")),
-        (copy(0, 1, 3), DONE),
-        (copy(0, 1, 1), DONE),
-        (forward([1, 3], [1, 0]), sees("0:0 1:3", "0:0 1:1 2:2 3:4")),
-    ),
-    case(
-        "length counts positions, not tokens",
-        TWO,
-        (forward([0, 4, 2]), sees("0:0", "0:0 2:2 4:1", "0:0 2:2")),
-        (copy(0, 1, 3), DONE),
-        (forward([5], 1), sees("0:0 2:2 5:3")),
-    ),
-    case(
-        "one sequence may evict what another still has",
-        sliding(1, sequences=2),  # memory 2
-        NARROW,
-        (copy(0, 1, 2), DONE),  # the target has 0 and 1
-        (forward([4]), sees("3:3 4:4")),  # sequence 0 keeps 2 and later
-        (resume(0, 2), NO),
-        (resume(0, 3), YES),
-        (resume(1, 1), YES),
-        (forward([2], 1), sees("1:1 2:5")),
-    ),
-]
-
-REMOVALS = [
-    case(
-        "to the end",
-        ONE,
-        FOUR,
-        (remove(0, 2, None), DONE),
-        (forward([2]), sees("0:0 1:1 2:4")),
-    ),
-    case(
-        "what is not there may be removed",
-        TWO,
-        FOUR,
-        (remove(0, 9, None), DONE),
-        (remove(0, 9, 12), DONE),
-        (remove(1, 0, None), DONE),
-        (remove(1, 0, 3), DONE),
-        (forward([4]), sees("0:0 1:1 2:2 3:3 4:4")),
-    ),
-    case(
-        "what follows moves up, once and again",
-        ONE,
-        FOUR,
-        (remove(0, 1, 3), DONE),
-        (forward([2]), sees("0:0 1:3 2:4")),
-        (remove(0, 0, 1), DONE),
-        (forward([2]), sees("0:3 1:4 2:5")),
-    ),
-    case(
-        "a finite end behind all of it moves nothing",
-        {"kind": "causal", "shift": False},
-        FOUR,
-        (remove(0, 2, 4), DONE),
-        (forward([2]), sees("0:0 1:1 2:4")),
-    ),
-    case(
-        "a gap closes by the length of the range, whatever stood there",
-        ONE,
-        (forward([0, 5]), sees("0:0", "0:0 5:1")),
-        (remove(0, 1, 4), DONE),
-        (forward([3]), sees("0:0 2:1 3:2")),
-    ),
-    case(
-        "an empty range leaves all where it is",
-        ONE,
-        FOUR,
-        (remove(0, 1, 1), DONE),
-        (forward([4]), sees("0:0 1:1 2:2 3:3 4:4")),
-    ),
-    case(
-        "what is shared cannot move, and then nothing changes",
-        TWO,
-        FOUR,
-        (copy(0, 1, 4), DONE),
-        (remove(0, 1, 2), SHARED),
-        (forward([4, 4], [0, 1]), sees("0:0 1:1 2:2 3:3 4:4", "0:0 1:1 2:2 3:3 4:5")),
-        (remove(1, 0, 3), SHARED),
-        (get(), sees("0:0 1:1 2:2 3:3 4:4", "0:0 1:1 2:2 3:3 4:5")),
-        (remove(0, 0, None), DONE),
-        (remove(1, 0, 3), DONE),
-        (forward([2], 1), sees("0:3 1:5 2:6")),
-    ),
-    case(
-        "nor over an empty range",
-        TWO,
-        PAIR,
-        (copy(0, 1, 2), DONE),
-        (remove(0, 1, 1), SHARED),
-        (remove(0, 2, 2), DONE),
-        (forward([2]), sees("0:0 1:1 2:2")),
-    ),
-    case(
-        "one shared token among those behind is enough",
-        TWO,
-        FOUR,
-        (copy(0, 1, 3), DONE),
-        (remove(0, 0, 2), SHARED),
-        (forward([4]), sees("0:0 1:1 2:2 3:3 4:4")),
-    ),
-    case(
-        "a prefix shared below the range is fine",
-        TWO,
-        FOUR,
-        (copy(0, 1, 2), DONE),
-        (remove(0, 2, 3), DONE),
-        (forward([3, 2], [0, 1]), sees("0:0 1:1 2:3 3:4", "0:0 1:1 2:5")),
-    ),
-    case(
-        "so is one that the range itself cuts",
-        TWO,
-        FOUR,
-        (copy(0, 1, 2), DONE),
-        (remove(0, 1, 2), DONE),
-        (forward([3, 2], [0, 1]), sees("0:0 1:2 2:3 3:4", "0:0 1:1 2:5")),
-    ),
-    case(
-        "without a shift the middle stays, and the end may go",
-        {"kind": "causal", "shift": False},
-        FOUR,
-        (remove(0, 1, 2), REFUSED),
-        (get(), FOUR[1]),
-        (remove(0, 1, 1), REFUSED),
-        (forward([4]), sees("0:0 1:1 2:2 3:3 4:4")),
-        (remove(0, 1, None), DONE),
-        (forward([1]), sees("0:0 1:5")),
-    ),
-    case(
-        "a sequence of which nothing is left starts anew",
-        sliding(2, capacity=8),
-        (forward([0, 1, 2, 3]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3")),
-        (remove(0, 0, None), DONE),
-        (resume(0, 0), NO),
-        (forward([0]), sees("0:4")),
-        (resume(0, 0), YES),
-    ),
-    case(
-        "a step back leaves what lies ahead unseen, and its removal is real",
-        ONE,
-        (forward([0, 1, 2]), sees("0:0", "0:0 1:1", "0:0 1:1 2:2")),
-        (forward([1]), sees("0:0 1:1 1:3")),
-        (remove(0, 1, 2), DONE),
-        (forward([2]), sees("0:0 1:2 2:4")),
-    ),
-]
-
-RESUMING = [
-    case(
-        "without a limit always, whatever is stored",
-        TWO,
-        (resume(1, 0), YES),
-        (resume(0, 100), YES),
-        PAIR,
-        (resume(0, 100), YES),
-    ),
-    case(
-        "with one, if the window before it is stored and it is at most the next",
-        sliding(2, batch=5),
-        (resume(0, 0), NO),
-        (
-            forward([0, 1, 2, 3, 4]),
-            sees("0:0", "0:0 1:1", "0:0 1:1 2:2", "1:1 2:2 3:3", "2:2 3:3 4:4"),
-        ),
-        (resume(0, 0), YES),
-        (resume(0, 5), YES),
-        (resume(0, 6), NO),
-        (forward([5]), sees("3:3 4:4 5:5")),
-        (resume(0, 0), NO),
-        (resume(0, 4), NO),
-        (resume(0, 5), YES),
-        (resume(0, 6), YES),
-        (resume(0, 7), NO),
-    ),
-    case(
-        "holes are not looked at",
-        memory(2, 8),
-        (forward([0, 3]), sees("0:0", "3:1")),
-        (resume(0, 3), YES),
-        (resume(0, 4), YES),
-        (resume(0, 5), NO),
-    ),
-    case(
-        "what begins later cannot resume before",
-        memory(2, 8),
-        (forward([4, 5]), sees("4:0", "4:0 5:1")),
-        (resume(0, 5), NO),
-        (resume(0, 6), YES),
-    ),
-]
-
-SAVING = [
-    case(
-        "what was saved comes back, as often as it is loaded",
-        TWO,
-        PAIR,
-        (copy(0, 1, 1), DONE),
-        ({"op": "save", "into": "x"}, DONE),
-        (forward([2]), sees("0:0 1:1 2:2")),
-        (remove(0, 1, 2), DONE),
-        (remove(1, 0, None), DONE),
-        ({"op": "load", "from": "x"}, DONE),
-        (forward([2, 1], [0, 1]), sees("0:0 1:1 2:3", "0:0 1:4")),
-        ({"op": "load", "from": "x"}, DONE),
-        (remove(1, 0, 0), SHARED),
-        (forward([2]), sees("0:0 1:1 2:5")),
-        (
-            {"op": "load", "from": "y"},
-            {"skipped": "nothing was saved as y"},
-        ),
-        (forward([3]), sees("0:0 1:1 2:5 3:6")),
-    ),
-]
+CASES = read_cases(
+    """
+# --- windows and chunks
+a row sees all before it and itself
+    causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3
+a row sees itself and as many before as the window says
+    swa window=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3; forward 4 > 2 3 4;
+    forward 5 6 > 3 4 5 / 4 5 6
+a window of 1 is two tokens
+    swa window=1 | forward 0 1 2 > 0 / 0 1 / 1 2; forward 3 > 2 3
+a window of 0 is none
+    swa window=0 capacity=5 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 4 > 0 1 2 3 4; forward 5 > cache-full
+a chunk begins at a multiple of its size
+    chunked chunk=3 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 3;
+    forward 4 5 6 7 > 3 4 / 3 4 5 / 6 / 6 7
+in a chunk of 1 a row sees what stands where it stands
+    chunked chunk=1 | forward 0 1 1 2 > 0 / 1 1:2 / 1 1:2 / 2:3
+chunks hold nothing back: what lies before one is seen from there again
+    chunked chunk=2 capacity=5 | forward 0 1 2 3 > 0 / 0 1 / 2 / 2 3; forward 1 > 0 1 1:4;
+    resume 0 9 > yes; forward 4 > cache-full
+# --- exceptions
+an exception frees its row, for its own sequence, and for this pass only
+    causal sequences=2 | forward 0 1 0@1 1@1 except=[0] > 0 1 / 0 1 / 0:2 / 0:2 1:3;
+    forward 2 2@1 > 0 1 2:4 / 0:2 1:3 2:5; forward 0 > 0 0:6
+of two rows at one position only the one that is named looks ahead
+    causal | forward 0 1 2 > 0 / 0 1 / 0 1 2;
+    forward 1 1 except=[1] > 0 1 1:3 1:4 / 0 1 1:3 1:4 2
+an exception does not widen the window behind a row
+    swa window=1 | forward 0 1 2 3 except=[0,2] > 0 1 2 3 / 0 1 / 1 2 3 / 2 3
+an exception sees on past the end of its chunk, but not before its begin
+    chunked chunk=2 | forward 0 1 2 3 except=[1,2] > 0 / 0 1 2 3 / 2 3 / 2 3
+# --- eviction
+what lies exactly the memory before the lowest row stays, one before it goes
+    swa-memory window=1 memory=3 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3;
+    resume 0 1 > yes; forward 4 > 3 4; resume 0 1 > no; resume 0 2 > yes;
+    forward 2 > 1 2 2:5; forward 1 > 1 1:6
+the lowest row of a batch counts, wherever it stands in it
+    swa window=1 | forward 0 1 2 > 0 / 0 1 / 1 2; forward 4 2 > 4:3 / 1 2 2:4;
+    resume 0 2 > yes; resume 0 1 > no
+the rows of another sequence do not count
+    swa window=1 sequences=2 | forward 0 1 2 > 0 / 0 1 / 1 2; forward 3 0@1 > 2 3 / 0:4;
+    resume 0 2 > yes; resume 0 1 > no
+    # memory 2, for there are two sequences
+an idle sequence is evicted up to the memory before its end
+    swa window=2 sequences=2 | forward 0@1 1@1 2@1 3@1 > 0 / 0 1 / 0 1 2 / 1 2 3;
+    resume 1 2 > yes; forward 0 > 0:4; resume 1 2 > no; resume 1 3 > yes;
+    resume 1 4 > yes; resume 1 5 > no
+    # memory 3
+what an idle sequence lets go of makes room for another
+    swa window=1 sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3;
+    forward 0@1 1@1 2@1 3@1 > 0:4 / 0:4 1:5 / 1:5 2:6 / 2:6 3:7;
+    forward 4 5 6 7 > 3 4:8 / 4:8 5:9 / 5:9 6:10 / 6:10 7:11
+    # memory 2, room for 2 × 2 + 4
+one sequence may have a memory as small as the window
+    swa-memory window=2 memory=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3;
+    forward 4 > 2 3 4; resume 0 3 > no; resume 0 4 > yes
+several need one more, for a token to stop at
+    swa-memory window=2 memory=2 sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3;
+    forward 4 > 2 3 4; resume 0 3 > yes; resume 0 2 > no
+a memory of the capacity evicts nothing, and the window still hides
+    swa-memory window=1 memory=4 capacity=4 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3;
+    forward 4 > cache-full; resume 0 1 > yes; resume 0 99 > yes; remove 0 3 end;
+    forward 1 > 0 1 1:5
+a memory that only several sequences bring up to the capacity does so too
+    swa window=3 capacity=4 sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 4 5 6 7 > 1 2 3 4 / 2 3 4 5 / 3 4 5 6 / 4 5 6 7; forward 0@1 > cache-full;
+    resume 1 5 > yes
+the same memory below the capacity evicts
+    swa window=3 capacity=4 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 4 > 1 2 3 4; resume 0 3 > no
+after a shift a window may hold fewer tokens than it could
+    swa window=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3; forward 4 > 2 3 4;
+    remove 0 2 4; forward 3 > 2:4 3:5
+# --- room
+full is: fewer places than rows, not fewer or as many
+    causal capacity=5 | forward 0 1 2 > 0 / 0 1 / 0 1 2; forward 3 4 5 > cache-full;
+    get > usage; forward 3 4 > 0 1 2 3:6 / 0 1 2 3:6 4:7; get > 0 1 2 3:6 / 0 1 2 3:6 4:7;
+    forward 5 > cache-full
+one sequence may take the room of all
+    causal capacity=2 sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 0@1 > cache-full
+with a memory there is room for it and a batch
+    swa-memory window=1 memory=2 batch=3 | forward 0 1 2 > 0 / 0 1 / 1 2;
+    forward 0 1 > 0 0:3 / 0 0:3 1 1:4; forward 0 > cache-full
+rounded up by the padding there is room for one more
+    swa-memory window=1 memory=2 batch=3 cache_padding=2 | forward 0 1 2 > 0 / 0 1 / 1 2;
+    forward 0 1 > 0 0:3 / 0 0:3 1 1:4; forward 0 > 0 0:3 0:5; forward 0 > cache-full
+the padding rounds a capacity up too
+    causal capacity=3 cache_padding=4 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 4 > cache-full
+each sequence has a memory, and all have one batch
+    swa window=1 sequences=2 batch=2 | forward 0 0@1 > 0 / 0:1;
+    forward 0 0@1 > 0 0:2 / 0:1 0:3; forward 0 0@1 > 0 0:2 0:4 / 0:1 0:3 0:5;
+    forward 0 > cache-full
+    # memory 2, room for 2 × 2 + 2
+what was evicted for a batch that then did not fit stays gone
+    swa-memory window=1 memory=2 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3;
+    forward 3 3 > 2 3 3:4 3:5 / 2 3 3:4 3:5; resume 0 2 > yes;
+    forward 4 4 4 4 > cache-full; resume 0 2 > no; get > usage; forward 1 > 1:10
+    # room for 6
+holes among the tokens are room like any other
+    causal capacity=3 sequences=2 | forward 0 0@1 1 1@1 > 0 / 0:1 / 0 1:2 / 0:1 1:3;
+    forward 2 2@1 > 0 1:2 2:4 / 0:1 1:3 2:5; remove 0 0 end;
+    forward 3@1 4@1 5@1 > 0:1 1:3 2:5 3:6 / 0:1 1:3 2:5 3:6 4:7 / 0:1 1:3 2:5 3:6 4:7 5:8;
+    forward 6@1 > cache-full
+to reserve changes nothing and needs no room
+    causal capacity=2 | forward 0 1 > 0 / 0 1; forward 2 3 4 5 reserve=True;
+    forward 2 > cache-full; remove 0 1 end; forward 1 > 0 1:7
+to reserve evicts nothing
+    swa window=1 | forward 0 1 2 > 0 / 0 1 / 1 2; forward 9 reserve=True;
+    resume 0 1 > yes; forward 1 > 0 1 1:4
+# --- positions
+a position that is taken twice is seen twice
+    causal | forward 0 0 > 0 0:1 / 0 0:1; forward 0 1 > 0 0:1 0:2 / 0 0:1 0:2 1:3
+gaps and steps back are the caller's
+    causal | forward 0 5 > 0 / 0 5:1; forward 3 > 0 3:2; forward 9 > 0 3:2 5:1 9:3
+the order of the rows does not count
+    causal | forward 2 0 1 > 0:1 1:2 2:0 / 0:1 / 0:1 1:2
+behind a gap a window is empty but for the row itself
+    swa window=2 | forward 0 1 > 0 / 0 1; forward 10 > 10:2; forward 1 > 1:3;
+    forward 11 > 10:2 11:4
+# --- copies
+a copied prefix is seen by both, what follows by one
+    causal sequences=2 | forward 0 1 2 > 0 / 0 1 / 0 1 2; copy 0 1 2;
+    forward 2@1 3 > 0 1 2:3 / 0 1 2 3:4
+what is shared takes no room of its own
+    causal capacity=2 sequences=2 | forward 0 1 > 0 / 0 1; copy 0 1 2;
+    forward 2 2@1 > 0 1 2 / 0 1 2:3; forward 3 > cache-full
+the target lets go of what it had
+    causal capacity=1 sequences=2 | forward 0 0@1 > 0 / 0:1; copy 0 1 1;
+    forward 1@1 > 0 1:2; forward 1 > cache-full
+a prefix of nothing leaves the target with nothing
+    causal sequences=2 | forward 0 0@1 > 0 / 0:1; copy 0 1 0; forward 1 1@1 > 0 1:2 / 1:3
+a prefix longer than the source is all of it
+    causal sequences=2 | forward 0 1 > 0 / 0 1; copy 0 1 9; forward 2@1 > 0 1 2
+from an empty source comes nothing, and the target still lets go
+    causal sequences=2 | forward 0@1 > 0; copy 0 1 5; forward 1@1 > 1
+a shorter copy of the same leaves what it shared before
+    causal sequences=2 | forward 0 1 2 > 0 / 0 1 / 0 1 2; copy 0 1 3; copy 0 1 1;
+    forward 1@1 3 > 0 1:3 / 0 1 2 3:4
+length counts positions, not tokens
+    causal sequences=2 | forward 0 4 2 > 0 / 0 2 4:1 / 0 2; copy 0 1 3;
+    forward 5@1 > 0 2 5:3
+one sequence may evict what another still has
+    swa window=1 sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3; copy 0 1 2;
+    forward 4 > 3 4; resume 0 2 > no; resume 0 3 > yes; resume 1 1 > yes;
+    forward 2@1 > 1 2:5
+    # memory 2: the target has 0 and 1, sequence 0 keeps 2 and later
+# --- removals
+to the end
+    causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 2 end;
+    forward 2 > 0 1 2:4
+what is not there may be removed
+    causal sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 9 end;
+    remove 0 9 12; remove 1 0 end; remove 1 0 3; forward 4 > 0 1 2 3 4
+what follows moves up, once and again
+    causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 1 3;
+    forward 2 > 0 1:3 2:4; remove 0 0 1; forward 2 > 0:3 1:4 2:5
+a finite end behind all of it moves nothing
+    causal shift=False | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 2 4;
+    forward 2 > 0 1 2:4
+a gap closes by the length of the range, whatever stood there
+    causal | forward 0 5 > 0 / 0 5:1; remove 0 1 4; forward 3 > 0 2:1 3:2
+an empty range leaves all where it is
+    causal | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; remove 0 1 1;
+    forward 4 > 0 1 2 3 4
+what is shared cannot move, and then nothing changes
+    causal sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; copy 0 1 4;
+    remove 0 1 2 > shared; forward 4 4@1 > 0 1 2 3 4 / 0 1 2 3 4:5; remove 1 0 3 > shared;
+    get > 0 1 2 3 4 / 0 1 2 3 4:5; remove 0 0 end; remove 1 0 3; forward 2@1 > 0:3 1:5 2:6
+nor over an empty range
+    causal sequences=2 | forward 0 1 > 0 / 0 1; copy 0 1 2; remove 0 1 1 > shared;
+    remove 0 2 2; forward 2 > 0 1 2
+one shared token among those behind is enough
+    causal sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; copy 0 1 3;
+    remove 0 0 2 > shared; forward 4 > 0 1 2 3 4
+a prefix shared below the range is fine
+    causal sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; copy 0 1 2;
+    remove 0 2 3; forward 3 2@1 > 0 1 2:3 3:4 / 0 1 2:5
+so is one that the range itself cuts
+    causal sequences=2 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3; copy 0 1 2;
+    remove 0 1 2; forward 3 2@1 > 0 1:2 2:3 3:4 / 0 1 2:5
+without a shift the middle stays, and the end may go
+    causal shift=False | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    remove 0 1 2 > not-supported; get > 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    remove 0 1 1 > not-supported; forward 4 > 0 1 2 3 4; remove 0 1 end; forward 1 > 0 1:5
+a sequence of which nothing is left starts anew
+    swa window=2 capacity=8 | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3; remove 0 0 end;
+    resume 0 0 > no; forward 0 > 0:4; resume 0 0 > yes
+a step back leaves what lies ahead unseen, and its removal is real
+    causal | forward 0 1 2 > 0 / 0 1 / 0 1 2; forward 1 > 0 1 1:3; remove 0 1 2;
+    forward 2 > 0 1:2 2:4
+# --- resuming
+without a limit always, whatever is stored
+    causal sequences=2 | resume 1 0 > yes; resume 0 100 > yes; forward 0 1 > 0 / 0 1;
+    resume 0 100 > yes
+with one, if the window before it is stored and it is at most the next
+    swa window=2 batch=5 | resume 0 0 > no;
+    forward 0 1 2 3 4 > 0 / 0 1 / 0 1 2 / 1 2 3 / 2 3 4; resume 0 0 > yes;
+    resume 0 5 > yes; resume 0 6 > no; forward 5 > 3 4 5; resume 0 0 > no;
+    resume 0 4 > no; resume 0 5 > yes; resume 0 6 > yes; resume 0 7 > no
+holes are not looked at
+    swa-memory window=2 memory=8 | forward 0 3 > 0 / 3:1; resume 0 3 > yes;
+    resume 0 4 > yes; resume 0 5 > no
+what begins later cannot resume before
+    swa-memory window=2 memory=8 | forward 4 5 > 4:0 / 4:0 5:1; resume 0 5 > no;
+    resume 0 6 > yes
+# --- saving
+what was saved comes back, as often as it is loaded
+    causal sequences=2 | forward 0 1 > 0 / 0 1; copy 0 1 1; save x; forward 2 > 0 1 2;
+    remove 0 1 2; remove 1 0 end; load x; forward 2 1@1 > 0 1 2:3 / 0 1:4; load x;
+    remove 1 0 0 > shared; forward 2 > 0 1 2:5; load y > nothing saved;
+    forward 3 > 0 1 2:5 3:6
+# --- other sizes
+the memory must hold the window, unless it holds the capacity
+    swa-memory window=1 memory=2 capacity=8 | open window=4 memory=2 > usage;
+    open window=4 memory=3 > usage; open window=4 memory=4; open window=4 memory=0;
+    open window=0 memory=3 > usage; open window=0 memory=8;
+    open window=9 memory=7 > usage; open window=9 memory=8
+for several sequences it grows to hold the window
+    swa-memory window=1 memory=2 capacity=8 sequences=2 | open window=4 memory=2;
+    open window=0 memory=3; open window=9 memory=1
+"""
+)
 
 
-def opened(window: int, memory: int) -> dict[str, object]:
-    return {"op": "open", "window": window, "memory": memory}
-
-
-SIZES = [
-    case(
-        "the memory must hold the window, unless it holds the capacity",
-        memory(1, 2, capacity=8),
-        (opened(4, 2), USAGE),
-        (opened(4, 3), USAGE),
-        (opened(4, 4), DONE),
-        (opened(4, 0), DONE),
-        (opened(0, 3), USAGE),
-        (opened(0, 8), DONE),
-        (opened(9, 7), USAGE),
-        (opened(9, 8), DONE),
-    ),
-    case(
-        "for several sequences it grows to hold the window",
-        memory(1, 2, capacity=8, sequences=2),
-        (opened(4, 2), DONE),
-        (opened(0, 3), DONE),
-        (opened(9, 1), DONE),
-    ),
-]
-
-ALL: list[Case] = [
-    *WINDOWS,
-    *EXCEPTIONS,
-    *EVICTION,
-    *ROOM,
-    *POSITIONS,
-    *COPIES,
-    *REMOVALS,
-    *RESUMING,
-    *SAVING,
-    *SIZES,
-]
-
-
-@each(ALL)
+@each(CASES)
 def test_case(one: Case) -> None:
     check_case(one)
 
 
 def test_the_command_says_the_same(tmp_path: Path) -> None:
-    check_command(ALL, tmp_path)
+    check_command(CASES, tmp_path)
 
 
 def test_a_program_cannot_have_a_memory_smaller_than_its_window() -> None:
-    one = case("", memory(4, 3))
+    [one] = read_cases("too small\n    swa-memory window=4 memory=3 | forward 0")
     with pytest.raises(UsageError, match="window"):
         parse_program(one.get_program(), "here")

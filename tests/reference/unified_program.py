@@ -1,14 +1,22 @@
-"""The notation for cases of the unified caches: programs with their answers."""
+"""The notation for cases of the unified caches: programs with their answers.
+
+Operations: `forward 0 1@1 except=[0]` is a pass with a row at position 0 and one at
+position 1 of sequence 1; `copy 0 1 2` is source, target, length; `remove 0 2 end` is
+sequence, begin, end. Answers: `0 1:4 / 2` are the tokens that each row sees, by position
+and, where it is another number, tag; `[0 1] [2]` behind them the tags that the state of
+each sequence has read; `image 4 5`; ` + ` stands between the caches of a wrapper.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from cases import read_table, read_words
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
@@ -16,16 +24,15 @@ from lockstep.harness.programs.program import parse_program, trace
 
 Op = dict[str, Any]
 Answer = dict[str, Any]
-Step = tuple[Op, Answer]
 
-DONE: Answer = {}
-FULL: Answer = {"error": "cache-full"}
-REFUSED: Answer = {"error": "not-supported"}
-SHARED: Answer = {"error": "shared"}
-USAGE: Answer = {"error": "usage"}
-YES: Answer = {"result": True}
-NO: Answer = {"result": False}
-ABSENT: Answer = {"cached": False, "stored": None}
+ANSWERS: Mapping[str, Answer] = {
+    "": {},
+    "yes": {"result": True},
+    "no": {"result": False},
+    "no image": {"cached": False, "stored": None},
+    "nothing saved": {"skipped": "nothing was saved as y"},
+    **{e: {"error": e} for e in ("cache-full", "not-supported", "shared", "usage")},
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Case:
 
     name: str
     config: Mapping[str, Any]
-    steps: Sequence[Step]
+    steps: Sequence[tuple[Op, Answer]]
 
     def get_program(self) -> dict[str, Any]:
         return {
@@ -46,74 +53,58 @@ class Case:
         }
 
 
-def case(name: str, config: Mapping[str, Any], *steps: Step) -> Case:
-    return Case(name, config, steps)
+def read_cases(text: str) -> list[Case]:
+    return [
+        Case(name, read_config(head), [read_step(step) for step in steps if step])
+        for name, head, steps in read_table(text)
+    ]
 
 
-def each(cases: Sequence[Case]) -> pytest.MarkDecorator:
-    names = [one.name for one in cases]
-    assert len(set(names)) == len(names)
-    return pytest.mark.parametrize("one", cases, ids=names)
+def read_config(text: str) -> dict[str, Any]:
+    parts = re.findall(r"\((.*?)\)", text)
+    [kind], config = read_words(re.sub(r"\(.*?\)", "", text))
+    caches = {"caches": [read_config(part) for part in parts]} if parts else {}
+    return {"kind": kind, **caches, **config}
 
 
-# --- operations -------------------------------------------------------------------------
+def read_step(step: str) -> tuple[Op, Answer]:
+    op, _, answer = step.partition(" > ")
+    return read_op(op), read_answer(answer)
 
 
-def forward(
-    positions: Sequence[int], sequences: int | Sequence[int] = 0, **more: Any
-) -> Op:
-    """sequences: one number if it is the same for every row. more: the other fields, an
-    "_" behind `except`."""
-    if isinstance(sequences, int):
-        sequences = [sequences] * len(positions)
-    fields = {name.rstrip("_"): value for name, value in more.items()}
-    return {"op": "forward", "positions": positions, "sequences": sequences, **fields}
+def read_op(text: str) -> Op:
+    (word, *words), fields = read_words(text)
+    if word == "forward":
+        rows = [[int(number) for number in (row + "@0").split("@")[:2]] for row in words]
+        positions, sequences = [[row[part] for row in rows] for part in (0, 1)]
+        return {"op": word, "positions": positions, "sequences": sequences, **fields}
+    names = {
+        "copy": ("copy_prefix", "source", "target", "length"),
+        "remove": ("remove", "sequence", "begin", "end"),
+        "resume": ("can_resume", "sequence", "position"),
+        "save": ("save", "into"),
+        "load": ("load", "from"),
+    }
+    name, *keys = names.get(word, (word,))
+    given = [int(w) if w.strip("-").isdigit() else w for w in words]
+    given = [None if value == "end" else value for value in given]
+    return {"op": name, **dict(zip(keys, given, strict=True)), **fields}
 
 
-def copy(source: int, target: int, length: int) -> Op:
-    return {"op": "copy_prefix", "source": source, "target": target, "length": length}
-
-
-def remove(sequence: int, begin: int, end: int | None) -> Op:
-    return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
-
-
-def resume(sequence: int, position: int) -> Op:
-    return {"op": "can_resume", "sequence": sequence, "position": position}
-
-
-def get(**fields: int) -> Op:
-    return {"op": "get", **fields}
-
-
-def put(**fields: int) -> Op:
-    return {"op": "put", **fields}
-
-
-# --- answers ----------------------------------------------------------------------------
-
-
-def sees(*rows: str) -> Answer:
-    """The tokens that each row sees, as "position:tag position:tag …"."""
-    split = [[pair.split(":") for pair in row.split()] for row in rows]
-    return {"visible": [[[int(at), int(tag)] for at, tag in row] for row in split]}
-
-
-def reads(answer: Answer, *states: Sequence[int]) -> Answer:
-    """The same, and the tags that the state of each sequence has read."""
-    return {**answer, "states": [list(state) for state in states]}
-
-
-def has(*tags: int) -> Answer:
-    """The image that is stored."""
-    return {"cached": True, "stored": list(tags)}
-
-
-def caches(*answers: Answer) -> Answer:
-    return {"caches": list(answers)}
-
-
-# --- checks -----------------------------------------------------------------------------
+def read_answer(text: str) -> Answer:
+    if " + " in text:
+        return {"caches": [read_answer(part) for part in text.split(" + ")]}
+    if text in ANSWERS:
+        return ANSWERS[text]
+    if text.startswith("image "):
+        return {"cached": True, "stored": [int(tag) for tag in text.split()[1:]]}
+    rows, *states = re.split(r" \[", text.replace("]", ""))
+    visible = [
+        [[int(number) for number in (token.split(":") * 2)[:2]] for token in row.split()]
+        for row in rows.split(" / ")
+    ]
+    read = [[int(tag) for tag in state.split()] for state in states]
+    return {"visible": visible, "states": read} if read else {"visible": visible}
 
 
 def check_case(one: Case) -> None:

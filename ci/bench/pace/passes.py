@@ -12,6 +12,7 @@ from typing import Any
 from ci.bench.pace.stopwatch import Stopwatch
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import advance
 from lockstep.harness.execution.executor import Coverage, Record, run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -145,9 +146,7 @@ class Bench:
             rules = program.rules
             model = rules.open_model(program.config)
             for op in program.ops:
-                operation = rules.operations[op["op"]]
-                operation.expect(op, model)
-                model.tag += operation.tokens(op)
+                advance(rules.operations, op, model)
 
     def time_backend(self) -> float:
         """Of the seconds that checking takes, those of the backend. What other processes

@@ -166,25 +166,13 @@ class Runner:
             wrong |= (content != array)[0, 0].any(axis=1)
         return int(wrong.sum())
 
-    def spoil(self) -> None:
-        """One wrong number, in a layer that has read something: to see that it is
-        seen."""
-        if self.computed:
-            keys, values = self.numbers.get_pair(0, self.computed - 1, self.computed)
-            self.layers[0].trim(1)
-            self.layers[0].update(self.make(keys + 1), self.make(values))
 
-
-def run_day(
-    runner: Runner, requests: Sequence[Request], plant: int = 0
-) -> dict[str, Any]:
-    """Runs all requests. plant: in every so manyth a wrong number is put into a layer."""
+def run_day(runner: Runner, requests: Sequence[Request]) -> dict[str, Any]:
+    """Runs all requests."""
     counts = dict.fromkeys(("asked", "reused", "wrong", "compared", "most_bytes"), 0)
     sizes = []
     for number, request in enumerate(requests, 1):
         reuse = runner.begin(request)
-        if plant and number % plant == 0:
-            runner.spoil()
         counts["wrong"] += runner.count_wrong()
         counts["compared"] += 2 * reuse + min(reuse, WINDOW) + 1
         runner.finish(request)

@@ -60,67 +60,44 @@ def written_out(outcome: Outcome) -> float | None:
     return outcome.get_ratio(outcome.get_best("peer"), "written out")
 
 
+def bar(
+    name: str,
+    bound: float,
+    ratio: Ratio | str,
+    workload: str,
+    framework: str | None = None,
+    **place: int,
+) -> Bar:
+    """A bar for one workload. ratio: one, or the contender that our time is put over."""
+    where = {"workload": workload, **place}
+    where |= {"framework": framework} if framework else {}
+    return Bar(name, bound, where, beside(ratio) if isinstance(ratio, str) else ratio)
+
+
+STATIC, RING = "transformers static", "mlx-lm RotatingKVCache"
+ONE, CHUNK, MASK = "one-token step", "chunk of 512", "mask, 512 rows"
+WINDOW = {"heads": 8, "window": K, "wrapped": True}
 BARS = (
-    Bar(
-        "one-token step, kv, torch / transformers static",
-        1.0,
-        {"workload": "step", "framework": "torch"},
-        beside("transformers static"),
+    bar(f"{ONE}, kv, torch / {STATIC}", 1.0, STATIC, "step", "torch"),
+    bar(f"{ONE}, kv, mlx / mlx-lm KVCache", 1.0, "mlx-lm KVCache", "step", "mlx"),
+    bar(
+        f"{ONE}, window 1,024, wrapped, torch / {STATIC}",
+        *(0.05, STATIC, "window step", "torch"),
+        **WINDOW,
     ),
-    Bar(
-        "one-token step, kv, mlx / mlx-lm KVCache",
-        1.0,
-        {"workload": "step", "framework": "mlx"},
-        beside("mlx-lm KVCache"),
+    bar(
+        f"{CHUNK}, window 4,096, wrapped, mlx / {RING}",
+        *(0.25, RING, "window chunk", "mlx"),
+        **{"window": 4 * K, "wrapped": True},
     ),
-    Bar(
-        "one-token step, window 1,024, wrapped, torch / transformers static",
-        0.05,
-        {
-            "workload": "window step",
-            "framework": "torch",
-            "heads": 8,
-            "window": K,
-            "wrapped": True,
-        },
-        beside("transformers static"),
-    ),
-    Bar(
-        "chunk of 512, window 4,096, wrapped, mlx / mlx-lm RotatingKVCache",
-        0.25,
-        {
-            "workload": "window chunk",
-            "framework": "mlx",
-            "window": 4 * K,
-            "wrapped": True,
-        },
-        beside("mlx-lm RotatingKVCache"),
-    ),
-    Bar("chunk of 512, kv at 4k / best peer", 1.0, {"workload": "chunk"}, best_peer),
-    Bar(
-        "chunk of 512, kv at 4k / plain copy",
-        1.5,
-        {"workload": "chunk"},
-        beside("plain copy"),
-    ),
-    Bar("mask, 512 rows / best peer", 0.7, {"workload": "mask"}, best_peer),
-    Bar(
-        "mask, 512 rows, mlx, written out / best peer",
-        0.7,
-        {"workload": "mask", "framework": "mlx"},
-        written_out,
-    ),
-    Bar(
-        "mask of a pool, 512 rows / best peer",
-        0.7,
-        {"workload": "unified mask", "rows": 512},
-        best_peer,
-    ),
-    Bar(
+    bar(f"{CHUNK}, kv at 4k / best peer", 1.0, best_peer, "chunk"),
+    bar(f"{CHUNK}, kv at 4k / plain copy", 1.5, "plain copy", "chunk"),
+    bar(f"{MASK} / best peer", 0.7, best_peer, "mask"),
+    bar(f"{MASK}, mlx, written out / best peer", 0.7, written_out, "mask", "mlx"),
+    bar("mask of a pool, 512 rows / best peer", 0.7, best_peer, "unified mask", rows=512),
+    bar(
         f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
-        1.3,
-        {"workload": "unified step"},
-        beside(SMALL_POOL),
+        *(1.3, SMALL_POOL, "unified step"),
     ),
 )
 

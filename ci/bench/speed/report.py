@@ -83,16 +83,7 @@ def make_report(
             }
             for outcome in outcomes
         ],
-        "bars": [
-            {
-                "bar": verdict.bar,
-                "at_most": verdict.bound,
-                "worst": verdict.worst and round(verdict.worst, 4),
-                "case": verdict.case,
-                "holds": verdict.holds,
-            }
-            for verdict in verdicts
-        ],
+        "bars": [{**vars(verdict), "holds": verdict.holds} for verdict in verdicts],
     }
 
 

@@ -93,10 +93,12 @@ class Side(ABC):
             *self.limit_writes(new, 2 * window, min(most, 2 * window // length)),
         ]
 
-    def decode(self, cells: int) -> Make:
+    def decode(self, cells: int, full: bool) -> Make:
         """A token for each of SEQUENCES sequences in one pool of cells, the mask
         included; beside that in a pool of SMALLEST, which sees as many."""
-        ours, small = (Decoding(size, self.open, self.make) for size in (cells, SMALLEST))
+        ours, small = (
+            Decoding(size, full, self.open, self.make) for size in (cells, SMALLEST)
+        )
         most = min(ours.most, small.most)
         return [
             Contender("ours", "ours", self.run(ours.step), ours.start, most),

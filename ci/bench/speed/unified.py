@@ -24,19 +24,20 @@ def open_filled(cache: CausalCacheBase, before: int, rows: int) -> None:
 
 
 class Decoding:
-    """SEQUENCES sequences that get one token each, in a pool that is full but for these.
+    """SEQUENCES sequences that get one token each, in a pool that is full but for these,
+    or else free but for what is seen.
 
     A window of VISIBLE tokens is seen, and all are kept. The tokens that are seen are
     neighbours, whatever the size of the pool.
     """
 
-    def __init__(self, cells: int, open_cache: Open, feed: Feed) -> None:
+    def __init__(self, cells: int, full: bool, open_cache: Open, feed: Feed) -> None:
         capacity = cells // SEQUENCES
         self.most = min(32, capacity - VISIBLE)
         # A memory as large as the capacity keeps everything.
         sizes = Sizes(SEQUENCES, capacity, FILL, window=VISIBLE - 1, memory=capacity)
         self.cache, self.ends = open_cache(sizes), [0] * SEQUENCES
-        filled = capacity - self.most
+        filled = capacity - self.most if full else VISIBLE
         while self.ends[0] < filled - VISIBLE:
             self.forward(min(FILL // SEQUENCES, filled - VISIBLE - self.ends[0]))
         while self.ends[0] < filled:

@@ -76,7 +76,8 @@ def list_cases(
             for rows in (1, CHUNK):
                 yield make("unified mask", side.unified_mask, rows=rows, width=width)
     for cells in pools:
-        yield make("unified step", side.decode, cells=cells)
+        for full in (True, False):
+            yield make("unified step", side.decode, cells=cells, full=full)
     yield make("prefix copy", side.share, tokens=MOVED)
     for where in ("tail", "middle"):
         yield make("removal", side.remove, tokens=MOVED, where=where)
