@@ -44,6 +44,8 @@ each cache answers as it would alone
     wrapper (causal) (swa window=1) (chunked chunk=2) | forward 0 1 2 > 0 / 0 1 / 0 1 2 +
     0 / 0 1 / 1 2 + 0 / 0 1 / 2; forward 3 except=[0] > 0 1 2 3 + 2 3 + 2 3;
     get type=0 > 0 1 2 3; get type=2 > 2 3
+and so does the only one
+    wrapper (causal) | forward 0 1 > + 0 / 0 1; get type=0 > 0 / 0 1
 all take a batch or none
     wrapper (causal) (causal capacity=2) | forward 0 1 2 > cache-full; get > usage;
     forward 0 1 > 0:3 / 0:3 1:4 + 0:3 / 0:3 1:4; forward 2 > cache-full; remove 0 1 end;

@@ -4,7 +4,8 @@ Operations: `forward 0 1@1 except=[0]` is a pass with a row at position 0 and on
 position 1 of sequence 1; `copy 0 1 2` is source, target, length; `remove 0 2 end` is
 sequence, begin, end. Answers: `0 1:4 / 2` are the tokens that each row sees, by position
 and, where it is another number, tag; `[0 1] [2]` behind them the tags that the state of
-each sequence has read; `image 4 5`; ` + ` stands between the caches of a wrapper.
+each sequence has read; `image 4 5`; ` + ` stands between the caches of a wrapper, and
+before the only one.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def read_op(text: str) -> Op:
 
 
 def read_answer(text: str) -> Answer:
-    if " + " in text:
-        return {"caches": [read_answer(part) for part in text.split(" + ")]}
+    if "+" in text.split():
+        parts = re.split(r"(?:^| )\+ ", text)
+        return {"caches": [read_answer(part) for part in parts if part]}
     if text in ANSWERS:
         return ANSWERS[text]
     if text.startswith("image "):
