@@ -22,8 +22,8 @@ def can_resume_beyond_end(cache: Any) -> None:
     def has_begin(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.indexes[sequence]
-        return bool(len(track) and max(0, position - cache.window) >= track.first)
+        index = cache.cells.indexes[sequence]
+        return bool(len(index) and max(0, position - cache.window) >= index.first)
 
     cache.can_resume = has_begin
 
@@ -36,8 +36,8 @@ def resume_evicted_window(cache: Any) -> None:
     def has_end(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.indexes[sequence]
-        return bool(len(track) and position <= track.last + 1)
+        index = cache.cells.indexes[sequence]
+        return bool(len(index) and position <= index.last + 1)
 
     cache.can_resume = has_end
 
@@ -52,17 +52,17 @@ def remove_to_end_constant(cache: Any) -> None:
             remove(sequence, begin, end)
             return
         check_range(sequence, begin, None, cache.sizes.sequences)
-        cells, track = cache.cells, cache.cells.indexes[sequence]
-        if cells.is_shared(sequence, track.cells):
+        cells, index = cache.cells, cache.cells.indexes[sequence]
+        if cells.is_shared(sequence, index.cells):
             raise SharedError("what follows position -1 is shared")
-        if len(track) and not cache.can_shift:
+        if len(index) and not cache.can_shift:
             raise NotSupportedError("keys cannot be turned to another position here")
         cache.close()
-        positions, distance = track.positions, begin + 1
+        positions, distance = index.positions, begin + 1
         positions += distance
-        cells.positions[track.cells] += distance
-        if len(track):
-            cache.turn(track.cells, distance)
+        cells.positions[index.cells] += distance
+        if len(index):
+            cache.turn(index.cells, distance)
 
     cache.remove = remove_to
 
@@ -88,8 +88,8 @@ def copy_prefix_keeps_target(cache: Any) -> None:
     cells: Cells = cache.cells
 
     def copy_prefix(source: int, target: int, length: int) -> None:
-        track, old = cells.indexes[source], cells.indexes[target]
-        copied = track.copy(track.find(length))
+        index, old = cells.indexes[source], cells.indexes[target]
+        copied = index.copy(index.find(length))
         new = ~np.isin(copied.cells, old.cells)
         cells.bits[copied.cells] |= 1 << target
         old.add(copied.positions[new], copied.cells[new])

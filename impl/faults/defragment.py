@@ -58,9 +58,9 @@ def move_owners(cells: Cells, moves: Sequence[Move]) -> None:
         cells.table[:, target] = cells.table[:, source]
         cells.bits[source] = 0
         places[source] = target
-    for track in cells.indexes:
-        track.cells[:] = places[track.cells]
-        track.ascending = False
+    for index in cells.indexes:
+        index.cells[:] = places[index.cells]
+        index.ascending = False
 
 
 def order_cells(moves: Sequence[Move], count: int) -> Ints:
@@ -100,9 +100,9 @@ def defrag_range_stale(cache: Any) -> None:
     shown: list[Ints] = []
 
     def look_up(batch: Batch, owner: int) -> Ints:
-        track = cells.indexes[owner]
+        index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
-        found: Ints = track.cells[track.find(low) :].copy()
+        found: Ints = index.cells[index.find(low) :].copy()
         return found
 
     def look_up_and_add(batch: Batch) -> Ints:

@@ -1,5 +1,7 @@
-"""Which state belongs to which sequence: slots, shared until one of their owners goes on,
-and checkpoints of them."""
+"""The slots that hold the recurrent states of sequences, and checkpoints of them.
+
+Sequences share a slot until one of them goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,13 @@ from lockstep.impl.shared.errors import CacheFullError
 
 @dataclass
 class Checkpoint:
-    """The states of all layers, as they were after the token at `position`; the highest
-    position read by then. arrays: by layer, filled in as the layers are written."""
+    """The states of all layers after the token at `position`.
+
+    Attributes:
+        position: position of the last token read.
+        highest: highest position read until then.
+        arrays: the states by layer, filled in as the layers are written.
+    """
 
     position: int
     highest: int
@@ -22,10 +29,14 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Slot:
-    """A state, in place `index` of the buffers of every layer.
+    """One state in the buffers of every layer.
 
-    position: of the last token that it has read; highest: of all. owners: how many
-    sequences have it. checkpoints: of what it was earlier, ascending.
+    Attributes:
+        index: its index in the buffers.
+        position: position of the last token read; -1 if none.
+        highest: highest position read; -1 if none.
+        owners: number of sequences that share the slot.
+        checkpoints: earlier states, ascending.
     """
 
     index: int
@@ -38,8 +49,14 @@ class Slot:
 class Slots:
     """The slots of all sequences.
 
-    count: how many there are. interval: how far apart checkpoints are, None for none.
-    kept: how many of a state are kept.
+    Args:
+        count: number of slots.
+        interval: least distance of two checkpoints, in positions; None or 0 for none.
+        kept: number of checkpoints that are kept of each state, the latest.
+
+    Attributes:
+        free: indexes of the free slots.
+        of: the slot of each sequence that has one.
     """
 
     def __init__(self, count: int, interval: int | None, kept: int) -> None:
@@ -48,7 +65,7 @@ class Slots:
         self.of: dict[int, Slot] = {}
 
     def check(self, owners: Sequence[int]) -> None:
-        """Raises CacheFullError if each of the sequences cannot have its own slot."""
+        """Raises CacheFullError if not each sequence can have a slot of its own."""
         others = {slot.index for own, slot in self.of.items() if own not in owners}
         if len(owners) + len(others) > self.count:
             raise CacheFullError(
@@ -57,8 +74,12 @@ class Slots:
             )
 
     def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Gives each sequence a slot to itself: the slots that are new and must be
-        cleared, and the (source, target) of those that must be copied."""
+        """Gives each sequence a slot of its own.
+
+        Returns:
+            The slots that are new and must be cleared, and the (source, target) pairs
+            that must be copied.
+        """
         fresh, copies = [], []
         for owner in owners:
             slot = self.of.get(owner)
@@ -73,8 +94,16 @@ class Slots:
         return fresh, copies
 
     def advance(self, owner: int, position: int, highest: int) -> Checkpoint | None:
-        """The slot reads tokens, the last one at `position`; highest: that of all. The
-        checkpoint to fill, if one is due."""
+        """Records that the state of a sequence has read tokens.
+
+        Args:
+            owner: the sequence.
+            position: position of the last token read.
+            highest: highest position among the tokens read.
+
+        Returns:
+            The checkpoint to fill, if one is due.
+        """
         slot = self.of[owner]
         slot.position = position
         slot.highest = max(slot.highest, highest)
@@ -88,8 +117,7 @@ class Slots:
         return checkpoint
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
-        """The checkpoint of a sequence's state at exactly `position`, if it has read
-        nothing behind that."""
+        """Returns the checkpoint at exactly `position` if nothing behind it was read."""
         slot = self.of.get(owner)
         for checkpoint in slot.checkpoints if slot else ():
             if checkpoint.position == checkpoint.highest == position:
@@ -97,9 +125,14 @@ class Slots:
         return None
 
     def rewind(self, owner: int, checkpoint: Checkpoint) -> int:
-        """The sequence goes back to a checkpoint of its slot: the slot to fill with it,
-        now its own, and the checkpoints after it forgotten. Raises CacheFullError, and
-        changes nothing, if the slot is shared and no other is left."""
+        """Sets a sequence back to a checkpoint and drops the later checkpoints.
+
+        Returns:
+            Index of the slot to fill with the checkpoint; no other sequence shares it.
+
+        Raises:
+            CacheFullError: the slot is shared and no other is free. Nothing changes.
+        """
         old = self.of[owner]
         if old.owners > 1 and not self.free:
             raise CacheFullError(
