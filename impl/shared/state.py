@@ -33,8 +33,7 @@ class StateCacheBase(WholeSnapshots):
         raise NotImplementedError
 
     def boundaries(self, length: int) -> list[int]:
-        """Returns the lengths of the writes into which the next `length` tokens are cut.
-        """
+        """Returns the lengths of the writes in which to make the next `length` tokens."""
         if length < 1:
             raise ValueError(f"boundaries: length {length} is less than 1")
         return self.captures.cut(self.offset, length)
