@@ -12,8 +12,7 @@ from lockstep.impl.shared.memory import Arrays, Snapshot
 
 @mistake("rotating", 2, "ollama 06ae6367b (#15591), mlx-examples#1000")
 def rotating_chunk_mid_ring(cache: Any) -> None:
-    """Several tokens appended to a ring in mid-rotation drop the slots behind the cursor.
-    """
+    """Several tokens appended to a rotated ring drop the slots behind the cursor."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
