@@ -56,13 +56,13 @@ def list_moves(cells: Cells) -> list[Move]:
 
 def move_owners(cells: Cells, moves: Sequence[Move]) -> None:
     """Moves the metadata, cell by cell."""
-    places = np.arange(cells.count)
+    targets = np.arange(cells.count)
     for source, target in moves:
         cells.table[:, target] = cells.table[:, source]
         cells.bits[source] = 0
-        places[source] = target
+        targets[source] = target
     for index in cells.indexes:
-        index.cells[:] = places[index.cells]
+        index.cells[:] = targets[index.cells]
         index.ascending = False
 
 

@@ -23,9 +23,9 @@ class Places:
     def __init__(self, cells: Ints) -> None:
         self.slice: slice | None = None
         self.cells = cells
-        place = as_slice(cells)
-        if isinstance(place, slice):
-            self.slice = place
+        numbers = as_slice(cells)
+        if isinstance(numbers, slice):
+            self.slice = numbers
             return
         self.index = {
             ROWS: mx.array(cells[None, None, :, None]),

@@ -76,8 +76,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
         """Writes to slots; conv and delta have a row for each slot, or are one number."""
-        place = as_slice(np.array(slots))
-        index = place if isinstance(place, slice) else mx.array(place)
+        numbers = as_slice(np.array(slots))
+        index = numbers if isinstance(numbers, slice) else mx.array(numbers)
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
@@ -102,10 +102,10 @@ def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
     If they are nearly the whole buffer, nothing is copied; otherwise `take` copies faster
     than a slice.
     """
-    place = as_slice(np.array(slots))
-    if not isinstance(place, slice):
-        return mx.take(buffer, mx.array(place), 0)
-    part = buffer[place]
+    numbers = as_slice(np.array(slots))
+    if not isinstance(numbers, slice):
+        return mx.take(buffer, mx.array(numbers), 0)
+    part = buffer[numbers]
     if buffer.nbytes - part.nbytes <= SPARED:
         return mx.contiguous(part)
     return mx.take(buffer, mx.array(slots), 0)

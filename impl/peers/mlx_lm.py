@@ -97,7 +97,7 @@ class Layer:
         return int(self.cache.size())
 
     def trim(self, count: int) -> int:
-        """Returns 0 if the class says that it cannot be trimmed."""
+        """Returns the number of removed tokens; 0 if the class cannot be trimmed."""
         trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
         return int(trimmed)
 

@@ -51,8 +51,8 @@ class Reach:
         An offset between two of these can be reached if and only if the larger can be,
         except by a layer that can reach none of them.
         """
-        places = {*self.at, min(self.common, most), most}
-        return sorted((place for place in places if place <= most), reverse=True)
+        offsets = {*self.at, min(self.common, most), most}
+        return sorted((offset for offset in offsets if offset <= most), reverse=True)
 
     def find_obstacle(self, layers: Numbered, target: int) -> str:
         """Describes the first layer that cannot be brought to `target`."""

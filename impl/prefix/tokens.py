@@ -17,10 +17,10 @@ def check_tokens(tokens: Iterable[int]) -> list[int]:
     checked = list(tokens)
     if set(map(type, checked)) <= {int}:  # fast path without a Python loop
         return checked
-    for place, token in enumerate(checked):
+    for index, token in enumerate(checked):
         if not isinstance(token, int) or isinstance(token, bool):
             raise ValueError(
-                f"token {token!r} at place {place} is not an integer; give the numbers"
+                f"token {token!r} at place {index} is not an integer; give the numbers"
                 " that the tokenizer made as Python integers"
             )
     return checked

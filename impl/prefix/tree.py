@@ -200,7 +200,7 @@ class Tree:
             self.cut = None
 
     def put(self, node: Node, captured: Mapping[int, Snapshot]) -> None:
-        """Stores captures by layer number; the node has none of these layers yet."""
+        """Stores captures, by layer number, that the node does not have yet."""
         for number, snapshot in captured.items():
             assert node.snapshots[number] is None
             node.snapshots[number] = snapshot

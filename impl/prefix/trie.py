@@ -180,7 +180,7 @@ class Trie(Requests):
             self.eviction.touch(node)
 
     def take_captures(self, node: Node) -> dict[int, Snapshot]:
-        """Takes the captures at a node, of the layers that the node has none of."""
+        """Takes the captures at a node, except of layers that it already has one of."""
         return {
             captures.number: captures.held.pop(node.end)
             for captures in self.captures

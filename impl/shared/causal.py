@@ -355,8 +355,8 @@ class CausalCacheBase(ABC):
         self.cells.load(saved.table)
         if saved.arrays is not None:
             self.paste_cells(saved.arrays)
-        either = zip(self.written, saved.written, strict=True)
-        self.written = [here or there for here, there in either]
+        pairs = zip(self.written, saved.written, strict=True)
+        self.written = [own or other for own, other in pairs]
 
     @abstractmethod
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:

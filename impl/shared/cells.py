@@ -75,7 +75,8 @@ class Cells:
             )
 
     def find_free(self, count: int) -> Ints:
-        """Returns the lowest `count` free cells, ascending; there must be so many."""
+        """Returns the lowest `count` free cells, ascending; at least `count` must be
+        free."""
         first, size = self.lowest, max(64, 4 * count)
         following = self.bits[first : first + count]
         if len(following) == count and not np.count_nonzero(following):

@@ -90,12 +90,12 @@ def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
         owners, begins = owner[:1], np.zeros(len(owner), int)
         groups = [np.arange(len(owner))]
     else:
-        owners, first, place = np.unique(owner, return_index=True, return_inverse=True)
-        begins = place * len(positions)
-        if len(owners) == len(place):  # one row each: nothing differs
+        owners, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
+        begins = inverse * len(positions)
+        if len(owners) == len(inverse):  # one row each: nothing differs
             own = find_seen(owners, low[first], high[first], positions, bits)
             return MaskLine(own.ravel(), begins)
-        groups = [np.flatnonzero(place == number) for number in range(len(owners))]
+        groups = [np.flatnonzero(inverse == number) for number in range(len(owners))]
     lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
     highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
     seen = find_seen(owners, lows[:, 1], highs[:, 0], positions, bits)
@@ -140,12 +140,12 @@ def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) 
         holds = (bits & owners[0]) != 0
         return holds[None] & compare(positions, low, high)
     seen = np.zeros((len(owners), len(positions)), np.bool_)
-    place = owners.searchsorted(bits)
-    place[place == len(owners)] = 0
-    alone = owners[place] == bits
-    inside = alone & (positions >= low[place]) & (positions <= high[place])
+    owner_index = owners.searchsorted(bits)
+    owner_index[owner_index == len(owners)] = 0
+    alone = owners[owner_index] == bits
+    inside = alone & (positions >= low[owner_index]) & (positions <= high[owner_index])
     columns = np.flatnonzero(inside)
-    seen[place[columns], columns] = True
+    seen[owner_index[columns], columns] = True
     shared = np.flatnonzero(~alone & (bits != 0))
     if len(shared):
         holds = (bits[shared] & owners[:, None]) != 0

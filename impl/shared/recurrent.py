@@ -58,9 +58,9 @@ class RecurrentCacheBase(CausalCacheBase):
         current = self.get_pass()
         if current.cells is None:
             return [
-                place % self.slots.count for place in range(len(current.batch.owners))
+                number % self.slots.count for number in range(len(current.batch.owners))
             ]
-        return [self.slots.of[owner].index for owner in current.batch.owners]
+        return [self.slots.assigned[owner].index for owner in current.batch.owners]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Copies as a causal cache, and shares the whole state whatever the length."""
@@ -75,7 +75,7 @@ class RecurrentCacheBase(CausalCacheBase):
                 Nothing changes.
         """
         check_range(sequence, begin, end, self.sizes.sequences)
-        slot = self.slots.of.get(sequence)
+        slot = self.slots.assigned.get(sequence)
         highest = slot.highest if slot else -1
         if end is not None and highest >= end:
             raise NotSupportedError("a state cannot forget what came before its end")
@@ -95,7 +95,7 @@ class RecurrentCacheBase(CausalCacheBase):
         """Returns whether the state or a checkpoint of it ends just before `position`."""
         if not super().can_resume(sequence, position):
             return False
-        slot = self.slots.of.get(sequence)
+        slot = self.slots.assigned.get(sequence)
         if position == 0 or slot is None:
             return position == 0
         found = self.slots.find(sequence, position - 1)

@@ -56,17 +56,17 @@ class Slots:
 
     Attributes:
         free: indexes of the free slots.
-        of: the slot of each sequence that has one.
+        assigned: the slot of each sequence that has one.
     """
 
     def __init__(self, count: int, interval: int | None, kept: int) -> None:
         self.count, self.interval, self.kept = count, interval or None, kept
         self.free = list(range(count))[::-1]
-        self.of: dict[int, Slot] = {}
+        self.assigned: dict[int, Slot] = {}
 
     def check(self, owners: Sequence[int]) -> None:
-        """Raises CacheFullError if not each sequence can have a slot of its own."""
-        others = {slot.index for own, slot in self.of.items() if own not in owners}
+        """Raises CacheFullError if a sequence cannot get a slot of its own."""
+        others = {slot.index for own, slot in self.assigned.items() if own not in owners}
         if len(owners) + len(others) > self.count:
             raise CacheFullError(
                 f"{len(owners)} states, and {self.count - len(others)} of {self.count}"
@@ -82,14 +82,14 @@ class Slots:
         """
         fresh, copies = [], []
         for owner in owners:
-            slot = self.of.get(owner)
+            slot = self.assigned.get(owner)
             if slot is None:
-                self.of[owner] = Slot(self.free.pop())
-                fresh.append(self.of[owner].index)
+                self.assigned[owner] = Slot(self.free.pop())
+                fresh.append(self.assigned[owner].index)
             elif slot.owners > 1:
                 slot.owners -= 1
                 own = replace(slot, index=self.free.pop(), owners=1)
-                self.of[owner] = own
+                self.assigned[owner] = own
                 copies.append((slot.index, own.index))
         return fresh, copies
 
@@ -104,7 +104,7 @@ class Slots:
         Returns:
             The checkpoint to fill, if one is due.
         """
-        slot = self.of[owner]
+        slot = self.assigned[owner]
         slot.position = position
         slot.highest = max(slot.highest, highest)
         if self.interval is None:
@@ -118,7 +118,7 @@ class Slots:
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
         """Returns the checkpoint at exactly `position` if nothing behind it was read."""
-        slot = self.of.get(owner)
+        slot = self.assigned.get(owner)
         for checkpoint in slot.checkpoints if slot else ():
             if checkpoint.position == checkpoint.highest == position:
                 return checkpoint
@@ -133,7 +133,7 @@ class Slots:
         Raises:
             CacheFullError: the slot is shared and no other is free. Nothing changes.
         """
-        old = self.of[owner]
+        old = self.assigned[owner]
         if old.owners > 1 and not self.free:
             raise CacheFullError(
                 f"the state is shared, and all {self.count} slots are in use"
@@ -142,17 +142,17 @@ class Slots:
         self.drop(owner)
         slot = Slot(self.free.pop(), checkpoint.position, checkpoint.highest)
         slot.checkpoints = kept
-        self.of[owner] = slot
+        self.assigned[owner] = slot
         return slot.index
 
     def share(self, source: int, target: int) -> None:
         self.drop(target)
-        if source in self.of:
-            self.of[target] = self.of[source]
-            self.of[target].owners += 1
+        if source in self.assigned:
+            self.assigned[target] = self.assigned[source]
+            self.assigned[target].owners += 1
 
     def drop(self, owner: int) -> None:
-        slot = self.of.pop(owner, None)
+        slot = self.assigned.pop(owner, None)
         if slot is not None:
             slot.owners -= 1
             if slot.owners == 0:

@@ -46,14 +46,14 @@ class Buffer:
         size = (self.batch, self.heads, end - begin, self.dim)
         return self.tensor.as_strided(size, self.strides, begin * self.dim)
 
-    def take_token(self, place: int) -> torch.Tensor:
+    def take_token(self, slot: int) -> torch.Tensor:
         """Returns one token, [batch, heads, 1, dim]; not to be used with gradients."""
-        at = place - self.first
+        at = slot - self.first
         if not 0 <= at < len(self.ahead):
             count = 2 * len(self.ahead) if at == len(self.ahead) else 0
-            count = min(max(FEWEST, count), MOST, self.room - place)
-            self.first, at = place, 0
-            self.ahead = self.split(place, place + count)
+            count = min(max(FEWEST, count), MOST, self.room - slot)
+            self.first, at = slot, 0
+            self.ahead = self.split(slot, slot + count)
         return self.ahead[at]
 
     def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
@@ -85,9 +85,9 @@ def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:
     )
 
 
-def copy_both(places: Pair, arrays: Pair) -> None:
+def copy_both(targets: Pair, arrays: Pair) -> None:
     """Copies both arrays in one call, which has no gradient."""
-    torch._foreach_copy_(places, arrays)
+    torch._foreach_copy_(targets, arrays)
 
 
 def clone(pair: Pair) -> Pair:

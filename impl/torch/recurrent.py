@@ -80,10 +80,10 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         return self.slot_index
 
     def make_slot_index(self, slots: Sequence[int]) -> Index:
-        place = as_slice(np.array(slots))
-        if isinstance(place, slice):
-            return place
-        return torch.from_numpy(place).to(self.like.device)
+        numbers = as_slice(np.array(slots))
+        if isinstance(numbers, slice):
+            return numbers
+        return torch.from_numpy(numbers).to(self.like.device)
 
     def clear_slots(self, slots: Sequence[int]) -> None:
         index = self.make_slot_index(slots)

@@ -119,10 +119,10 @@ def copy_kernel(
     head = tl.program_id(1).to(tl.int64)
     layer = (tl.program_id(2) // 2).to(tl.int64)
     count = tl.cast(count, tl.int64)
-    place = (layer * tl.num_programs(1) + head) * count
+    first = (layer * tl.num_programs(1) + head) * count
     if tl.program_id(2) % 2 == 0:
         copy_head(
-            key_pool + place * KEY_DIM,
+            key_pool + first * KEY_DIM,
             keys + (layer * key_layer + head * key_head) * KEY_UNIT,
             cells,
             number,
@@ -138,7 +138,7 @@ def copy_kernel(
         )
     else:
         copy_head(
-            value_pool + place * VALUE_DIM,
+            value_pool + first * VALUE_DIM,
             values + (layer * value_layer + head * value_head) * VALUE_UNIT,
             cells,
             number,

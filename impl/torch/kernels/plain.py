@@ -31,8 +31,8 @@ class PlainKernels:
 
     def place(self, cells: Ints, device: torch.device) -> Index:
         """Returns a slice for consecutive cells, which is a copy, not a scatter."""
-        place = as_slice(cells)
-        return place if isinstance(place, slice) else upload(cells, device)
+        index = as_slice(cells)
+        return index if isinstance(index, slice) else upload(cells, device)
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
         return Padded(cells)

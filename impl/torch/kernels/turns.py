@@ -38,8 +38,8 @@ def turn_kernel(
     pair = tl.arange(0, BLOCK_HALF)
     cos = tl.load(cosines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
     sin = tl.load(sines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
-    place = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
-    keys += place * (2 * HALF) + pair[None, :]
+    row = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
+    keys += row * (2 * HALF) + pair[None, :]
     inside = (cells >= 0) & (pair[None, :] < HALF)
     x = tl.load(keys, mask=inside).to(tl.float32)
     y = tl.load(keys + HALF, mask=inside).to(tl.float32)
