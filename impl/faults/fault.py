@@ -110,9 +110,9 @@ def apply(opened: Any, change: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True)
 class FaultedBackend:
-    """A backend of which each fault is planted in a copy.
+    """A correct backend, and a copy of it for each fault.
 
-    A module of `impl.faults` exposes the copies as factories, its attributes.
+    A module of `impl.faults` has the factories of the copies as attributes.
 
     Attributes:
         module: full name of that module.

@@ -48,8 +48,8 @@ class Reach:
     def list_candidates(self, most: int) -> list[int]:
         """Returns the offsets to try, descending.
 
-        An offset between two of these can be reached if and only if the larger can be,
-        except by a layer that can reach none of them.
+        A layer that can reach an offset between two of these can also reach the larger
+        one.
         """
         offsets = {*self.at, min(self.common, most), most}
         return sorted((offset for offset in offsets if offset <= most), reverse=True)

@@ -17,7 +17,7 @@ class Session(Requests):
     from the stored tokens, or all of it is computed again.
 
     Args:
-        layers: empty.
+        layers: one empty cache for each layer, None for a layer without one.
 
     Attributes:
         stored: the tokens that every layer has read.

@@ -49,7 +49,7 @@ class Slots:
     """One slot for each sequence of a cache.
 
     Args:
-        cache: empty.
+        cache: an empty cache of `count` sequences.
         count: number of slots.
         context: the most tokens of a slot.
         keep: number of tokens at the begin that stay when the middle of a conversation

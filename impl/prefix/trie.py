@@ -19,7 +19,7 @@ class Trie(Requests):
     """The stored conversations, and the one that the layers hold.
 
     Args:
-        layers: empty.
+        layers: one empty cache for each layer, None for a layer without one.
         limit: the most bytes to store; None for no limit. The least recently used is
             evicted first, but nothing of the conversation that the layers hold.
         interval: layers are also captured at multiples of so many tokens; None for none.
@@ -121,7 +121,7 @@ class Trie(Requests):
         self.eviction.clear()
         self.free_layers()
 
-    # --- where the layers can go --------------------------------------------------------
+    # --- moving the layers --------------------------------------------------------------
 
     def go(self, request: Path, match: Match) -> tuple[int, str]:
         """Brings the layers to the largest offset that all can reach, or empties them
@@ -151,7 +151,7 @@ class Trie(Requests):
         self.free_layers()
         return 0, reason
 
-    # --- what is captured and stored ----------------------------------------------------
+    # --- captures and storage -----------------------------------------------------------
 
     def list_wanted(self, first: int, last: int) -> list[int]:
         """Returns the offsets in [first, last] to capture, ascending; never 0."""

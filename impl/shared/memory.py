@@ -22,7 +22,7 @@ def compute_capacity(
     Args:
         capacity: present capacity, in positions.
         needed: number of positions to make room for.
-        step: otherwise the capacity is a multiple of this.
+        step: if doubling is not enough, `needed` is rounded up to a multiple of this.
         window: the capacity up to which it doubles; None for no limit.
     """
     doubled = 2 * capacity if window is None else min(2 * capacity, window)

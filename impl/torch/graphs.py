@@ -31,10 +31,12 @@ class DoesNotFitError(ValueError):
 class Inputs:
     """The inputs that change from pass to pass: one array on the device, sent at once.
 
+    Unused entries are NOTHING.
+
     Attributes:
         cells: [rows], the cells that the rows are written to.
         limits: [3, rows], see `Kernels.mask`.
-        changes: [3, changes], see `Kernels.update`. Unused entries are NOTHING.
+        changes: [3, changes], see `Kernels.update`.
     """
 
     def __init__(self, rows: int, changes: int, device: torch.device) -> None:
@@ -115,7 +117,7 @@ class FixedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Any = None
 
-    # --- what is captured ---------------------------------------------------------------
+    # --- the captured work --------------------------------------------------------------
 
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Writes K [1, heads, `rows`, key_dim] and V to one layer.
