@@ -1,1 +1,1 @@
-"""Caches that run beside the reference, and their declarations."""
+"""Caches that run beside the reference, and their backends."""

@@ -1,9 +1,9 @@
-"""Our own caches with one planted mistake each: the harness must find them all.
+"""Our own caches with one planted mistake each; the harness must find them all.
 
-Most faults are mistakes that real caches had, or are constructed after them. The others
-are those that took the harness more than 100 programs to find, out of 173 constructed
-ones; `ci/mutants.py` makes the easier ones mechanically. Each is planted in a correct
-cache by replacing a method or two, on torch and on MLX alike.
+Most faults are mistakes of real caches, or are constructed after them. The others are
+those of 173 constructed ones that the harness needed more than 100 programs to find;
+`ci/mutants.py` makes the easier ones mechanically. Each is planted in a correct cache by
+replacing one or two methods, on torch and on MLX alike.
 """
 
 from importlib import import_module

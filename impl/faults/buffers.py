@@ -1,4 +1,4 @@
-"""Mistakes of a cache that keeps every token: what is written, taken back, given back."""
+"""Mistakes of a cache that keeps every token: writes, trims, clones and frees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.impl.shared.memory import Arrays
 
 @mistake("kv", 2, "ollama, x/mlxrunner/cache of 2026-02")
 def free_keeps_offset(cache: Any) -> None:
-    """Free drops the buffer, keeps the offset."""
+    """Free drops the buffer, but keeps the offset."""
     free = cache.free
 
     def free_memory() -> None:
@@ -23,7 +23,7 @@ def free_keeps_offset(cache: Any) -> None:
 
 @mistake("kv", 3, "mlx-lm PR#976")
 def clone_shares(cache: Any) -> None:
-    """Clone shares storage with the original."""
+    """A clone shares storage with the original."""
     clone = cache.clone
 
     def share() -> Any:
@@ -36,7 +36,7 @@ def clone_shares(cache: Any) -> None:
 
 @mistake("kv", 3, "ollama 6f8ddbb26")
 def trim_all_whole_buffer(cache: Any) -> None:
-    """Slice with stop 0 meant "to the end"."""
+    """A slice with stop 0 means "to the end"."""
 
     def state() -> Arrays | None:
         end = cache.offset or cache.memory.capacity
@@ -61,7 +61,7 @@ def crop_negative_slice(cache: Any) -> None:
 
 @mistake("kv", 2)
 def growth_at_step(cache: Any) -> None:
-    """Growth decided with `>` for `>=`: the token behind a full block is lost."""
+    """Growth is decided with `>` for `>=`: the token behind a full block is lost."""
     memory = cache.memory
     reserve, write = memory.reserve, memory.write
 
@@ -80,8 +80,7 @@ def growth_at_step(cache: Any) -> None:
 
 @mistake("state", 5)
 def state_kept_by_offset(cache: Any) -> None:
-    """The state is kept for whoever asks again at the same offset, even after other
-    tokens."""
+    """The state is cached by offset and returned again, even after other tokens."""
     kept: dict[int, Arrays] = {}
 
     def state() -> Arrays:

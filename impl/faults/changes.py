@@ -1,4 +1,4 @@
-"""Mistakes between passes: what is removed, copied, turned, saved, and can be resumed."""
+"""Mistakes between passes: remove, copy, rotate, save and resume."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 @mistake("swa", 2, "ollama 1fc35f126")
 def can_resume_beyond_end(cache: Any) -> None:
-    """Can_resume accepts positions after the stored end."""
+    """Positions after the stored end count as resumable."""
     can_resume = cache.can_resume
 
     def has_begin(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.indexes[sequence]
-        return bool(len(track) and max(0, position - cache.window) >= track.first)
+        index = cache.cells.indexes[sequence]
+        return bool(len(index) and max(0, position - cache.window) >= index.first)
 
     cache.can_resume = has_begin
 
 
 @mistake("swa", 2, "ollama b42970063")
 def resume_evicted_window(cache: Any) -> None:
-    """Resumes where the window has been evicted."""
+    """A sequence can be resumed where the window has been evicted."""
     can_resume = cache.can_resume
 
     def has_end(sequence: int, position: int) -> bool:
         if can_resume(sequence, position):
             return True
-        track = cache.cells.indexes[sequence]
-        return bool(len(track) and position <= track.last + 1)
+        index = cache.cells.indexes[sequence]
+        return bool(len(index) and position <= index.last + 1)
 
     cache.can_resume = has_end
 
 
 @mistake("causal", 2, "ollama 3d9498a42")
 def remove_to_end_constant(cache: Any) -> None:
-    """-1 taken as a position instead of "to the end"."""
+    """-1 is taken as a position instead of "to the end"."""
     remove = cache.remove
 
     def remove_to(sequence: int, begin: int, end: int | None) -> None:
@@ -52,24 +52,24 @@ def remove_to_end_constant(cache: Any) -> None:
             remove(sequence, begin, end)
             return
         check_range(sequence, begin, None, cache.sizes.sequences)
-        cells, track = cache.cells, cache.cells.indexes[sequence]
-        if cells.is_shared(sequence, track.cells):
+        cells, index = cache.cells, cache.cells.indexes[sequence]
+        if cells.is_shared(sequence, index.cells):
             raise SharedError("what follows position -1 is shared")
-        if len(track) and not cache.can_shift:
+        if len(index) and not cache.can_shift:
             raise NotSupportedError("keys cannot be turned to another position here")
         cache.close()
-        positions, distance = track.positions, begin + 1
+        positions, distance = index.positions, begin + 1
         positions += distance
-        cells.positions[track.cells] += distance
-        if len(track):
-            cache.turn(track.cells, distance)
+        cells.positions[index.cells] += distance
+        if len(index):
+            cache.turn(index.cells, distance)
 
     cache.remove = remove_to
 
 
 @mistake("causal", 4, "ollama, kvcache/causal.go at 1fc35f126")
 def remove_shared_half_done(cache: Any) -> None:
-    """Error in the middle of a removal leaves half of it."""
+    """An error in the middle of a removal leaves half of it done."""
     remove = cache.remove
 
     def remove_half(sequence: int, begin: int, end: int | None) -> None:
@@ -84,12 +84,12 @@ def remove_shared_half_done(cache: Any) -> None:
 
 @mistake("causal", 3)
 def copy_prefix_keeps_target(cache: Any) -> None:
-    """Target keeps cells it had before."""
+    """The target of a copy keeps the cells it had before."""
     cells: Cells = cache.cells
 
     def copy_prefix(source: int, target: int, length: int) -> None:
-        track, old = cells.indexes[source], cells.indexes[target]
-        copied = track.copy(track.find(length))
+        index, old = cells.indexes[source], cells.indexes[target]
+        copied = index.copy(index.find(length))
         new = ~np.isin(copied.cells, old.cells)
         cells.bits[copied.cells] |= 1 << target
         old.add(copied.positions[new], copied.cells[new])
@@ -130,7 +130,7 @@ def shift_twice(cache: Any) -> None:
 
 @mistake("causal", 3, "llama.cpp PR#14742")
 def shift_other_stream(cache: Any) -> None:
-    """Shift applied to sequence 0 only."""
+    """A shift is applied to sequence 0 only."""
     turn = cache.turn
 
     def turn_own(cells: Ints, distance: int) -> None:
@@ -143,7 +143,7 @@ def shift_other_stream(cache: Any) -> None:
 
 @mistake("causal", 3)
 def shift_values(cache: Any) -> None:
-    """V rotated as well as K."""
+    """V is rotated as well as K."""
     turn = cache.turn
 
     def turn_both(cells: Ints, distance: int) -> None:
@@ -159,25 +159,25 @@ def shift_values(cache: Any) -> None:
 
 @mistake("swa", 3, "llama.cpp#12357")
 def shift_window_base(cache: Any) -> None:
-    """Windowed layers shifted with the wrong RoPE base."""
+    """Layers with a window are shifted with the wrong RoPE base."""
     if cache.bases is not None:
         cache.bases = cache.bases[:1]
 
 
 @mistake("causal", 5, "llama.cpp PR#5840")
 def fragmented_save(cache: Any) -> None:
-    """State size from the count of used cells, not the last one."""
+    """The size of a saved state is the count of used cells, not the last one."""
     list_used = cache.cells.list_used
     cache.cells.list_used = lambda: np.arange(len(list_used()))
 
 
 @mistake("chunked", 3)
 def turning_is_refused_first(cache: Any) -> None:
-    """If what follows is shared and cannot be turned either, the wrong one of the two
-    is given as the reason."""
+    """If the following tokens are shared and keys cannot be rotated either, the removal
+    is refused with the wrong one of the two reasons."""
     remove = cache.remove
 
-    def remove_or_say(sequence: int, begin: int, end: int | None) -> None:
+    def remove_or_refuse(sequence: int, begin: int, end: int | None) -> None:
         try:
             remove(sequence, begin, end)
         except SharedError as error:
@@ -185,7 +185,7 @@ def turning_is_refused_first(cache: Any) -> None:
                 raise
             raise NotSupportedError("keys cannot be turned here") from error
 
-    cache.remove = remove_or_say
+    cache.remove = remove_or_refuse
 
 
 @mistake("swa-memory", 4)

@@ -1,7 +1,7 @@
 """Chunked attention, and mistakes in it.
 
-A query sees only tokens of its own chunk of positions. An update returns no more of the
-older tokens than a chunk has; what lies before them is trimmed from the front.
+A query sees only tokens of its own chunk of positions. An update returns at most one
+chunk of older tokens; those before are trimmed from the front.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ CHUNK = 4
 
 
 def build_chunked(cache: Any, make_band: MakeBand) -> Any:
-    """A full cache with chunks of 4 positions.
+    """Builds a full cache with chunks of 4 positions.
 
-    count_kept: the older tokens that the next update returns. count_seen: the tokens that
-    a query at a position sees, itself included.
+    The cache gets two functions: count_kept() returns the number of older tokens that the
+    next update returns, count_seen(position) the number of tokens that a query at a
+    position sees, itself included.
     """
     update, clone = cache.update, cache.clone
 
@@ -27,7 +28,7 @@ def build_chunked(cache: Any, make_band: MakeBand) -> Any:
         mask = make_band(length, rows, kept, None, cache.mask)
         for row in range(min(length, CHUNK)):
             seen = cache.count_seen(cache.offset + row)
-            alike = slice(row, length, CHUNK)  # the same place in later chunks
+            alike = slice(row, length, CHUNK)  # the same offset in later chunks
             mask[alike] = make_band(length, rows, kept, seen, cache.mask)[alike]
         return mask
 
@@ -48,7 +49,7 @@ CHUNKED = Form("chunked", "kv", build_chunked, {"chunk": (CHUNK,)})
 
 @mistake("kv", 2, "mlx-lm#80, PR#1673", form=CHUNKED)
 def chunk_front_trim(cache: Any) -> None:
-    """Front trim compared with the padded buffer width."""
+    """The front trim is compared with the padded buffer width."""
 
     def count() -> int:
         trimmed = max(0, cache.memory.capacity - CHUNK)
@@ -59,5 +60,5 @@ def chunk_front_trim(cache: Any) -> None:
 
 @mistake("kv", 1, "transformers PR#37414", form=CHUNKED)
 def chunk_boundary(cache: Any) -> None:
-    """Chunk start off by one at the first position of a chunk."""
+    """The chunk start is off by one at the first position of a chunk."""
     cache.count_seen = lambda position: (position - 1) % CHUNK + 2

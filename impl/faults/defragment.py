@@ -1,5 +1,8 @@
-"""Caches that tidy up, which ours never do: a batch goes to neighbouring cells, and where
-no run of free ones is long enough, what the last cells hold fills the first holes."""
+"""Caches that defragment, which ours never do.
+
+A batch goes to consecutive cells. If no run of free cells is long enough, the content of
+the last cells is moved to the first holes.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ Move = tuple[int, int]
 """(from, to)"""
 
 Order = Callable[[Sequence[Move], int], Ints]
-"""Of the moves and the number of cells: from which cell each gets its data."""
+"""(moves, number of cells) → for each cell, the one that its data comes from."""
 
 
 def keep_together(cache: Any, order: Order) -> None:
-    """Allocates runs of cells, and makes them if it must. order: moves the data."""
+    """Allocates runs of cells; defragments if there is none. `order` moves the data."""
     cells: Cells = cache.cells
 
     def find_free(count: int) -> Ints:
@@ -38,33 +41,33 @@ def keep_together(cache: Any, order: Order) -> None:
 
 
 def find_run(cells: Cells, count: int) -> int | None:
-    """The first of `count` free cells in a row."""
+    """Returns the first of `count` consecutive free cells, None if there are not any."""
     free = np.concatenate(([0], np.cumsum(cells.bits == 0)))
     found = np.flatnonzero(free[count:] - free[:-count] == count)
     return int(found[0]) if len(found) else None
 
 
 def list_moves(cells: Cells) -> list[Move]:
-    """The last cells that are held, last first, to the first free ones, first first."""
+    """Returns moves from the last used cells, descending, to the first free ones."""
     holes, held = np.flatnonzero(cells.bits == 0), cells.list_used()[::-1]
     pairs = zip(held.tolist(), holes.tolist(), strict=False)
     return [(source, target) for source, target in pairs if source > target]
 
 
 def move_owners(cells: Cells, moves: Sequence[Move]) -> None:
-    """The metadata, cell by cell."""
-    places = np.arange(cells.count)
+    """Moves the metadata, cell by cell."""
+    targets = np.arange(cells.count)
     for source, target in moves:
         cells.table[:, target] = cells.table[:, source]
         cells.bits[source] = 0
-        places[source] = target
-    for track in cells.indexes:
-        track.cells[:] = places[track.cells]
-        track.ascending = False
+        targets[source] = target
+    for index in cells.indexes:
+        index.cells[:] = targets[index.cells]
+        index.ascending = False
 
 
 def order_cells(moves: Sequence[Move], count: int) -> Ints:
-    """The data of each cell goes where its metadata went."""
+    """Moves the data of each cell to where its metadata went."""
     order = np.arange(count)
     for source, target in moves:
         order[target] = source
@@ -72,8 +75,10 @@ def order_cells(moves: Sequence[Move], count: int) -> Ints:
 
 
 def order_blocks(moves: Sequence[Move], count: int) -> Ints:
-    """Moves between neighbours are done as one: the sources descend, the targets ascend,
-    and a block is copied as it is."""
+    """Moves the data of adjacent cells as one block.
+
+    In such moves the sources descend and the targets ascend, but a block keeps its order.
+    """
     order = np.arange(count)
     begin = 0
     for end in range(1, len(moves) + 1):
@@ -94,15 +99,15 @@ def defrag_block_copy(cache: Any) -> None:
 
 @mistake("swa", 2, "ollama 4183bb057")
 def defrag_range_stale(cache: Any) -> None:
-    """Visible range not recomputed after defragmenting."""
+    """The visible range is not recomputed after defragmenting."""
     keep_together(cache, order_cells)
     cells, add = cache.cells, cache.cells.add
     shown: list[Ints] = []
 
     def look_up(batch: Batch, owner: int) -> Ints:
-        track = cells.indexes[owner]
+        index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
-        found: Ints = track.cells[track.find(low) :].copy()
+        found: Ints = index.cells[index.find(low) :].copy()
         return found
 
     def look_up_and_add(batch: Batch) -> Ints:

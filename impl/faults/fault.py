@@ -1,4 +1,4 @@
-"""Faults: mistakes that are planted in our own caches, one in each backend."""
+"""Faults: mistakes planted in our own caches, one in each backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.harness.backends import Backend, Kind, Planted
 from lockstep.harness.contracts import CONTRACTS
 
 Change = Callable[[Any], object]
-"""Makes a mistake in a correct cache, which has its framework's `make_band`."""
+"""Plants a mistake in a correct cache, which has its framework's `make_band`."""
 
 MakeBand = Callable[..., Any]
 """`make_band` of a framework."""
@@ -19,13 +19,15 @@ MakeBand = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Form:
-    """A layer cache of a form that real caches have and ours do not, made from ours.
+    """A form of layer cache that real caches have and ours do not, built from ours.
 
     Attributes:
-        build: Makes one from our cache of the kind; its clones have the form too.
-        config: Values of config fields beyond those of the kind.
-        operations: Its operations; None for all of the kind.
-        tolerance: See `Backend`.
+        id: name of the form.
+        kind: kind of the layer cache.
+        build: builds the form from our cache of the kind; its clones have the form too.
+        config: values of config fields beyond those of the kind.
+        operations: its operations; None for all of the kind.
+        tolerance: see `Backend`.
     """
 
     id: str
@@ -41,9 +43,13 @@ class Fault:
     """One mistake.
 
     Attributes:
-        source: The real cache that made it, or "constructed".
-        shortest: Operations of the shortest program known to show it.
-        form: Form of the cache, if ours has another one.
+        id: name of the mistake.
+        source: the real cache that made it, or "constructed".
+        contract, kind: of the cache.
+        mistake: description.
+        shortest: number of operations of the shortest known program that shows it.
+        change: plants it.
+        form: form of the cache, if ours has another one.
     """
 
     id: str
@@ -95,7 +101,7 @@ def make_fault(
 
 
 def keep(cache: object) -> None:
-    """Makes no mistake."""
+    """Plants no mistake."""
 
 
 def apply(opened: Any, change: Callable[[Any], Any]) -> Any:
@@ -103,15 +109,17 @@ def apply(opened: Any, change: Callable[[Any], Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A module whose attributes are factories of backends with one fault each.
+class FaultedBackend:
+    """A correct backend, and a copy of it for each fault.
+
+    A module of `impl.faults` has the factories of the copies as attributes.
 
     Attributes:
-        module: Its full name.
-        correct: Name of the backend without a fault.
-        factory: Makes that backend.
-        make_band: Of its framework.
-        change_cache: Applies a function to the cache that an opened one may wrap, and
+        module: full name of that module.
+        correct: name of the backend without a fault.
+        factory: makes that backend.
+        make_band: of its framework.
+        change_cache: applies a function to the cache that an opened one may wrap, and
             returns what was opened.
     """
 
@@ -143,7 +151,7 @@ class Place:
         """Returns the factory of a backend with a fault, or with a form and no fault.
 
         Raises:
-            AttributeError: There is no such fault or form.
+            AttributeError: there is no such fault or form.
         """
         id = name.replace("_", "-")
         fault = FAULTS.get(id) or FORMS.get(id)
@@ -152,8 +160,8 @@ class Place:
         return lambda: self.make_backend(fault)
 
     def make_backend(self, fault: Fault) -> Backend:
-        """Makes a backend of one kind, all of whose caches have the mistake; those that
-        stand below them are correct."""
+        """Makes a backend of one kind with the fault in each cache; lower caches are
+        correct."""
         backend = self.factory()
         kind, form = backend.contracts[fault.contract][fault.kind], fault.form
         if form is not None:
@@ -173,7 +181,7 @@ class Place:
         def spoil(cache: Any) -> Any:
             cache.make_band = self.make_band
             fault.change(cache)
-            if fault.contract == "layer":  # the others have no clones
+            if fault.contract == "layer":  # only layer caches have clones
                 clone = cache.clone
                 cache.clone = lambda: spoil(clone())
             return cache

@@ -1,9 +1,9 @@
-"""The faults on MLX, such as `lockstep.impl.faults.mlx:clone_shares`."""
+"""The faults on MLX, for example `lockstep.impl.faults.mlx:clone_shares`."""
 
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.impl.faults.fault import Place
+from lockstep.impl.faults.fault import FaultedBackend
 from lockstep.impl.mlx.backend import OnDevice, cpu
 from lockstep.impl.mlx.masks import make_band
 
@@ -15,6 +15,6 @@ def change_cache(opened: Any, change: Callable[[Any], Any]) -> Any:
     return opened
 
 
-PLACE = Place(__name__, "mlx-cpu", cpu, make_band, change_cache)
-list_faults = PLACE.list_faults
-__getattr__, __dir__ = PLACE.get_factory, PLACE.list_names
+FAULTED = FaultedBackend(__name__, "mlx-cpu", cpu, make_band, change_cache)
+list_faults = FAULTED.list_faults
+__getattr__, __dir__ = FAULTED.get_factory, FAULTED.list_names

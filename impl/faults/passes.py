@@ -1,4 +1,4 @@
-"""Mistakes in a forward pass: what leaves, what is reserved, who may look ahead."""
+"""Mistakes in a forward pass: eviction, reservation and exceptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 @mistake("swa", 2, "ollama 1fc35f126 (#10127)")
 def swa_idle_sequence(cache: Any) -> None:
-    """Only the batch's sequences slide; others keep their batch buffer."""
+    """Only the sequences of the batch are evicted; others keep their batch buffer."""
 
     def evict(batch: Batch) -> None:
         if cache.memory is None:
@@ -31,7 +31,7 @@ def swa_idle_sequence(cache: Any) -> None:
 
 @mistake("swa", 1, "ollama 1fc35f126")
 def swa_memory_at_capacity(cache: Any) -> None:
-    """Memory equal to capacity treated as sliding."""
+    """A memory equal to the capacity is treated as sliding."""
     sizes = cache.sizes
     wider = replace(sizes, capacity=sizes.capacity + 1)
     if wider.get_memory() == sizes.capacity:
@@ -41,7 +41,7 @@ def swa_memory_at_capacity(cache: Any) -> None:
 
 @mistake("causal", 1, "ollama a8e83a765")
 def exceptions_by_position(cache: Any) -> None:
-    """Non-causal rows matched by position, not by row."""
+    """Non-causal rows are matched by position, not by row."""
     compute_limits = cache.compute_limits
 
     def compute_more(batch: Batch) -> Ints:
@@ -84,7 +84,7 @@ def reserve_writes(cache: Any) -> None:
 
 @mistake("wrapper", 3, "ollama, wrapper.go until 7b22ac968")
 def wrapper_unwind(wrapper: Any) -> None:
-    """A failed child makes the others drop what they held before."""
+    """A failed child makes the others drop their earlier content."""
     for number, cache in enumerate(wrapper.caches):
         cache.refuse = unwind(cache.refuse, wrapper.caches[:number])
 
@@ -112,7 +112,7 @@ def remove_rows(cache: Any, batch: Batch) -> None:
 
 @mistake("encoder", 3, "ollama a1cda80bc")
 def encoder_position(encoder: Any) -> None:
-    """First position of the batch taken for the image."""
+    """The first position of the batch is taken for that of the image."""
     add = encoder.add
 
     def add_at_first(batch: Batch) -> None:
@@ -125,8 +125,8 @@ def encoder_position(encoder: Any) -> None:
 
 @mistake("causal", 2)
 def looks_ahead_within_batch(cache: Any) -> None:
-    """A row that may look ahead sees up to the highest position of its batch, and not
-    what was stored behind that before."""
+    """A row that may look ahead sees up to the highest position of its batch, but not the
+    tokens stored behind it before."""
     compute_limits = cache.compute_limits
 
     def compute_less(batch: Batch) -> Ints:
@@ -139,7 +139,7 @@ def looks_ahead_within_batch(cache: Any) -> None:
 
 @mistake("causal", 2)
 def surplus_rows_dropped(cache: Any) -> None:
-    """Of more rows than the pass has, the last ones are left out without a word."""
+    """Rows beyond those of the pass are dropped silently."""
     put = cache.put
 
     def put_some(layer: int, keys: Any, values: Any) -> None:

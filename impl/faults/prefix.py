@@ -1,4 +1,4 @@
-"""Mistakes of prefix caches. The ids are those under which the bugs are known here."""
+"""Mistakes of prefix caches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def exact_hit_empty(session: Any) -> None:
 
 @mistake("session", 3, "mlx-lm PR#405")
 def interrupted_session(session: Any) -> None:
-    """Tokens recorded only at the end: layers and list out of step after an abort."""
+    """Tokens are recorded only at the end, so layers and list differ after an abort."""
     begin = session.begin
 
     def begin_and_forget(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
@@ -49,13 +49,13 @@ def interrupted_session(session: Any) -> None:
 
 @mistake("session", 3, "ollama e9f6ea232")
 def mixed_offset_of_first(session: Any) -> None:
-    """Offset of layer 0 taken for all."""
+    """The offset of layer 0 is taken for all layers."""
     session.get_reached = lambda: next((one.offset for _, one in session.cached), 0)
 
 
 @mistake("session", 4, "mlx-vlm#1715")
 def prefix_rotating_short(session: Any) -> None:
-    """A shorter prefix cut out of a ring by logical length."""
+    """A shorter prefix is cut out of a ring by logical length."""
     go = session.go
 
     def cut_and_go(target: int) -> Any:
@@ -88,7 +88,7 @@ def trie_pop_prefix(trie: Any) -> None:
 
 @mistake("trie", 8, "ollama ac5f0dbb6")
 def trie_lru_whole_path(trie: Any) -> None:
-    """Recency refreshed on the whole path: wrong victim."""
+    """Recency is refreshed on the whole path, so the wrong node is evicted."""
     touch, tree = trie.eviction.touch, trie.tree
 
     def touch_all(node: Any) -> None:
@@ -125,7 +125,7 @@ def trie_child_order(trie: Any) -> None:
 
 @mistake("slots", 2, "ollama 65973ceb6")
 def runner_pending_shift(slots: Any) -> None:
-    """Inputs counted as cached before they were computed."""
+    """Tokens count as cached before they are computed."""
     reserve, commit = slots.reserve, slots.commit
 
     def reserve_and_commit(slot: int, count: int) -> Any:
@@ -144,8 +144,8 @@ def runner_pending_shift(slots: Any) -> None:
 
 @mistake("trie", 7)
 def limit_forgets_computed(trie: Any) -> None:
-    """A limit that comes while a request is open spares what that reused, but not what it
-    computed since."""
+    """A limit set during a request spares the tokens that it reused, but not those that
+    it computed."""
 
     def set_limit(limit: int | None) -> None:
         check_limit(limit)
@@ -157,8 +157,8 @@ def limit_forgets_computed(trie: Any) -> None:
 
 @mistake("trie", 5)
 def cut_stays(trie: Any) -> None:
-    """An edge that was cut, because a request began inside it, is forgotten to be cut
-    before it is put together again."""
+    """The cut of an edge inside which a request began is forgotten before the edge is
+    merged."""
 
     def tighten() -> None:
         trie.tree.cut = None
@@ -168,7 +168,7 @@ def cut_stays(trie: Any) -> None:
 
 @mistake("session", 4)
 def counted_in_the_longest(session: Any) -> None:
-    """Between requests, what the layer that is furthest has read counts as stored."""
+    """Between requests, the tokens read by the furthest layer count as stored."""
 
     def count_tokens() -> int:
         if session.request is not None:
@@ -193,8 +193,8 @@ def freed_without_tokens(session: Any) -> None:
 
 @mistake("trie", 5)
 def nothing_to_store(trie: Any) -> None:
-    """A request that is cancelled before anything was computed leaves no trace where it
-    began, although the layers stand there and can be captured."""
+    """A request that is cancelled before anything was computed is not stored, although
+    the layers could be captured where it began."""
 
     def cancel() -> int:
         store = trie.store
@@ -211,7 +211,7 @@ def nothing_to_store(trie: Any) -> None:
 
 @mistake("trie", 6)
 def whole_edges_only(trie: Any) -> None:
-    """Of another conversation than that of the layers only whole edges are reused."""
+    """Of a conversation that the layers do not hold, only whole edges are reused."""
     go = trie.go
 
     def go_to_node(request: Sequence[int], match: Any) -> Any:
@@ -226,8 +226,8 @@ def whole_edges_only(trie: Any) -> None:
 
 @mistake("trie", 6)
 def refused_is_used(trie: Any) -> None:
-    """A request counts what it is about to reuse as used before the layers go there, even
-    if one refuses and nothing is reused."""
+    """A request marks a node as used before the layers move there, even if one refuses
+    and nothing is reused."""
     go, move = trie.go, trie.move
 
     def go_to_used(request: Sequence[int], match: Any) -> Any:
@@ -243,8 +243,8 @@ def refused_is_used(trie: Any) -> None:
 
 @mistake("trie", 2)
 def checkpoints_as_given(trie: Any) -> None:
-    """Checkpoints are scheduled in the order in which they were given; if that does not
-    ascend, a layer raises an error."""
+    """Checkpoints are scheduled in the given order, so a layer raises an error if they do
+    not ascend."""
     begin, list_wanted = trie.begin, trie.list_wanted
 
     def begin_as_given(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:

@@ -8,21 +8,23 @@ from lockstep.impl.faults.fault import Form, MakeBand, mistake
 from lockstep.impl.shared.memory import Arrays
 
 RESIDUAL = 4
-"""Tokens that are kept as they came; with one more, all of them are packed."""
+"""Number of tokens that are kept unquantized; with one more, all of them are packed."""
 
 STEPS = 127
-"""Numbers between -1 and 1 are packed as integers between -127 and 127. That these are
-stored in the dtype of K and V, which has them all, saves no memory here, but rounds."""
+"""Numbers in [-1, 1] are packed as integers in [-127, 127]. They are stored in the dtype
+of K and V, which represents them exactly: this rounds, but saves no memory."""
 
 ROUNDING = 0.01
-"""Half a step, and what bfloat16 adds to it before and after."""
+"""Half a step, and the rounding to bfloat16 before and after."""
 
 
 class QuantizedCache:
     """K and V of every token, the oldest ones packed.
 
-    residual: a full cache of ours, for the others; its position 0 is behind what is
-    packed.
+    Args:
+        residual: a full cache of ours for the other tokens; its position 0 follows the
+            packed ones.
+        make_band: of the framework.
     """
 
     def __init__(self, residual: Any, make_band: MakeBand) -> None:
@@ -51,13 +53,13 @@ class QuantizedCache:
         return self.view()
 
     def pack(self, arrays: Arrays) -> None:
-        """Puts rounded K and V behind what is packed."""
+        """Appends rounded K and V to the packed ones."""
         if self.packed is not None:
             arrays = self.residual.memory.join(self.packed, arrays)
         self.packed = arrays
 
     def view(self) -> Arrays | None:
-        """K and V of all tokens; None if there are none."""
+        """Returns K and V of all tokens; None if there are none."""
         residual: Arrays | None = self.residual.view()
         if self.packed is None:
             return residual
@@ -75,7 +77,7 @@ class QuantizedCache:
         return self.offset
 
     def trim(self, count: int) -> int:
-        """Takes back up to `count` tokens from the end; returns how many."""
+        """Removes the last `count` tokens, or all if fewer; returns how many."""
         trimmed = min(count, self.offset)
         kept = min(self.count_packed, self.offset - trimmed)
         self.residual.trim(count)
@@ -105,5 +107,5 @@ QUANTIZED = Form(
 
 @mistake("kv", 2, "transformers PR#48700", form=QUANTIZED)
 def quantized_residual_crop(cache: QuantizedCache) -> None:
-    """An operation touches the full-precision residual only."""
+    """A trim affects the full-precision residual only."""
     cache.trim = cache.residual.trim  # type: ignore[method-assign]

@@ -9,8 +9,8 @@ from lockstep.impl.faults.fault import mistake
 
 @mistake("slots", 6)
 def refused_copy_keeps_tokens(slots: Any) -> None:
-    """A slot into which nothing could be copied still counts as holding what it held,
-    although some of the caches have let go of it."""
+    """After a refused copy the target slot still counts as holding its old tokens,
+    although some of the caches have dropped them."""
     fork = slots.fork
 
     def fork_or_keep(source: int, target: int, tokens: list[int]) -> None:
@@ -23,8 +23,8 @@ def refused_copy_keeps_tokens(slots: Any) -> None:
 
 @mistake("slots", 4)
 def empty_slot_not_cut(slots: Any) -> None:
-    """A slot that holds no token is not emptied, although a copy that was refused may
-    have left something there."""
+    """A slot without tokens is not emptied, although a refused copy may have left some in
+    the cache."""
     go = slots.go
 
     def go_unless_empty(number: int, request: list[int]) -> Any:
@@ -36,8 +36,8 @@ def empty_slot_not_cut(slots: Any) -> None:
 
 @mistake("slots", 4)
 def discarded_before_checked(slots: Any) -> None:
-    """The middle of a full slot goes before it is found that there is nothing to
-    compute."""
+    """The middle of a full slot is removed before the number of tokens to compute is
+    checked."""
     reserve = slots.reserve
 
     def discard_and_reserve(number: int, count: int) -> range:
@@ -53,7 +53,7 @@ def discarded_before_checked(slots: Any) -> None:
 
 @mistake("slots", 2)
 def reserves_what_fits(slots: Any) -> None:
-    """If more tokens are asked for than fit at once, as many as fit are reserved."""
+    """If more tokens are requested than fit at once, as many as fit are reserved."""
     reserve = slots.reserve
 
     def reserve_some(number: int, count: int) -> range:
@@ -67,8 +67,8 @@ def reserves_what_fits(slots: Any) -> None:
 
 @mistake("slots", 3)
 def committed_twice(slots: Any) -> None:
-    """A reservation stays after its commit, and can be committed again, of
-    tokens that nobody computed."""
+    """A reservation stays after its commit and can be committed again, for tokens that
+    were never computed."""
     commit = slots.commit
 
     def commit_and_keep(number: int, count: int) -> None:

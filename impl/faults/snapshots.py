@@ -1,4 +1,4 @@
-"""Mistakes with snapshots: when they are copied, how they are cut, joined, restored."""
+"""Mistakes with snapshots: copy, split, merge and restore."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lockstep.impl.shared.memory import Snapshot
 
 @mistake("kv", 6, "ollama 144893850")
 def snapshot_alias(cache: Any) -> None:
-    """Lazy snapshot overwritten by an append after a rewind."""
+    """A lazy snapshot is overwritten by an append after a rewind."""
     cache.memory.secure = lambda begin, end: None
 
 
 @mistake("rotating", 5, "mlx-lm `state`")
 def snapshot_shares_buffer(cache: Any) -> None:
-    """Snapshot is a view of the live buffer."""
+    """A snapshot is a view of the live buffer."""
     cache.memory.touches = lambda snapshot, begin, end: False
 
 
 @mistake("kv", 3)
 def split_at_edge(cache: Any) -> None:
-    """Split at the first or last offset makes an empty part instead of none."""
+    """A split at the first or last offset makes an empty part instead of none."""
     split = cache.split
 
     def split_at_end(snapshot: Snapshot, at: int) -> Any:
@@ -38,7 +38,7 @@ def split_at_edge(cache: Any) -> None:
 
 @mistake("kv", 6)
 def merge_order(cache: Any) -> None:
-    """Parent and child concatenated in the wrong order."""
+    """Parent and child are concatenated in the wrong order."""
     merge, join = cache.merge, cache.memory.join
 
     def copy_and_merge(parent: Snapshot | None, child: Snapshot | None) -> Any:
@@ -53,7 +53,7 @@ def merge_order(cache: Any) -> None:
 
 @mistake("kv", 4)
 def restore_keeps_cursor(cache: Any) -> None:
-    """Restore to less than the snapshot clamps the offset, not the write cursor."""
+    """A restore to less than the snapshot clamps the offset, but not the write cursor."""
     restore, write, free = cache.restore, cache.write, cache.free
 
     def restore_offset(snapshot: Snapshot | None, target: int) -> bool:
@@ -75,7 +75,7 @@ def restore_keeps_cursor(cache: Any) -> None:
 
 @mistake("kv", 4)
 def restore_in_place(cache: Any) -> None:
-    """A snapshot that was not copied yet is taken to be in the memory of the cache that
+    """A snapshot that was not copied yet is assumed to be in the memory of the cache that
     restores it."""
     restore = cache.restore
 
@@ -91,8 +91,7 @@ def restore_in_place(cache: Any) -> None:
 
 @mistake("kv", 6)
 def close_forgets_others(cache: Any) -> None:
-    """With a closed snapshot, the memory forgets all that name its tokens: none of them
-    is copied any more."""
+    """Closing a snapshot makes the memory forget all others: they are never copied."""
 
     def close(snapshot: Snapshot) -> None:
         memory = snapshot.memory

@@ -1,9 +1,9 @@
-"""The faults on torch on CUDA, such as `lockstep.impl.faults.torch_cuda:clone_shares`."""
+"""The faults on torch with CUDA, as `lockstep.impl.faults.torch_cuda:clone_shares`."""
 
-from lockstep.impl.faults.fault import Place
+from lockstep.impl.faults.fault import FaultedBackend
 from lockstep.impl.torch.backend import cuda
 from lockstep.impl.torch.masks import make_band
 
-PLACE = Place(__name__, "torch-cuda", cuda, make_band)
-list_faults = PLACE.list_faults
-__getattr__, __dir__ = PLACE.get_factory, PLACE.list_names
+FAULTED = FaultedBackend(__name__, "torch-cuda", cuda, make_band)
+list_faults = FAULTED.list_faults
+__getattr__, __dir__ = FAULTED.get_factory, FAULTED.list_names

@@ -1,4 +1,4 @@
-"""Mistakes of a sliding window: what the ring still has, and who sees it."""
+"""Mistakes of a sliding window: the content of the ring, and the mask."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
-# --- what the ring still has ------------------------------------------------------------
+# --- the content of the ring ------------------------------------------------------------
 
 
 @mistake("rotating", 2, "ollama 06ae6367b (#15591), mlx-examples#1000")
 def rotating_chunk_mid_ring(cache: Any) -> None:
-    """Several tokens appended to a ring that stands mid-rotation drop the slots behind
-    the cursor."""
+    """Several tokens appended to a rotated ring drop the slots behind the cursor."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -26,7 +25,7 @@ def rotating_chunk_mid_ring(cache: Any) -> None:
 
 @mistake("rotating", 2, "ollama 96e36c0d9, mlx-lm#1776")
 def rotating_trim_after_wrap(cache: Any) -> None:
-    """Trim after a wrap only moves counters; stale tokens count as valid."""
+    """A trim after a wrap only moves counters, so stale tokens count as valid."""
     trim = cache.trim
 
     def trim_any(count: int) -> int:
@@ -39,7 +38,7 @@ def rotating_trim_after_wrap(cache: Any) -> None:
 
 @mistake("rotating", 2, "ollama d1151e18a")
 def rotating_restore_after_wrap(cache: Any) -> None:
-    """Rewind below the window accepted."""
+    """A rewind below the window is accepted."""
     can_restore = cache.can_restore
 
     def can_rewind(snapshot: Snapshot | None, target: int) -> bool:
@@ -52,20 +51,20 @@ def rotating_restore_after_wrap(cache: Any) -> None:
 
 @mistake("rotating", 3, "ollama 55fa80d07")
 def rotating_state_past_buffer(cache: Any) -> None:
-    """State sliced to the offset, not to the length of the buffer."""
+    """The state is sliced to the offset, not to the length of the buffer."""
     cache.state = lambda: cache.memory.read(0, cache.offset) if cache.offset else None
 
 
 @mistake("rotating", 2, "ollama 2bbe2405f")
 def rotating_order(cache: Any) -> None:
-    """Ring returned in slot order under a positional mask."""
+    """The ring is returned in slot order under a positional mask."""
     update = cache.update
 
     def update_unordered(keys: Any, values: Any) -> Arrays:
         ordered: Arrays = update(keys, values)
         width = ordered[0].shape[2]
         first = cache.offset - width
-        before = -first % cache.memory.capacity  # tokens that stand before slot 0
+        before = -first % cache.memory.capacity  # number of tokens before slot 0
         if not 0 < before < width:
             return ordered
         turned: Arrays = cache.memory.copy(first, cache.offset)
@@ -79,7 +78,7 @@ def rotating_order(cache: Any) -> None:
 
 @mistake("rotating", 2, "transformers#37574")
 def window_roll_at_exactly_w(cache: Any) -> None:
-    """Strict inequality: slid one step late at exactly the window."""
+    """A strict inequality slides the window one step late, at exactly its size."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -89,12 +88,12 @@ def window_roll_at_exactly_w(cache: Any) -> None:
     cache.count_before = count
 
 
-# --- who sees it ------------------------------------------------------------------------
+# --- the mask ---------------------------------------------------------------------------
 
 
 @mistake("rotating", 1, "mlx-lm PR#390")
 def window_off_by_one(cache: Any) -> None:
-    """`<=` for `<` in the window mask: one token too wide."""
+    """The window mask has `<=` for `<`: one token too wide."""
 
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
@@ -107,13 +106,13 @@ def window_off_by_one(cache: Any) -> None:
 
 @mistake("rotating", 2, "mlx-lm PR#843")
 def decode_mask_dropped(cache: Any) -> None:
-    """One-token step on a full cache returned no mask although a window was asked."""
+    """A one-token step on a full cache returns no mask although there is a window."""
     cache.count_before = lambda length: min(cache.offset, cache.window)
 
 
 @mistake("rotating", 2, "mlxcel PR#418")
 def clamped_mask_width(cache: Any) -> None:
-    """Mask sized for a trimmed cache, keys for the whole one."""
+    """The mask is sized for a trimmed cache, the keys for the whole one."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -132,7 +131,7 @@ def clamped_mask_width(cache: Any) -> None:
 
 @mistake("rotating", 2, "mlx-swift-lm PR#39")
 def mask_from_stale_offset(cache: Any) -> None:
-    """Mask one column wider than the keys once the window is full."""
+    """The mask is one column wider than the keys once the window is full."""
 
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:

@@ -1,4 +1,4 @@
-"""MLX arrays, as the harness asks for them."""
+"""MLX arrays behind the array interface of the harness."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ DTYPES = {
 
 
 class MLXArrays:
-    """The arrays of `harness.backends.interface.Arrays` on one device: the default
-    one, if none is named."""
+    """Implements `harness.backends.interface.Arrays` on one device.
+
+    Args:
+        device: None for the default device.
+    """
 
     def __init__(self, device: mx.Device | None = None) -> None:
         self.device = device or mx.default_device()
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> mx.array:
-        """Converted as it is copied: nothing is left to evaluate."""
+        """Converts during the copy, so that nothing is left to evaluate."""
         return mx.array(array, DTYPES[dtype])
 
     def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
-        """Evaluates `array`, once: float32 is made by numpy, because another evaluation
-        costs more than small arrays do."""
+        """Evaluates `array` once.
+
+        numpy converts to float32: a second evaluation costs more than a small array.
+        """
         if array.dtype == mx.bfloat16:
             return widen(array)
         content = np.asarray(array)
@@ -41,7 +46,8 @@ class MLXArrays:
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
     ) -> mx.array:
-        """`mx.fast.scaled_dot_product_attention`; its "causal" is lower-right aligned."""
+        """Calls `mx.fast.scaled_dot_product_attention`; its "causal" is lower-right
+        aligned."""
         scale = queries.shape[-1] ** -0.5
         return mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=scale, mask=mask, stream=self.device
@@ -58,7 +64,7 @@ WIDE = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
 
 
 def widen(array: mx.array) -> npt.NDArray[np.float32]:
-    """bfloat16, which numpy does not have, as float32."""
-    content = memoryview(array)  # type: ignore[arg-type]  # it is a buffer, unannounced
+    """Converts bfloat16, which numpy does not have, to float32."""
+    content = memoryview(array)  # type: ignore[arg-type]  # a buffer, but not typed as one
     halves = np.frombuffer(content.tobytes(), np.uint16)
     return WIDE[halves].reshape(array.shape)

@@ -1,4 +1,4 @@
-"""The declarations of our MLX caches."""
+"""The backends of our MLX caches."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ PREFIX = {
 
 
 class OnDevice:
-    """A cache that computes on one device, whatever the default of the process, and at
-    once, as a loop that generates tokens has it: K and V are waited for together."""
+    """A cache that computes on one device, whatever the default of the process.
+
+    It starts the evaluation of each result at once, K and V together, as a loop that
+    generates tokens does.
+    """
 
     def __init__(self, cache: Any, device: mx.Device) -> None:
         self.cache, self.device = cache, device
@@ -57,7 +60,7 @@ class OnDevice:
         if not callable(member):
             return member
         method = partial(compute, self.device, member)
-        setattr(self, name, method)  # it is asked for again and again
+        setattr(self, name, method)  # looked up once only
         return method
 
 
@@ -70,8 +73,8 @@ def compute(device: mx.Device, method: Callable[..., Any], *arguments: Any) -> A
 
 
 def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
-    """The cache for a config, of any contract."""
-    if config["kind"] in PREFIX:  # the caches below it are on the device already
+    """Returns the cache for a config of any contract."""
+    if config["kind"] in PREFIX:  # its caches are on the device already
         return prefix.open_cache(config)
     with mx.stream(device):
         return OnDevice(make_cache(config), device)
@@ -113,7 +116,7 @@ def make_unified(config: Mapping[str, Any]) -> Any:
 
 
 PLANTED = {"mlx-cpu": "mlx", "mlx-gpu": "mlx_gpu"}
-"""The module of `impl.faults` with the mistakes planted on a device."""
+"""The module of `impl.faults` with the planted mistakes of a device."""
 
 
 def declare(name: str, device: mx.Device) -> Backend:
@@ -138,14 +141,15 @@ def cpu() -> Backend:
 
 
 def gpu() -> Backend:
-    """Metal or CUDA, whichever this MLX was built for.
+    """Returns the backend on Metal or CUDA, whichever this MLX was built for.
 
-    Attention in float32 is computed in float32: by default MLX rounds what it multiplies
-    to ten bits there (TF32), which hides what a cache does to its last digits.
+    Float32 attention is computed in float32. By default MLX rounds the factors to a
+    mantissa of ten bits there (TF32), which hides errors of a cache in the last digits.
 
-    Raises RuntimeError if MLX finds neither.
+    Raises:
+        RuntimeError: MLX finds no GPU.
     """
-    os.environ.setdefault("MLX_ENABLE_TF32", "0")  # is read at the first product
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")  # read at the first matrix product
     if not mx.is_available(mx.Device(mx.gpu)):
         raise RuntimeError("MLX finds no GPU here, neither with Metal nor with CUDA")
     return declare("mlx-gpu", mx.Device(mx.gpu))

@@ -1,4 +1,4 @@
-"""The causal family on MLX: a pool of cells for each layer, handed out as values."""
+"""The causal family on MLX: a pool of cells for each layer, returned as values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from lockstep.impl.shared.mask_line import Patch, Seen, compute_mask_line, see
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
 
-    `get` returns values: they hold forever. Drop them before the next pass is evaluated,
-    or its writes copy the whole pool for their sake. A layer has arrays of its own, so
-    that this concerns one layer at a time.
+    `get` returns values: they stay valid. Drop them before the next pass is evaluated, or
+    its writes copy the whole pool. Each layer has its own arrays, so that this concerns
+    one layer at a time.
 
-    layers: how many; all have the same heads and dimensions. rope: the bases by which
-    keys turn when they move, taken in turn by the layers; None if keys cannot move.
-    dtype: of keys and values. mask: of masks. fill: what fresh memory holds. permuted:
-    values are kept as [.., value_dim, cells].
+    Args:
+        sizes: see `Sizes`.
+        layers: number of layers; all have the same heads and dimensions.
+        rope: bases of the rotary embedding, by which keys are rotated when they move;
+            layer i has base i mod their number. None if keys cannot move.
+        dtype: of keys and values.
+        mask: dtype of masks.
+        fill: initial content of the memory.
+        permuted: whether values are stored as [.., value_dim, cells].
     """
 
     def __init__(
@@ -59,8 +64,10 @@ class CausalCache(CausalCacheBase):
         self.places = Places(cells)
 
     def put(self, layer: int, keys: mx.array, values: mx.array) -> None:
-        """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
-        put fixes heads and dimensions."""
+        """Writes K [1, heads, rows, key_dim] and V of the open pass to one layer.
+
+        The first put fixes heads and dimensions.
+        """
         current = self.check_put(layer, keys.shape, values.shape)
         if current.cells is None:
             return
@@ -77,18 +84,19 @@ class CausalCache(CausalCacheBase):
             self.values[layer] = places.write(self.values[layer], values, self.axis)
 
     def get(self, layer: int) -> tuple[mx.array, mx.array, mx.array]:
-        """K, V and the mask [rows, columns] of the open pass."""
+        """Returns K, V and the mask [rows, columns] of the open pass."""
         current = self.check_get(layer)
         columns = slice(current.begin, current.end)
         keys, values = self.keys[layer][:, :, columns], self.values[layer]
         values = values[..., columns] if self.axis == COLUMNS else values[:, :, columns]
         if self.mask is None:
             self.mask = self.make_mask(current)
-        # A new object for each layer: assigning to a slice of one stays outside.
+        # A new object for each layer: the caller may assign to a slice of it.
         return keys, values, self.mask[...]
 
     def make_mask(self, current: Pass) -> mx.array:
-        """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
+        """Returns the padded mask [rows, columns]: 0 where a row sees a column, else
+        -inf."""
         batch = current.batch
         rows = round_up(len(batch), self.sizes.mask_padding)
         width = current.end - current.begin
@@ -99,7 +107,7 @@ class CausalCache(CausalCacheBase):
         if rows * width <= SMALL:
             return make_small(see(limits, *table, rows), self.mask_dtype)
         mask_line = compute_mask_line(limits, *table)
-        # What is seen of the rows of padding is behind the end of the line: nothing.
+        # Rows of padding are slices behind the end of the line.
         line = np.concatenate((mask_line.line, np.zeros(width, np.bool_)))
         begins = np.full(rows, len(mask_line.line))
         begins[: len(batch)] = mask_line.begins
@@ -111,9 +119,9 @@ class CausalCache(CausalCacheBase):
         return mask
 
     def make_additive(self, seen: Seen) -> mx.array:
-        """0 where something is seen, -inf elsewhere.
+        """Returns 0 where `seen` is True, else -inf.
 
-        By its bits: seen - 1 has none where a column is seen, and all elsewhere.
+        seen - 1 has no bit set where `seen` is True, and all bits elsewhere.
         """
         bits = (seen.view(np.int8) - np.int8(1)).astype(self.never.dtype) & self.never
         return mx.array(bits).view(self.mask_dtype)
@@ -130,25 +138,25 @@ class CausalCache(CausalCacheBase):
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:
-        """One pass over the keys of all layers."""
+        """Rotates the keys of all layers in one call."""
         if self.form is None:
             return
         cells = np.sort(cells)
         places = Places(cells)
         taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)
-        # While it is being computed it refers to the pools: a write would copy them.
+        # Until it is computed it refers to the pools, and a write would copy them.
         mx.eval(turned)
         for layer, keys in enumerate(turned):
             self.write(layer, places, keys, None)
 
     def copy_cells(self, cells: Ints) -> Pair:
-        """K and V with an axis of layers in front."""
+        """Returns K and V, each with a layer axis in front."""
         places = Places(cells)
         keys = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         values = [places.read(values, self.axis) for values in self.values]
         copied = keys, mx.stack(values)
-        mx.eval(copied)  # as in turn
+        mx.eval(copied)  # as in `turn`
         return copied
 
     def paste_cells(self, arrays: Pair) -> None:
@@ -160,7 +168,7 @@ class CausalCache(CausalCacheBase):
 
 
 def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:
-    """Puts [rows, columns] there."""
+    """Writes `part` [rows, columns] to the rows and columns of the patch."""
     if isinstance(patch.rows, slice) and isinstance(patch.columns, slice):
         mask[patch.rows, patch.columns] = part
         return

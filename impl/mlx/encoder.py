@@ -1,4 +1,4 @@
-"""The cache of an encoded image on MLX: the arrays themselves, for they are values."""
+"""The cache of an encoded image on MLX: it stores the arrays, since they are values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.impl.shared.encoder import EncoderCacheBase
 class EncoderCache(EncoderCacheBase):
     """K and V of one image in each layer, for cross attention without a mask.
 
-    `get` returns values: they hold forever.
+    `get` returns values: they stay valid.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
@@ -24,7 +24,8 @@ class EncoderCache(EncoderCacheBase):
         The first put into a layer fixes the shapes.
 
         Raises:
-            ValueError: the shapes differ from those, or no pass has an image.
+            ValueError: the shapes differ from those of the first put, or the pass has no
+                image.
         """
         self.check_open()
         old = self.stored.get(layer)
@@ -37,8 +38,8 @@ class EncoderCache(EncoderCacheBase):
             self.stored[layer] = make_compact((keys, values))
 
     def get(self, layer: int) -> Pair | None:
-        """K and V as they were put; None if nothing is cached."""
+        """Returns K and V as they were put; None if nothing is cached."""
         self.check_open()
         pair = self.stored.get(layer) if self.cached else None
-        # New objects for the same values: assigning to a slice of them stays outside.
+        # New objects for the same values: the caller may assign to slices of them.
         return pair and (pair[0][...], pair[1][...])

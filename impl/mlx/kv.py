@@ -1,4 +1,4 @@
-"""The full cache on MLX: one buffer, written through slices, handed out as values."""
+"""The full cache on MLX: one buffer, written through slices, returned as values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LinearMemory(PairMemory, Linear):
     """K and V of position p at index p of two buffers [1, heads, capacity, dim]."""
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
-        """Makes room for `needed` positions; the first `used` keep what they hold."""
+        """Makes room for `needed` positions; the first `used` keep their content."""
         self.accept(like)
         if needed <= self.capacity:
             return
@@ -32,7 +32,7 @@ class LinearMemory(PairMemory, Linear):
             self.buffers = self.extend(keys, used), self.extend(values, used)
 
     def extend(self, array: mx.array, used: int) -> mx.array:
-        """The first `used` positions of `array` and fresh memory behind them."""
+        """Returns the first `used` positions of `array` with new memory behind them."""
         batch, heads, _, dim = array.shape
         shape = (batch, heads, self.capacity - used, dim)
         fresh = mx.full(shape, self.fill, array.dtype)
@@ -65,11 +65,13 @@ class LinearMemory(PairMemory, Linear):
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return values: they hold forever. Drop them before the
-    next update is evaluated, or it copies the whole buffer for their sake.
+    `update`, `view` and `state` return values: they stay valid. Drop them before the next
+    update is evaluated, or it copies the whole buffer.
 
-    mask: the dtype of masks: bool_ for True where a column is seen (or "causal", where
-    that says the same), a floating type for 0 there and -inf elsewhere.
+    Args:
+        step, fill: see `PairMemory`.
+        mask: dtype of masks. bool_ for True where a row sees a column (or "causal" if
+            that is equivalent), a floating type for 0 there and -inf elsewhere.
     """
 
     memory: LinearMemory
@@ -82,9 +84,15 @@ class KVCache(KVCacheBase):
         self.mask = mask
 
     def make_mask(self, length: int, rows: int) -> mx.array | Literal["causal"] | None:
-        """The mask of the next update of `length` tokens: [rows, offset + length], or
-        "causal"; None if every column is seen. rows: at least `length`; rows beyond it
-        are padding."""
+        """Returns the mask of the next update; None if every row sees every column.
+
+        Args:
+            length: number of tokens of the update.
+            rows: number of rows of the mask; those beyond `length` are padding.
+
+        Returns:
+            [rows, offset + length], or "causal".
+        """
         if length == rows == 1:
             return None
         if length == rows and self.mask == mx.bool_:
@@ -97,8 +105,10 @@ class KVCache(KVCacheBase):
         return left, make_compact((keys[:, :, at:], values[:, :, at:]))
 
     def clone(self) -> KVCache:
-        """An independent cache with the same tokens; the memory is shared until one of
-        the two writes."""
+        """Returns an independent cache with the same tokens.
+
+        The memory is shared until one of the two writes.
+        """
         other = KVCache(self.memory.step, self.memory.fill, self.mask)
         other.memory.share(self.memory)
         other.offset = self.offset

@@ -1,4 +1,4 @@
-"""Masks as mx.fast.scaled_dot_product_attention takes them."""
+"""Masks for mx.fast.scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -12,31 +12,42 @@ EITHER = np.array([-np.inf, 0], np.float32)
 
 
 def make_small(seen: npt.NDArray[np.bool_], dtype: mx.Dtype) -> mx.array:
-    """0 where a column is seen, -inf elsewhere. Nothing is left to evaluate, which takes
-    longer than to make a few numbers here."""
+    """Returns 0 where a row sees a column, else -inf.
+
+    Nothing is left to evaluate; for few numbers an evaluation takes longer than numpy.
+    """
     return mx.array(EITHER.take(seen), dtype)
 
 
 def make_band(
     length: int, rows: int, before: int, window: int | None, dtype: mx.Dtype
 ) -> mx.array:
-    """[rows, before + length]: row i, at column before + i, sees itself and what is to
-    its left, `window` columns in all if there is a window.
+    """Returns the mask of consecutive tokens.
 
-    rows: at least `length`; rows beyond it see nothing. dtype: bool_ (True where seen) or
-    a floating type (0 where seen, -inf elsewhere).
+    Row i, at column before + i, sees itself and the columns on its left, with a window
+    `window` columns in all. Each row is the one above it shifted by one column, so all
+    rows are slices of one line, and only that is computed. On the CPU the result is a
+    view of the line, with `rows` + `width` numbers of memory, and attention is as fast
+    with it. On other devices, or with rows of padding, the slices are copied: kernels may
+    require contiguous rows.
 
-    Each row is the row above it moved one to the right. So all are stretches of one line,
-    and only that is computed: on the CPU what is returned is a view of it, with `rows` +
-    `width` numbers of memory, and attention takes no longer with it. Elsewhere, or with
-    rows of padding, stretches are copied: kernels may want rows one behind the other.
+    Args:
+        length: number of new tokens.
+        rows: number of rows; those beyond `length` see nothing.
+        before: number of old tokens.
+        window: None for no window.
+        dtype: bool_ for True where a row sees a column, a floating type for 0 there and
+            -inf elsewhere.
+
+    Returns:
+        [rows, before + length].
     """
     width = before + length
     seen = width if window is None else min(window, width)
     line = make_line(width + length - 1, width - seen, width, dtype)
     if rows == length and mx.default_device() == CPU:
         return mx.as_strided(line, (length, width), (-1, 1), length - 1)
-    # Behind the line nothing is seen.
+    # Rows of padding are slices behind the line.
     never = mx.full((width,), False if dtype == mx.bool_ else -mx.inf, dtype)
     padded = mx.concatenate([line, never])
     stretches = mx.as_strided(padded, (length + width, width), (1, 1))
@@ -45,8 +56,10 @@ def make_band(
 
 
 def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
-    """[size], seen in [begin, end). By numpy: to evaluate a few operations of MLX takes
-    longer than to make so few numbers."""
+    """Returns [size], seen in [begin, end).
+
+    numpy makes it: evaluating a few MLX operations takes longer for so few numbers.
+    """
     if dtype == mx.bool_:
         line = np.zeros(size, np.bool_)
         line[begin:end] = True

@@ -1,10 +1,10 @@
-"""The part that all memories of K and V on MLX share.
+"""The code that all memories of K and V on MLX share.
 
-An MLX array is a value, and evaluated late. Assigning to a slice of a buffer makes a new
-value; it is written into the same memory if nothing else refers to the old value when it
-is evaluated, and into a copy of the whole buffer otherwise. So arrays that were handed
-out never change, a step moves its own tokens only once those of the step before have been
-dropped, and nothing here may hold on to a buffer that is about to be written.
+An MLX array is a value and is evaluated lazily. Assigning to a slice of a buffer makes a
+new value. When it is evaluated, it is written in place if nothing else refers to the old
+value, and otherwise into a copy of the whole buffer. Therefore returned arrays never
+change; a step moves only its own tokens once the arrays of the step before have been
+dropped; and the memory must not keep a reference to a buffer that is about to be written.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Pair = tuple[mx.array, mx.array]
 
 
 class PairMemory(Memory):
-    """Two buffers, of K and of V, with room for `capacity` positions in a row.
+    """Two buffers, of K and of V, with room for `capacity` consecutive positions.
 
-    step: see `impl.shared.memory.compute_capacity`.
-    fill: what fresh memory holds; it costs the same whatever it is.
+    Args:
+        step: see `impl.shared.memory.compute_capacity`.
+        fill: initial content of the memory; any value costs the same.
     """
 
     def __init__(self, step: int, fill: float) -> None:
@@ -32,11 +33,11 @@ class PairMemory(Memory):
         self.capacity = 0
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Compact copies, computed no later than the next write of the buffers.
+        """Returns compact copies, computed no later than the next write of the buffers.
 
-        As yet they are only named: until they are computed they refer to the whole old
-        buffers, and who never reads them would keep those alive. So the buffers are made
-        to depend on them.
+        Until they are computed, the copies refer to the whole old buffers, and copies
+        that are never read would keep these alive. So the buffers are made to depend on
+        them.
         """
         assert self.buffers is not None
         copied = make_compact(self.read(begin, end))
@@ -52,25 +53,25 @@ class PairMemory(Memory):
         return arrays[0].nbytes + arrays[1].nbytes
 
     def share(self, other: Self) -> None:
-        """Starts with the buffers of `other`: the first to write gets a copy of its own.
+        """Takes the buffers of `other`; the first of the two to write gets a copy.
 
-        Assigning to a slice changes what the Python object refers to, so each memory
-        needs objects of its own for the same values.
+        Assigning to a slice changes the array that the Python object refers to, so each
+        memory needs its own objects for the same values.
         """
         if other.buffers is not None:
             self.buffers = other.buffers[0][...], other.buffers[1][...]
             self.capacity, self.form = other.capacity, other.form
 
     def clear(self) -> None:
-        """Lets go of the buffers; copies that wait for their next write start now."""
+        """Frees the buffers, and starts the copies that wait for their next write."""
         if self.buffers is not None:
             mx.async_eval(self.buffers)  # type: ignore[no-untyped-call]
         self.buffers, self.capacity, self.form = None, 0, None
 
 
 def make_compact(arrays: Pair) -> Pair:
-    """The same in arrays that do not keep alive what they were cut from.
+    """Returns the same content in arrays that do not keep their source alive.
 
-    Nothing is copied where at most 16 KiB would be saved: `mx.contiguous` sees to that.
+    `mx.contiguous` copies nothing if that would save at most 16 KiB.
     """
     return mx.contiguous(arrays[0]), mx.contiguous(arrays[1])

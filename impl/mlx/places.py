@@ -1,4 +1,4 @@
-"""Some cells of a pool, as MLX writes to them."""
+"""Reads and writes of some cells of a pool."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from lockstep.impl.mlx.wide import read_wide, write_wide
 from lockstep.impl.shared.batch import Ints, as_slice
 
 ROWS, COLUMNS = 2, 3
-"""The axis of a pool that has its cells: [1, heads, cells, dim], or permuted."""
+"""The axis of the cells in a pool [1, heads, cells, dim]; COLUMNS if it is permuted."""
 
 
 class Places:
-    """Some cells; made once for all layers.
+    """Some cells, made once for all layers.
 
-    Neighbours, ascending, are a slice: one copy. Others are an index, and the write a
-    scatter, by `put_along_axis`: in a pool of 4096 cells it takes two thirds of the time
-    of assigning to `pool[:, :, index]`, and a sixth where the cells are columns.
+    Consecutive, ascending cells are a slice, whose write is one copy. Others are an
+    index, whose write is a scatter by `put_along_axis`: in a pool of 4096 cells it takes
+    two thirds of the time of assigning to `pool[:, :, index]`, and a sixth where the
+    cells are columns.
     """
 
     def __init__(self, cells: Ints) -> None:
         self.slice: slice | None = None
         self.cells = cells
-        place = as_slice(cells)
-        if isinstance(place, slice):
-            self.slice = place
+        numbers = as_slice(cells)
+        if isinstance(numbers, slice):
+            self.slice = numbers
             return
         self.index = {
             ROWS: mx.array(cells[None, None, :, None]),
@@ -32,7 +33,7 @@ class Places:
         }
 
     def read(self, pool: mx.array, axis: int) -> mx.array:
-        """A copy of what the cells hold."""
+        """Returns a copy of the content of the cells."""
         if axis == ROWS:
             return read_wide(pool, len(self.cells), self.read_rows)
         if self.slice is None:
@@ -45,8 +46,11 @@ class Places:
         return mx.contiguous(pool[:, :, self.slice])
 
     def write(self, pool: mx.array, tokens: mx.array, axis: int) -> mx.array:
-        """The pool with `tokens` in these cells. It is written in place if nothing else
-        refers to it: let go of it, and keep what is returned."""
+        """Returns the pool with `tokens` in these cells.
+
+        It is written in place if nothing else refers to it: drop the argument and keep
+        the result.
+        """
         if axis == ROWS:
             return write_wide(pool, tokens, self.write_rows)
         if self.slice is None:

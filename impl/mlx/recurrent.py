@@ -16,15 +16,19 @@ from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.shared.slots import Slots
 
 SPARED = 1 << 14
-"""Bytes: of a buffer that is larger by no more, `mx.contiguous` copies nothing."""
+"""`mx.contiguous` copies nothing if the buffer is at most so many bytes larger."""
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
-    """The states of all sequences in two buffers for each layer, one row for each slot.
+    """A causal cache with the states of all sequences in two buffers per layer.
 
-    conv: shape of a conv state, [conv_width - 1, channels], in the dtype of keys; delta:
-    of a delta state, [heads, key_dim, value_dim], float32. `slots`: see
-    `impl.shared.slots`. The rest as in `CausalCache`.
+    A buffer has one row for each slot.
+
+    Args:
+        sizes, layers, options: as in `CausalCache`.
+        slots: see `impl.shared.slots`.
+        conv: shape of a conv state, [conv_width - 1, channels], in the dtype of keys.
+        delta: shape of a delta state, [heads, key_dim, value_dim], float32.
     """
 
     def __init__(
@@ -43,12 +47,13 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.delta = [mx.zeros((count, *delta), mx.float32) for _ in range(layers)]
 
     def read_states(self, layer: int) -> Pair:
-        """conv and delta of the sequences of the open pass, in order of appearance."""
+        """Returns conv and delta of the sequences of the open pass, in order of first
+        appearance."""
         slots = self.list_slots()
         return read_slots(self.conv[layer], slots), read_slots(self.delta[layer], slots)
 
     def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
-        """The same after the pass; checkpoints that are due are taken."""
+        """Stores conv and delta after the pass and fills the checkpoints that are due."""
         slots = self.list_slots()
         for array, buffer in ((conv, self.conv[layer]), (delta, self.delta[layer])):
             wanted = (len(slots), *buffer.shape[1:])
@@ -63,16 +68,16 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
             if checkpoint is not None:
                 copied = make_compact((conv[row], delta[row]))
                 checkpoint.arrays[layer] = copied
-                # Computed with the next read: who never goes back to the checkpoint
-                # would keep the states of the whole batch alive.
+                # Computed with the next read: a checkpoint that is never used would
+                # otherwise keep the states of the whole batch alive.
                 self.conv[layer] = mx.depends(self.conv[layer], copied)
 
     def write_slots(
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
-        """conv, delta: a row for each of the slots, or a number for all of them."""
-        place = as_slice(np.array(slots))
-        index = place if isinstance(place, slice) else mx.array(place)
+        """Writes to slots; conv and delta have a row for each slot, or are one number."""
+        numbers = as_slice(np.array(slots))
+        index = numbers if isinstance(numbers, slice) else mx.array(numbers)
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
@@ -92,12 +97,15 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 
 
 def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
-    """Their rows, which keep no large buffer alive. Where these are nearly all there is,
-    nothing is copied; else taking copies faster than cutting out."""
-    place = as_slice(np.array(slots))
-    if not isinstance(place, slice):
-        return mx.take(buffer, mx.array(place), 0)
-    part = buffer[place]
+    """Returns the rows of these slots, without keeping a large buffer alive.
+
+    If they are nearly the whole buffer, nothing is copied; otherwise `take` copies faster
+    than a slice.
+    """
+    numbers = as_slice(np.array(slots))
+    if not isinstance(numbers, slice):
+        return mx.take(buffer, mx.array(numbers), 0)
+    part = buffer[numbers]
     if buffer.nbytes - part.nbytes <= SPARED:
         return mx.contiguous(part)
     return mx.take(buffer, mx.array(slots), 0)

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 
 class Rope:
-    """Turns keys by a number of positions; the layers take the bases in turn.
+    """Rotates keys by a number of positions; layer i has base i mod the number of bases.
 
-    A key's pairs are (x[i], x[i + dim / 2]); pair i turns by position · base^(-2i / dim).
+    A key's pairs are (x[i], x[i + dim / 2]); pair i rotates by position · base^(-2i /
+    dim).
     """
 
     def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
@@ -22,9 +23,10 @@ class Rope:
         self.rates = compute_rates(tuple(bases), layers, dim)
 
     def turn(self, keys: mx.array, distance: int) -> mx.array:
-        """keys: [layers, 1, heads, tokens, dim]; computed in float32, in their dtype.
+        """Rotates keys [layers, 1, heads, tokens, dim], in float32, and returns their
+        dtype.
 
-        The angles come from numpy: MLX has float64 on the CPU only.
+        numpy computes the angles: MLX has float64 on the CPU only.
         """
         angles = self.rates * distance
         cos = mx.array(np.cos(angles).astype(np.float32))
@@ -38,7 +40,7 @@ class Rope:
 def compute_rates(
     bases: tuple[float, ...], layers: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """[layers, 1, 1, 1, dim / 2]; always the same array, which nobody writes to."""
+    """Returns a cached [layers, 1, 1, 1, dim / 2], which must not be written to."""
     exponents = np.arange(0, dim, 2) / -dim
     rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
     return np.stack(rows)[:, None, None, None]

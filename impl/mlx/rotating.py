@@ -1,4 +1,4 @@
-"""The sliding window on MLX: a ring that is stored twice, so that no window wraps."""
+"""The sliding window on MLX: a ring stored twice, so that no window wraps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from lockstep.impl.shared.rotating import RotatingCacheBase
 
 
 class RingMemory(PairMemory, Ring):
-    """K and V of position p in slot p mod capacity, in two buffers
-    [1, heads, 2 * capacity, dim]: the ring and its twin, one behind the other.
+    """K and V of position p in slot p mod capacity, in two buffers [1, heads, 2 *
+    capacity, dim]: the ring, and behind it its twin.
 
-    A write goes to both. Any `capacity` positions in a row are then one slice, in order,
-    wherever the ring stands: nothing is ever rolled or concatenated, and a step moves its
-    own tokens only. The price is the memory of the twin.
+    A write goes to both. Any `capacity` consecutive positions are then one slice in
+    order: nothing is rolled or concatenated, and a step moves only its own tokens. The
+    price is the memory of the twin.
 
-    window: beyond it the ring grows only as far as it must.
+    Args:
+        window: beyond this capacity the ring grows only as far as needed.
+        step, fill: as in `PairMemory`.
     """
 
     def __init__(self, window: int, step: int, fill: float) -> None:
@@ -29,7 +31,7 @@ class RingMemory(PairMemory, Ring):
         self.window = window
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` positions in a row; [begin, end) keep theirs."""
+        """Makes room for `needed` consecutive positions; [begin, end) are kept."""
         self.accept(like)
         if needed <= self.capacity:
             return
@@ -45,10 +47,10 @@ class RingMemory(PairMemory, Ring):
         return mx.full((batch, heads, 2 * self.capacity, dim), self.fill, like.dtype)
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
-        """Puts at most `capacity` positions into the ring and its twin.
+        """Writes at most `capacity` positions to the ring and its twin.
 
-        MLX does one token fastest with one slice of two steps, and several with a slice
-        for each side; a view of the buffer with both sides in an axis was slower for
+        In MLX one token is fastest with one slice of two steps, and several with a slice
+        for each half. A view of the buffer with both halves in an axis was slower for
         either.
         """
         assert self.buffers is not None
@@ -89,11 +91,14 @@ class RingMemory(PairMemory, Ring):
 
 
 class RotatingCache(RotatingCacheBase):
-    """Sliding-window attention over one sequence, batch 1: a query sees the last `window`
-    tokens, itself included.
+    """Sliding-window attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return values, as `impl.mlx.kv` does; `step`, `fill` and
-    `mask` are as there.
+    A query sees the last `window` tokens, itself included. `update`, `view` and `state`
+    return values, as in `impl.mlx.kv`.
+
+    Args:
+        window: number of tokens.
+        step, fill, mask: as in `impl.mlx.kv`.
     """
 
     memory: RingMemory
@@ -110,9 +115,16 @@ class RotatingCache(RotatingCacheBase):
         self.mask = mask
 
     def make_mask(self, length: int, rows: int) -> mx.array | Literal["causal"] | None:
-        """The mask of the next update of `length` tokens: [rows, columns], the columns
-        being up to window - 1 old tokens and the new ones; "causal" while these fit the
-        window, None if all are seen."""
+        """Returns the mask of the next update; None if every row sees every column.
+
+        Args:
+            length: number of tokens of the update.
+            rows: number of rows of the mask; those beyond `length` are padding.
+
+        Returns:
+            [rows, columns]; the columns are up to window - 1 old tokens and the new ones.
+            "causal" as long as these fit the window.
+        """
         if length == rows == 1:
             return None
         before = self.count_before(length)
@@ -121,8 +133,10 @@ class RotatingCache(RotatingCacheBase):
         return make_band(length, rows, before, self.window, self.mask)
 
     def clone(self) -> RotatingCache:
-        """An independent cache with the same window; the memory is shared until one of
-        the two writes."""
+        """Returns an independent cache with the same window.
+
+        The memory is shared until one of the two writes.
+        """
         memory = self.memory
         other = RotatingCache(self.window, memory.step, memory.fill, self.mask)
         other.memory.share(memory)

@@ -1,4 +1,4 @@
-"""The recurrent state on MLX: the arrays themselves, for they are values."""
+"""The recurrent state on MLX: it stores the arrays, since they are values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lockstep.impl.shared.state import StateCacheBase, check_form
 
 
 class StateMemory(Memory):
-    """conv and delta after all tokens so far; positions mean nothing here.
+    """conv and delta after all tokens so far; positions are ignored.
 
-    A write replaces the arrays, so what was read before needs no copy to last.
+    A write replaces the arrays, so arrays that were read before need no copy.
     """
 
     def __init__(self, conv: mx.array, delta: mx.array) -> None:
@@ -22,7 +22,8 @@ class StateMemory(Memory):
         self.buffers = conv, delta
 
     def read(self, begin: int, end: int) -> Pair:
-        """New objects for the same values: assigning to a slice of them stays outside."""
+        """Returns new objects for the same values, so that a slice assignment by the
+        caller does not change the memory."""
         conv, delta = self.buffers
         return conv[...], delta[...]
 
@@ -30,8 +31,8 @@ class StateMemory(Memory):
         return self.read(begin, end)
 
     def write(self, arrays: Pair) -> None:
-        """Takes the arrays over, without what they were cut from (conv mostly is the
-        end of something longer)."""
+        """Takes the arrays over in compact form (conv is usually the end of a longer
+        array)."""
         check_form(self.buffers, arrays)
         self.buffers = make_compact(arrays)
 
@@ -52,9 +53,12 @@ class StateMemory(Memory):
 class StateCache(StateCacheBase):
     """The state of a linear-recurrent layer, batch 1, zeros at first.
 
-    conv: shape [1, conv_width - 1, channels], in `dtype`; delta: shape
-    [1, heads, key_dim, value_dim], always float32. `read` returns values: they hold
-    forever.
+    `read` returns values: they stay valid.
+
+    Args:
+        conv: shape [1, conv_width - 1, channels].
+        delta: shape [1, heads, key_dim, value_dim], always float32.
+        dtype: of conv.
     """
 
     memory: StateMemory
@@ -70,7 +74,7 @@ class StateCache(StateCacheBase):
         self.memory.write((conv, delta))
 
     def clone(self) -> StateCache:
-        """An independent cache with the same state."""
+        """Returns an independent cache with the same state."""
         conv, delta = self.memory.buffers
         other = StateCache(conv.shape, delta.shape, conv.dtype)
         other.memory.buffers = self.memory.buffers

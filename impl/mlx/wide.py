@@ -1,9 +1,10 @@
-"""Copies in wide numbers.
+"""Copies of rows of tokens as 8-byte numbers.
 
-On the CPU, MLX copies between strided arrays number by number. A number of 8 bytes takes
-as long as one of 2, so rows of tokens are copied as such: 512 tokens of 8 heads of 128 in
-float16 go into a buffer in half the time, 64 to scattered cells too. On a GPU this has
-nothing to give, and MLX does not scatter 8 bytes there. No gradient flows through it.
+On the CPU, MLX copies between strided arrays number by number, and a number of 8 bytes
+takes as long as one of 2. Copied as 8-byte numbers, 512 tokens of 8 heads of 128 in
+float16 take half the time into a buffer, and so do 64 tokens into scattered cells. On a
+GPU there is nothing to gain, and MLX does not scatter 8-byte numbers there. No gradient
+flows through these functions.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from collections.abc import Callable
 import mlx.core as mx
 
 Write = Callable[[mx.array, mx.array], mx.array]
-"""(buffer, tokens) → the buffer with the tokens in it. It is written in place if nothing
-else refers to it."""
+"""(buffer, tokens) → the buffer with the tokens in it, written in place if nothing else
+refers to it."""
 
 CPU = mx.Device(mx.cpu)
 FEW = 16
-"""Tokens for which looking at them in another way takes longer than it saves."""
+"""For fewer tokens, the two views cost more time than they save."""
 
 
 def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
-    """Calls `write`, with both arrays viewed as 8-byte numbers where that is faster.
+    """Calls `write`, with both arrays viewed as 8-byte numbers if that is faster.
 
-    Nothing is written into a buffer without numbers (values of dim 0, as latent attention
-    has them): MLX 0.32.4 on CUDA gives the result of such an assignment no memory at all,
-    and whoever reads or copies it later ends the process with SIGSEGV.
+    Nothing is written to an empty buffer (values of dim 0, as in latent attention): MLX
+    0.32.4 on CUDA allocates no memory for the result of such an assignment, and a later
+    read or copy of it ends the process with SIGSEGV.
 
     Args:
         buffer: [.., room, dim].
@@ -45,11 +46,11 @@ def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
 def read_wide(
     buffer: mx.array, tokens: int, read: Callable[[mx.array], mx.array]
 ) -> mx.array:
-    """Calls `read`, with the buffer viewed as 8-byte numbers where that is faster.
+    """Calls `read`, with the buffer viewed as 8-byte numbers if that is faster.
 
     Args:
         buffer: [.., room, dim].
-        tokens: the number of tokens that are read.
+        tokens: number of tokens to read.
         read: returns a part of the buffer.
     """
     if tokens < FEW or not can_widen(buffer):
@@ -58,6 +59,6 @@ def read_wide(
 
 
 def can_widen(buffer: mx.array) -> bool:
-    """Whether its rows are whole numbers of 8 bytes, on the CPU."""
+    """Returns whether a row is a multiple of 8 bytes and the device is the CPU."""
     row = buffer.shape[-1] * buffer.itemsize
     return row % 8 == 0 and mx.default_device() == CPU

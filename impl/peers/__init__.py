@@ -1,1 +1,1 @@
-"""Adapters to released caches: thin, and they declare what those promise."""
+"""Thin adapters to released caches, which declare what those caches promise."""

@@ -1,10 +1,10 @@
 """The caches of mlx-lm (`mlx_lm.models.cache`), driven as mlx-lm's models drive them.
 
-A model asks `create_attention_mask` (`mlx_lm.models.base`) for the mask, then calls
-`update_and_fetch`; `trim_prompt_cache` asks every layer whether it can be trimmed before
-it trims any, so a refusal is a plain 0. None of these caches pads query rows, can be
-emptied, or has snapshots: a user makes a new cache, or copies one with `copy.deepcopy`
-as `LRUPromptCache` does.
+A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
+`update_and_fetch`. `trim_prompt_cache` asks every layer whether it can be trimmed before
+it trims any, so it refuses by returning 0. None of these caches pads query rows, can be
+emptied, or has snapshots: a user makes a new cache, or copies one with `copy.deepcopy` as
+`LRUPromptCache` does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ PLAIN = {**COMMON, "chunk": (None,), "keep": (0,)}
 
 
 class Layer:
-    """One cache of mlx-lm as a layer of the contract."""
+    """A cache of mlx-lm as a layer of the contract.
+
+    Args:
+        cache: the cache of mlx-lm.
+        window: window of its masks; None for no window.
+    """
 
     def __init__(self, cache: Any, window: int | None = None) -> None:
         self.cache = cache
@@ -65,7 +70,10 @@ class Layer:
         return int(self.cache.offset)
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """As a model calls it, with hidden states of which only the length is read."""
+        """Calls `create_attention_mask` as a model does.
+
+        Of the hidden states it reads only the length.
+        """
         hidden = mx.zeros((1, length, 1))
         return create_attention_mask(hidden, self.cache, window_size=self.window)
 
@@ -74,21 +82,22 @@ class Layer:
         return keys, values
 
     def state(self) -> tuple[Array, Array] | None:
-        """The buffers in `cache.state`, cut at the offset that `cache.state` names."""
+        """Returns the buffers of `cache.state`, cut at its offset."""
         keys, values, offset = self.cache.state[:3]
         if keys is None:
             return None
         return keys[..., :offset, :], values[..., :offset, :]
 
     def view(self) -> tuple[Array, Array] | None:
-        """Returns what `update_and_fetch` would; an empty cache cannot be asked."""
+        """Returns the same as `update_and_fetch` would; None for an empty cache, which
+        cannot be asked."""
         return None if self.cache.empty() else self.cache.keys_and_values()
 
     def size(self) -> int:
         return int(self.cache.size())
 
     def trim(self, count: int) -> int:
-        """0 where the class says that it cannot be trimmed."""
+        """Returns the number of removed tokens; 0 if the class cannot be trimmed."""
         trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
         return int(trimmed)
 
@@ -97,7 +106,7 @@ class Layer:
 
 
 class ConcatenateLayer(Layer):
-    """`ConcatenateKVCache`, whose `state` is the pair of arrays itself."""
+    """`ConcatenateKVCache`, with the two arrays themselves as its `state`."""
 
     def state(self) -> tuple[Array, Array] | None:
         keys, values = self.cache.state
@@ -108,14 +117,14 @@ class QuantizedLayer(Layer):
     """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
 
     Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
-    `mlx_lm.models.base`); the contract compares vectors, so they are restored here.
+    `mlx_lm.models.base`). The contract compares vectors, so they are dequantized here.
     """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         return self._restore(self.cache.update_and_fetch(keys, values))
 
     def view(self) -> tuple[Array, Array] | None:
-        if self.offset == 0:  # mx.dequantize takes no array without rows
+        if self.offset == 0:  # mx.dequantize does not take an array without rows
             return None
         return self._restore(self.cache.keys_and_values())
 
@@ -138,8 +147,9 @@ class QuantizedLayer(Layer):
 class ChunkedLayer(Layer):
     """`ChunkedKVCache` as Llama 4 uses it (`mlx_lm.models.llama4`, its only user).
 
-    The class has no `make_mask`. The model first drops from the front what no query of a
-    later chunk may see, then compares the chunk numbers of queries and kept keys.
+    The class has no `make_mask`. The model first drops from the front the keys that no
+    query of a later chunk may see, then compares the chunk numbers of queries and kept
+    keys.
     """
 
     def make_mask(self, length: int, rows: int) -> Mask:
@@ -167,7 +177,7 @@ def mlx_lm_concatenate() -> Backend:
 
 
 def mlx_lm_quantized() -> Backend:
-    """`QuantizedKVCache` with 8 bits: contents come back rounded, never exact."""
+    """`QuantizedKVCache` with 8 bits: contents are rounded, never exact."""
     dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
     kind = _kind({"update", "state", "view", "trim", "clone"}, {**PLAIN, **dims})
     code = partial(write_quantized, group_size=GROUP_SIZE, bits=BITS)
@@ -176,7 +186,7 @@ def mlx_lm_quantized() -> Backend:
 
 
 def mlx_lm_chunked() -> Backend:
-    """`ChunkedKVCache`; it forgets what lies before the last chunk, so has no state."""
+    """`ChunkedKVCache`; it has no state, since it drops tokens before the last chunk."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
     return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
 
@@ -202,7 +212,7 @@ def _open_chunked(config: Config) -> Layer:
 
 
 def _stepping(cache: Any, config: Config) -> Any:
-    """The same cache, growing by config["step"] and not by the 256 of its class."""
+    """Sets the growth step to config["step"] instead of the class's 256."""
     cache.step = config["step"]
     return cache
 

@@ -20,13 +20,13 @@ COMMON = {"trim": TRIM, "clone": CLONE}
 
 
 def write_plain(config: Config) -> Code:
-    """`KVCache` and `RotatingKVCache`."""
+    """Writes `KVCache` and `RotatingKVCache`."""
     if config["kind"] == "kv":
         reading = get_reading("read_state", "read_view")
         return get_code(config, "KVCache()", "update", {**reading, "size": SIZE})
     window, keep = config["window"], config["keep"]
     opening = f"RotatingKVCache(max_size={window}, keep={keep})"
-    # A ring may return older tokens, too: then tags differ that need not be the same.
+    # A ring may return older tokens too, so the tags may rightly differ.
     reading = {
         name: Call(call.text)
         for name, call in get_reading("read_state", "read_view").items()
@@ -51,7 +51,7 @@ def write_chunked(config: Config) -> Code:
 
 
 def write_prompts(config: Config) -> Code:
-    """`LRUPromptCache`: K and V of a request's tokens, one cache for each layer."""
+    """Writes `LRUPromptCache`: K and V of a request's tokens, one cache per layer."""
     calls = {
         "begin": Call(
             "tokens = {tokens}\ncaches, remaining = fetch({cache}, tokens)",
@@ -80,7 +80,7 @@ SIZE = Call("size = {cache}.size()", {"size": "size"})
 
 
 def get_reading(state: str, view: str) -> Mapping[str, Call]:
-    """`state` and `view` by these functions."""
+    """Returns calls of these functions for `state` and `view`."""
     return {
         name: Call(f"tags = {function}({{cache}})", {"tags": "tags"})
         for name, function in (("state", state), ("view", view))
@@ -90,7 +90,7 @@ def get_reading(state: str, view: str) -> Mapping[str, Call]:
 def get_code(
     config: Config, opening: str, update: str, reading: Mapping[str, Call]
 ) -> Code:
-    """The code for a single cache."""
+    """Returns the code for a single cache."""
     call = Call(
         f"visible = {update}({{cache}}, {{written}})",
         {"visible": "visible", "offset": "{cache}.offset"},

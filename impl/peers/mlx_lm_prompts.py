@@ -1,9 +1,10 @@
 """mlx-lm's `LRUPromptCache`, driven as `mlx_lm.server` drives it.
 
-The server fetches the nearest cache and what is left of the prompt, computes on a copy,
-and inserts that under the tokens that it has read when the answer is done. It has no
-captures, no tree of shared tokens and no user's checkpoints; a cache that cannot be
-trimmed serves only its own tokens whole. So only models are declared that keep all.
+The server fetches the nearest cache and the rest of the prompt, computes on a copy, and
+inserts that under the tokens it has read when the answer is complete. It has no captures,
+no tree of shared tokens and no user checkpoints. A cache that cannot be trimmed can only
+be reused for a request that continues all of its tokens. So only models are declared
+whose layers keep all tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lockstep.impl.peers.mlx_lm_code import write_prompts
 
 MODEL = "model"
 ENTRIES = 1 << 20
-"""More than are ever stored: the limit on their number is none of the contract."""
+"""More than are ever stored: a limit on their number is not part of the contract."""
 
 
 class PromptCache:
@@ -54,8 +55,10 @@ class PromptCache:
         self.tokens += tokens
 
     def close(self) -> int:
-        """Inserts the caches under the tokens that they have read; a server never
-        inserts any that have read none."""
+        """Inserts the caches under the tokens that they have read.
+
+        A server never inserts caches that have read none.
+        """
         read = min(int(cache.offset) for cache in self.caches)
         if read:
             self.stored.insert_cache(MODEL, self.tokens[:read], self.caches)

@@ -1,9 +1,9 @@
 """The caches of transformers (`transformers.cache_utils`), driven as its models do.
 
 A model builds the mask with one of the builders of `transformers.masking_utils`, which
-ask the cache for `get_query_offset` and `get_mask_sizes`, then calls `update`. Masks are
-[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None
-where `sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
+call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. Masks are
+[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None if
+`sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
 `is_causal`, which torch aligns with the upper left and which a single row does not use.
 """
 
@@ -34,7 +34,7 @@ Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
 
 STATIC_LENGTH = 1024
-"""Tokens that a static cache has room for; programs keep one cache below that."""
+"""Capacity of a static cache, in tokens; programs keep one cache below that."""
 
 MASKS: Mapping[str, Callable[..., Any]] = {
     "full_attention": create_causal_mask,
@@ -47,7 +47,12 @@ CHUNKED = {**COMMON, "chunk": (1, 2, 3, 4, 5, 8)}
 
 
 class Layer:
-    """A cache of transformers with one layer, as a layer of the contract."""
+    """A cache of transformers with one layer, as a layer of the contract.
+
+    Args:
+        cache: the cache of transformers.
+        config: the configuration of its model.
+    """
 
     def __init__(self, cache: Any, config: Any) -> None:
         self.cache = cache
@@ -58,7 +63,10 @@ class Layer:
         return int(self.cache.get_seq_length())  # a static layer counts in a tensor
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """As a model calls it; of the embeddings only length and dtype are read."""
+        """Builds the mask as a model does.
+
+        Of the embeddings the builder reads only length and dtype.
+        """
         build = MASKS[self.config.layer_types[0]]
         embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
         mask = build(self.config, embeddings, None, self.cache)
@@ -69,7 +77,7 @@ class Layer:
         return keys, values
 
     def state(self) -> tuple[Array, Array] | None:
-        """The tensors of a dynamic layer; one that is full holds all its tokens."""
+        """Returns the tensors of a dynamic layer; a full layer holds all its tokens."""
         layer = self.cache.layers[0]
         return (layer.keys, layer.values) if layer.is_initialized else None
 
@@ -77,10 +85,10 @@ class Layer:
         return int(self.cache.get_seq_length())
 
     def trim(self, count: int) -> int:
-        """`crop`, which takes the number of tokens to remove as a negative number.
+        """Calls `crop`, which takes the number of tokens to remove as a negative number.
 
-        A sliding layer that has reached its window answers with a RuntimeError and
-        changes nothing: that is its refusal.
+        A sliding layer that has reached its window refuses: it raises RuntimeError and
+        changes nothing.
         """
         before = self.offset
         try:
@@ -90,7 +98,7 @@ class Layer:
         return before - self.offset
 
     def clone(self) -> Layer:
-        """As the documentation reuses the cache of a prompt: `copy.deepcopy`."""
+        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
         return Layer(copy.deepcopy(self.cache), self.config)
 
     def free(self) -> None:
@@ -98,8 +106,10 @@ class Layer:
 
 
 class IdentityLayer(QuantizedLayer):
-    """The quantized layer with a quantizer that rounds nothing, so that only the
-    bookkeeping of the base class is left: what is packed, what is kept as it came."""
+    """The quantized layer with a quantizer that rounds nothing.
+
+    It tests the bookkeeping of the base class: the packed tokens and the residual.
+    """
 
     def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
         return tensor.clone()
@@ -124,7 +134,7 @@ def transformers() -> Backend:
 def transformers_chunked() -> Backend:
     """`DynamicCache` with a chunked layer, the sliding one under another mask.
 
-    It refuses to be cropped once it holds a chunk, so trim is not declared.
+    It cannot be cropped once it holds a chunk, so trim is not declared.
     """
     kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
     return _backend("transformers-chunked", kinds, DYNAMIC, "forever")
@@ -175,12 +185,12 @@ QUANTIZED = (
     _open_quantized,
     write_with("Cache(layers=[IdentityLayer(residual_length={step})])"),
 )
-"""How caches are opened, and how that is written."""
+"""Each of the three: (function that opens the cache, function that writes it as code)."""
 
 
 def _model(config: Config) -> Any:
-    """The configuration of a model with one layer, of the attention that is asked for."""
-    make: Callable[..., Any] = PreTrainedConfig  # fields of models are not annotated
+    """Returns the configuration of a model with one layer of the kind's attention."""
+    make: Callable[..., Any] = PreTrainedConfig  # model fields are not annotated
     return make(
         num_hidden_layers=1,
         layer_types=[get_attention(config)],

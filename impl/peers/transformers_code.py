@@ -32,8 +32,11 @@ MASKS = {
 
 
 def write_with(opening: str) -> Callable[[Config], Code]:
-    """The code of a cache that is opened by this expression, with the fields of a config
-    in braces."""
+    """Returns the code of a cache opened by an expression.
+
+    Args:
+        opening: the expression, with fields of the config in braces.
+    """
     return lambda config: Code(
         SOURCE, get_settings(config), opening.format(**config), CALLS
     )
@@ -60,7 +63,7 @@ def get_settings(config: Config) -> dict[str, str]:
 
 
 def get_attention(config: Config) -> str:
-    """The name of the layer type of a model with this cache."""
+    """Returns the layer type of a model with this cache."""
     if config["kind"] == "rotating":
         return "sliding_attention"
     return "full_attention" if config["chunk"] is None else "chunked_attention"

@@ -1,1 +1,1 @@
-"""Conversations above the caches of a model: which of their tokens need no computing."""
+"""Prefix caches above the caches of a model: reuse of tokens between requests."""

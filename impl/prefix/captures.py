@@ -1,4 +1,4 @@
-"""The snapshots that a layer is asked to take while a request is computed."""
+"""The snapshots that a layer takes while a request is computed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from lockstep.impl.prefix.layers import Layer, Snapshot
 
 
 class Captures:
-    """The captures of one layer whose snapshots cannot be cut, by their offsets.
+    """The captures of one layer whose snapshots cannot be cut.
 
-    The layer makes them as it comes by; this collects them before more are scheduled,
-    and at the end.
+    The layer makes them as it reaches their offsets; they are collected before more are
+    scheduled, and at the end.
+
+    Attributes:
+        number: number of the layer.
+        scheduled: the offsets at which the layer is to capture, ascending.
+        held: the collected captures, by offset.
     """
 
     def __init__(self, number: int, layer: Layer) -> None:
@@ -20,8 +25,10 @@ class Captures:
         self.held: dict[int, Snapshot] = {}
 
     def schedule(self, offsets: Sequence[int]) -> None:
-        """Schedules captures at these offsets, ascending; one where the layer stands is
-        made at once. Those that are behind it were made, or never will be."""
+        """Schedules captures at these offsets, ascending.
+
+        A capture at the current offset is made at once; earlier offsets are ignored.
+        """
         self.collect()
         here = self.layer.offset
         if here in offsets:
@@ -31,21 +38,21 @@ class Captures:
             self.layer.prepare(self.scheduled)
 
     def capture(self, offset: int) -> None:
-        """Makes one now, if the layer stands there and it was not made before."""
+        """Captures at `offset` if the layer is there and no capture exists."""
         if self.layer.offset == offset and offset not in self.held:
             snapshot = self.layer.snapshot(0)
             if snapshot is not None:
                 self.held[offset] = snapshot
 
     def collect(self) -> None:
-        """Nothing is scheduled any more."""
+        """Takes the captures from the layer, which clears its schedule."""
         if self.scheduled:
             taken = zip(self.scheduled, self.layer.take(), strict=False)
             self.scheduled = []
             self.held |= {offset: made for offset, made in taken if made is not None}
 
     def close(self) -> None:
-        """Lets go of what nobody took."""
+        """Closes the captures that nobody took."""
         self.collect()
         while self.held:
             self.layer.close(self.held.popitem()[1])

@@ -1,5 +1,4 @@
-"""The operations and settings of the prefix contract that our caches have, and how they
-are made from a config; whatever the framework of the caches below."""
+"""The operations, config values and construction of our prefix caches."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 
 def open_cache(config: Mapping[str, Any]) -> Session | Trie | Slots:
-    """The cache for a config, above those in config["caches"]."""
+    """Returns the cache for a config, above the caches in config["caches"]."""
     caches = config["caches"]
     if config["kind"] == "session":
         return Session(caches)

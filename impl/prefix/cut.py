@@ -1,4 +1,4 @@
-"""The edge inside which an open request begins, and what is about to be written over."""
+"""The cut of the edge inside which an open request begins."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ Numbered = Iterable[tuple[int, Layer]]
 
 @dataclass
 class Cut:
-    """Snapshots of one edge in two parts, while it is not known whether paths part there.
+    """The snapshots of one edge in two parts, until it is known whether paths part there.
 
-    A snapshot that only names the memory of its layer is copied whole once a part of it
-    is written over. What a request writes over begins where it begins to compute; so the
-    edge is cut there beforehand, and what lies before is not copied.
+    A snapshot that only refers to the memory of its layer is copied whole as soon as a
+    part of it is overwritten. A request overwrites from its first computed token on. So
+    the edge is cut there in advance, and the part before it is not copied.
 
-    at: where. rest: by the number of a layer, what the node's snapshot lacks: [at, end).
+    Attributes:
+        node: the node of the edge.
+        at: the offset of the cut.
+        rest: the snapshots of [at, end), by layer number.
     """
 
     node: Node
@@ -28,7 +31,7 @@ class Cut:
 
     @classmethod
     def make(cls, node: Node, at: int, layers: Numbered) -> Cut:
-        """Cuts what was not copied yet, for the others need no care."""
+        """Cuts the snapshots that were not copied yet; a copied one needs no cut."""
         rest: dict[int, Snapshot] = {}
         for number, layer in layers:
             snapshot = node.snapshots[number]
@@ -37,8 +40,11 @@ class Cut:
         return cls(node, at, rest)
 
     def move(self, end: int, layers: Numbered) -> None:
-        """Cuts at `end` instead, up to where the layers have read the edge since: they
-        hold what the first part lacks, and it need only be named."""
+        """Moves the cut to `end`, an offset up to which the layers have read the edge
+        since.
+
+        The layers hold these tokens, so the first part can refer to them without a copy.
+        """
         for number, layer in layers:
             if number in self.rest and end > self.at:
                 read, rest = layer.split(self.rest.pop(number), end)
@@ -54,7 +60,7 @@ class Cut:
         self.at = end
 
     def undo(self, layers: Numbered) -> None:
-        """The node has all of its edge again."""
+        """Merges the two parts of each snapshot."""
         for number, layer in layers:
             if number in self.rest:
                 pair = self.node.snapshots[number], self.rest.pop(number)
@@ -65,7 +71,8 @@ class Cut:
 
 
 def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[Snapshot]:
-    """Cuts a layer's content from `begin` on at `ends`; it may be ahead of the last."""
+    """Snapshots a layer from `begin` on, cut at `ends`; the layer may be ahead of the
+    last."""
     pieces, rest = list[Snapshot](), layer.snapshot(begin)
     for end in ends:
         piece, rest = layer.split(rest, end)

@@ -1,4 +1,4 @@
-"""Eviction order: the least recently used goes first."""
+"""Eviction order: the least recently used node first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from lockstep.impl.prefix.tree import Tree
 
 
 class Eviction:
-    """The nodes of a tree in the order in which they were used.
+    """The nodes of a tree in order of last use.
 
-    heap: (used, born, node), at most once for each node. `used` may have grown since: it
-    never shrinks, so the entry comes up too early, and is put back where it belongs. A
-    node that cannot go is left out until it can.
+    Attributes:
+        heap: (used, born, node), at most once for each node. `used` only grows, so an
+            outdated entry comes up too early and is pushed again with the new value. A
+            node that cannot be evicted is not in the heap until it can.
+        clock: number of uses so far.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -23,7 +25,7 @@ class Eviction:
         self.clock = 0
 
     def touch(self, node: Node) -> None:
-        """The node is used now."""
+        """Marks a node as just used."""
         self.clock += 1
         node.used = self.clock
         self.push(node)
@@ -34,7 +36,7 @@ class Eviction:
             heappush(self.heap, (node.used, node.born, node))
 
     def pop(self) -> Node | None:
-        """The node that was not used for the longest time; None if none is left."""
+        """Returns the least recently used node; None if there is none."""
         while self.heap:
             used, _, node = heappop(self.heap)
             node.queued = False
@@ -47,8 +49,8 @@ class Eviction:
         self.heap = []
 
     def shrink(self, limit: int, kept: Collection[Node]) -> None:
-        """Lets nodes go until what is stored takes at most `limit` bytes, or only `kept`
-        and what leads there is left."""
+        """Evicts nodes until at most `limit` bytes are stored, or only `kept` and the
+        paths to them are left."""
         if self.tree.size > limit:
             self.tree.tighten()
         aside = []
@@ -61,9 +63,12 @@ class Eviction:
             self.push(node)
 
     def evict(self, node: Node) -> None:
-        """The end of a path goes, back to the node before. On the way only what was
-        captured goes, and the node too unless paths part there. Where nothing was
-        captured nothing goes, until the node is the end of a path."""
+        """Evicts a node.
+
+        A leaf is removed, up to the node before it. Of an inner node only the captures
+        are removed, and the node too unless paths part there. An inner node without
+        captures is not evicted until it is a leaf.
+        """
         parent = node.parent
         assert parent is not None
         if not node.children:

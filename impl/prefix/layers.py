@@ -1,4 +1,4 @@
-"""The interface of the caches of a model's layers; `impl.shared.layer` implements it."""
+"""The interface of a model's layer caches; `impl.shared.layer` implements it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Snapshot(Protocol):
-    """A layer's content for the positions [begin, end), put aside."""
+    """A snapshot of a layer's content at the positions [begin, end)."""
 
     @property
     def begin(self) -> int: ...
@@ -15,20 +15,20 @@ class Snapshot(Protocol):
     def end(self) -> int: ...
     @property
     def memory(self) -> object | None:
-        """The layer's memory that it refers to; None once it has a copy of its own."""
+        """The layer's memory that it refers to; None once it has its own copy."""
 
     def get_size(self) -> int:
-        """The bytes that it takes, whether or not it was copied yet."""
+        """Returns its size in bytes, whether or not it has been copied."""
 
 
 class Layer(Protocol):
-    """The cache of one layer. Other code writes to it; `offset` tells how far it is."""
+    """The cache of one layer. Other code writes to it; `offset` counts the tokens."""
 
     @property
     def offset(self) -> int: ...
     @property
     def can_split(self) -> bool:
-        """A snapshot serves any offset in it, not only its end."""
+        """Whether a snapshot can restore any offset in it, not only its end."""
 
     def free(self) -> None: ...
     def snapshot(self, begin: int) -> Any: ...
@@ -42,4 +42,4 @@ class Layer(Protocol):
 
 
 Layers = Sequence[Layer | None]
-"""None stands for a layer without a cache."""
+"""The layers of a model; None for a layer without a cache."""

@@ -1,4 +1,4 @@
-"""One edge of a tree of tokens, and what is stored of it."""
+"""An edge of a tree of tokens, with its snapshots."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from lockstep.impl.prefix.tokens import Path
 class Node:
     """The end of an edge.
 
-    tokens: those of the edge. begin, end: how many come before it, and up to its end.
-    snapshots: one for each layer: exactly the edge, if the layer can split it; else all
-    that it has at the end, or None if it was not captured there. size: their bytes.
-    used: when the node was last used; higher is later. born: when it was made; decides
-    between nodes that were never used. queued: it is in the queue of an `Eviction`.
+    Attributes:
+        tokens: the tokens of the edge.
+        begin, end: number of tokens of the path before the edge, and up to its end.
+        children: the next nodes, by first token.
+        snapshots: one for each layer: of the edge, if the layer can split it, else of the
+            whole content at the end; None if it was not captured.
+        size: bytes of the snapshots.
+        used: time of the last use; higher is later.
+        born: time of creation; decides between nodes that were never used.
+        queued: whether it is in the heap of an `Eviction`.
     """
 
     __slots__ = (

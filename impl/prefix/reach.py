@@ -1,4 +1,4 @@
-"""Which offsets of a request the layers can be brought to, and how."""
+"""The offsets of a request to which the layers can be brought."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ Numbered = Sequence[tuple[int, Layer]]
 
 
 class Reach:
-    """The part of a request that is stored, and the part that the layers hold.
+    """The stored part of a request, and the part that the layers hold.
 
-    common: for how many tokens the layers agree with it.
+    Args:
+        match: the stored part.
+        common: number of leading tokens of the request that the layers hold.
+
+    Attributes:
+        at: the nodes of the match, by their ends.
     """
 
     def __init__(self, match: Match, common: int) -> None:
@@ -22,8 +27,11 @@ class Reach:
         self.at = {node.end: node for node in match.nodes}
 
     def can_reach(self, number: int, layer: Layer, target: int) -> bool:
-        """Nothing can always be reached. Else the layer can be cut there, was captured
-        there, or goes back from where it stands."""
+        """Returns whether a layer can be brought to `target`.
+
+        It can if `target` is 0, if it can be split or was captured there, or if it can go
+        back to it from its current offset.
+        """
         if layer.can_split or target == 0:
             return True
         if target in self.at and self.at[target].snapshots[number] is not None:
@@ -31,27 +39,30 @@ class Reach:
         return target <= self.common and layer.can_restore(None, target)
 
     def find_deepest(self, layers: Numbered, most: int) -> int:
-        """The largest offset up to `most` that all layers can be brought to."""
+        """Returns the largest offset up to `most` to which all layers can be brought."""
         for target in self.list_candidates(most):
             if all(self.can_reach(*one, target) for one in layers):
                 return target
         return 0
 
     def list_candidates(self, most: int) -> list[int]:
-        """From the largest on. Between two of these a layer can go wherever it can go at
-        the larger one, or nowhere."""
-        places = {*self.at, min(self.common, most), most}
-        return sorted((place for place in places if place <= most), reverse=True)
+        """Returns the offsets to try, descending.
+
+        A layer that can reach an offset between two of these can also reach the larger
+        one.
+        """
+        offsets = {*self.at, min(self.common, most), most}
+        return sorted((offset for offset in offsets if offset <= most), reverse=True)
 
     def find_obstacle(self, layers: Numbered, target: int) -> str:
-        """The first layer that cannot be brought to `target`, in words."""
+        """Describes the first layer that cannot be brought to `target`."""
         for number, layer in layers:
             if not self.can_reach(number, layer, target):
                 return f"layer {number} cannot go to offset {target}"
         raise AssertionError(f"every layer can go to offset {target}")
 
     def restore(self, number: int, layer: Layer, target: int) -> bool:
-        """Brings one layer to where it can be brought; False if it refuses."""
+        """Brings one layer to `target`, which it can reach; False if it refuses."""
         if target <= self.common and layer.can_restore(None, target):
             return layer.restore(None, target)
         if layer.can_split:
@@ -59,8 +70,10 @@ class Reach:
         return layer.restore(self.at[target].snapshots[number], target)
 
     def restore_edges(self, number: int, layer: Layer, target: int) -> bool:
-        """Node by node, from the edge on in which the layer leaves the request; what it
-        holds before that edge stays."""
+        """Restores edge by edge, from the first that the layer does not wholly hold.
+
+        What the layer holds before that edge stays.
+        """
         return all(
             layer.restore(node.snapshots[number], min(node.end, target))
             for node in self.match.path

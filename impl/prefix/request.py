@@ -1,4 +1,4 @@
-"""The open request and its layers: what session and trie share."""
+"""The open request and its layers: the common part of session and trie."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from lockstep.impl.prefix.tokens import check_request, check_tokens
 
 
 class Requests:
-    """One request at a time, over layers that somebody else writes to.
+    """One request at a time, over layers that other code writes to.
 
-    request: its tokens, those that were generated included; None if none is open.
-    cached: the layers that have a cache, with their numbers.
+    Attributes:
+        cached: the layers that have a cache, with their numbers.
+        request: its tokens, including generated ones; None if none is open.
+        log: counts of requests and reused tokens.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -24,11 +26,11 @@ class Requests:
 
     @property
     def layers(self) -> Layers:
-        """As they were given."""
+        """The layers that were given."""
         return self._layers
 
     def check_begin(self, tokens: Iterable[int]) -> list[int]:
-        """The tokens, if a request can begin with them; else raises ValueError."""
+        """Returns the tokens; raises ValueError if no request can begin with them."""
         self.check_closed("begin")
         return check_request(tokens)
 
@@ -42,31 +44,39 @@ class Requests:
         return self.request
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Adds tokens that were generated to the request."""
+        """Adds generated tokens to the request."""
         request = self.get_request("extend")
         request.extend(check_tokens(tokens))
 
     def get_reached(self) -> int:
-        """The number of tokens of the request that every layer has read; 0 if no layer
-        has a cache."""
+        """Returns the number of tokens of the request that every layer has read.
+
+        It is 0 if no layer has a cache.
+        """
         reached = min((layer.offset for _, layer in self.cached), default=0)
         return reached if self.request is None else min(reached, len(self.request))
 
     def move(
         self, target: int, common: int, restore: Callable[[int, Layer], bool]
     ) -> str | None:
-        """Brings every layer to `target` with restore(number, layer), unless it stands
-        there. common: for how many tokens the layers agree with the request.
+        """Brings every layer to `target`.
 
-        If one refuses or fails, the answer says so in words, and nothing is known of
-        where the layers stand.
+        Args:
+            target: the offset.
+            common: number of leading tokens of the request that the layers hold.
+            restore: restore(number, layer), called for each layer that is not at
+                `target`.
+
+        Returns:
+            None, or a description of the refusal or failure of a layer. After one, the
+            offsets of the layers are unknown.
         """
         for number, layer in self.cached:
             if layer.offset == target <= common:
                 continue
             try:
                 moved = restore(number, layer)
-            except Exception as error:  # whatever it is, computing anew is right
+            except Exception as error:  # after any error, computing again is right
                 return f"layer {number} failed to go to offset {target}: {error!r}"
             if not moved or layer.offset != target:
                 return f"layer {number} refused to go to offset {target}"

@@ -13,10 +13,14 @@ from lockstep.impl.prefix.tokens import count_common
 class Session(Requests):
     """The tokens of the last request, and the layers that have read them.
 
-    Nothing is copied: the layers go back to where the next request parts from what is
-    stored, or all of it is computed again. The layers are given open and empty.
+    Nothing is copied: the layers go back to the offset where the next request differs
+    from the stored tokens, or all of it is computed again.
 
-    stored: the tokens that every layer has read.
+    Args:
+        layers: one empty cache for each layer, None for a layer without one.
+
+    Attributes:
+        stored: the tokens that every layer has read.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -24,10 +28,17 @@ class Session(Requests):
         self.stored: list[int] = []
 
     def begin(self, tokens: Iterable[int], checkpoints: Sequence[int] = ()) -> list[int]:
-        """Opens a request, brings every layer to the same offset, and returns the tokens
-        behind it: what is left to compute, at least one.
+        """Opens a request and brings every layer to the same offset.
 
-        checkpoints: none; only a trie stores anything on the way.
+        Args:
+            tokens: the request.
+            checkpoints: empty; only a trie supports captures.
+
+        Returns:
+            The tokens that remain to be computed, at least one.
+
+        Raises:
+            ValueError: there are checkpoints, or the tokens are no request.
         """
         request = self.check_begin(tokens)
         if len(checkpoints):
@@ -45,8 +56,11 @@ class Session(Requests):
         return request[reuse:]
 
     def go(self, target: int) -> tuple[int, str | None]:
-        """Brings all layers back to `target`, or empties them all; to where, and what was
-        in the way."""
+        """Brings all layers back to `target`, or empties them all.
+
+        Returns:
+            The offset reached, and the reason if it is not `target`.
+        """
         reason = self.find_obstacle(target)
         if reason is None and target > 0:
             reason = self.move(
@@ -58,7 +72,10 @@ class Session(Requests):
         return 0, reason
 
     def find_obstacle(self, target: int) -> str | None:
-        """Asked before any layer moves: what is thrown away cannot be got back."""
+        """Returns why a layer cannot go back to `target`, None if all can.
+
+        It is called before any layer moves, since trimmed tokens are lost.
+        """
         moving = [one for one in self.cached if target > 0 and one[1].offset != target]
         for number, layer in moving:
             if not layer.can_restore(None, target):
@@ -66,8 +83,11 @@ class Session(Requests):
         return None
 
     def close(self) -> int:
-        """Ends the request, and stores what every layer has read of it, if that is
-        anything; how many tokens are stored then."""
+        """Ends the request and stores the tokens that every layer has read, if any.
+
+        Returns:
+            Number of stored tokens.
+        """
         request, reached = self.get_request("close"), self.get_reached()
         if reached > 0:
             self.stored = request[:reached]
@@ -75,11 +95,11 @@ class Session(Requests):
         return len(self.stored)
 
     def cancel(self) -> int:
-        """The same for a request that was broken off."""
+        """Does the same as `close`, for a request that was interrupted."""
         return self.close()
 
     def free(self) -> None:
-        """Forgets everything."""
+        """Removes everything."""
         self.check_closed("free")
         self.stored = []
         self.free_layers()
@@ -88,7 +108,7 @@ class Session(Requests):
         return len(self.stored)
 
     def count_bytes(self) -> int:
-        """0: nothing is stored beside the layers."""
+        """Returns 0: nothing is stored beside the layers."""
         return 0
 
     def get_statistics(self) -> Statistics:

@@ -1,4 +1,4 @@
-"""Several users over one cache of many sequences: who gets which, and what is reused."""
+"""Several users of one cache of many sequences: slot assignment and reuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.impl.prefix.tokens import check_request, check_tokens, count_commo
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
 
 REFUSALS: tuple[type[Exception], ...] = (CacheFullError, NotSupportedError, SharedError)
-"""What our own caches raise where they cannot cut or copy a sequence."""
+"""The exceptions of our own caches that cannot cut or copy a sequence."""
 
 
 class NoSlotError(Exception):
@@ -19,7 +19,7 @@ class NoSlotError(Exception):
 
 
 class Cache(Protocol):
-    """The interface of a cache of many sequences that slots need."""
+    """The interface of a cache of many sequences that `Slots` needs."""
 
     def copy_prefix(self, source: int, target: int, length: int) -> None: ...
     def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
@@ -30,9 +30,12 @@ class Cache(Protocol):
 class Slot:
     """One sequence of the cache.
 
-    tokens: what it holds, the token at position p in place p. remaining: those of the
-    open request that are left to compute. reserved: how many of them have positions.
-    in_use: a request is open. used: when one last began; higher is later.
+    Attributes:
+        tokens: the computed tokens, at positions from 0 on.
+        remaining: the tokens of the open request that remain to be computed.
+        reserved: number of remaining tokens that have positions.
+        in_use: whether a request is open.
+        used: time when a request last began; higher is later.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -43,13 +46,18 @@ class Slot:
 
 
 class Slots:
-    """One slot for each sequence of the cache, which is given empty.
+    """One slot for each sequence of a cache.
 
-    context: how many tokens a slot may hold. keep: how many at the beginning stay when
-    the middle of an over-long conversation goes. several_users: a conversation that
-    leaves another one gets a slot of its own, and a copy of what they share; else it
-    continues in the slot of the other. refusals: what the cache raises if it cannot cut
-    or copy a sequence; then all of it is computed again.
+    Args:
+        cache: an empty cache of `count` sequences.
+        count: number of slots.
+        context: the most tokens of a slot.
+        keep: number of tokens at the begin that stay when the middle of a conversation
+            that is too long is removed.
+        several_users: if True, a conversation that leaves another one gets its own slot
+            and a copy of the common prefix; else it continues in the slot of the other.
+        refusals: the exceptions by which the cache refuses to cut or copy a sequence; all
+            of it is computed again then.
     """
 
     def __init__(
@@ -82,10 +90,13 @@ class Slots:
     # --- a request ----------------------------------------------------------------------
 
     def begin(self, tokens: Iterable[int]) -> int:
-        """Opens a request in a slot that is free, and returns its number; what is left to
-        compute, at least one token, `get_remaining` tells.
+        """Opens a request in a free slot; see `get_remaining` for the tokens to compute.
 
-        Raises NoSlotError if no slot is free.
+        Returns:
+            Number of the slot.
+
+        Raises:
+            NoSlotError: no slot is free.
         """
         request = check_request(tokens)
         common = [count_common(request, slot.tokens) for slot in self.slots]
@@ -99,8 +110,15 @@ class Slots:
         return number
 
     def choose(self, request: list[int], common: list[int]) -> int:
-        """The number of the slot that a request gets. common: how many tokens it shares
-        with each."""
+        """Chooses the slot of a request.
+
+        Args:
+            request: its tokens.
+            common: for each slot, the length of the common prefix.
+
+        Returns:
+            Number of the slot.
+        """
         free = [number for number, slot in enumerate(self.slots) if not slot.in_use]
         if not free:
             raise NoSlotError(f"all {len(self.slots)} slots are in use; close one first")
@@ -116,18 +134,23 @@ class Slots:
         return oldest
 
     def fork(self, source: int, target: int, tokens: list[int]) -> None:
-        """The target gets what the source has of these tokens, and nothing else; nothing
-        at all if the cache cannot copy."""
+        """Replaces the tokens of `target` by these tokens of `source`.
+
+        If the cache cannot copy, `target` is empty.
+        """
         slot = self.slots[target]
         try:
             self.cache.copy_prefix(source, target, len(tokens))
             slot.tokens = tokens
         except self.refusals:
-            slot.tokens = []  # and whatever was copied goes when the request begins
+            slot.tokens = []  # a partial copy is removed when the request begins
 
     def go(self, number: int, request: list[int]) -> tuple[int, str]:
-        """Brings a sequence to where the request leaves it, or empties it; how many
-        tokens are left, and why not more."""
+        """Cuts a sequence to its common prefix with the request, or empties it.
+
+        Returns:
+            Number of tokens that are left, and the reason why not all are reused.
+        """
         stored = self.slots[number].tokens
         matched = count_common(request, stored)
         target = min(matched, len(request) - 1)
@@ -140,8 +163,8 @@ class Slots:
         return reuse, explain(len(stored), matched, len(request))
 
     def cut(self, number: int, length: int) -> int:
-        """The sequence keeps its first `length` tokens, or nothing if the cache cannot do
-        that; how many are left."""
+        """Cuts a sequence to `length` tokens, or to none if the cache cannot; returns how
+        many are left."""
         try:
             self._cache.remove(number, length, None)
         except self.refusals:
@@ -150,28 +173,28 @@ class Slots:
         return length
 
     def extend(self, slot: int, tokens: Iterable[int]) -> None:
-        """Adds tokens that were generated to what is left to compute."""
+        """Adds generated tokens to those that remain to be computed."""
         self.get_open(slot).remaining += check_tokens(tokens)
 
     def close(self, slot: int) -> int:
-        """The slot is free again and keeps what was computed; how many tokens that is."""
+        """Frees the slot, which keeps the computed tokens; returns how many these are."""
         one = self.get_open(slot)
         one.in_use, one.remaining, one.reserved = False, [], 0
         one.tokens = one.tokens[: self.cut(slot, len(one.tokens))]
         return len(one.tokens)
 
     def cancel(self, slot: int) -> int:
-        """The same for a request that was broken off."""
+        """Does the same as `close`, for a request that was interrupted."""
         return self.close(slot)
 
     # --- a pass -------------------------------------------------------------------------
 
     def reserve(self, slot: int, count: int) -> range:
-        """The positions of the next `count` of the remaining tokens. Where they would be
-        too many, the middle of the conversation goes, or all of it has to be computed
-        again: there may be more remaining tokens then, and others.
+        """Returns the positions of the next `count` remaining tokens.
 
-        They belong to the slot only once they are computed; see `commit`.
+        If the context is too small for them, the middle of the conversation is removed,
+        or all of it has to be computed again: there may be more remaining tokens then,
+        and others. The slot holds the tokens only once they are computed; see `commit`.
         """
         one = self.get_open(slot)
         most = min(len(one.remaining), self.context - self.keep)
@@ -186,9 +209,12 @@ class Slots:
         return range(len(one.tokens), len(one.tokens) + count)
 
     def discard(self, number: int, count: int) -> None:
-        """Lets go of tokens behind the first `keep`: half of what can go, or as many as
-        must. What follows moves up; if the cache cannot do that, all that is left is to
-        be computed again."""
+        """Removes tokens behind the first `keep`: half of those that can go, or as many
+        as needed.
+
+        The tokens behind them move up. If the cache cannot do that, all that is left has
+        to be computed again.
+        """
         slot = self.slots[number]
         half = (self.context - self.keep) // 2
         end = self.keep + max(half, count) - (self.context - len(slot.tokens))
@@ -202,7 +228,7 @@ class Slots:
             slot.tokens = left
 
     def commit(self, slot: int, count: int) -> None:
-        """The tokens that were reserved last, `count`, have been computed."""
+        """Adds the `count` tokens that were reserved last; they have been computed."""
         one = self.get_open(slot)
         if count != one.reserved:
             raise ValueError(
@@ -213,14 +239,14 @@ class Slots:
         one.tokens += one.remaining[:count]
         del one.remaining[:count]
 
-    # --- what is there ------------------------------------------------------------------
+    # --- the content of slots -----------------------------------------------------------
 
     def get_tokens(self, slot: int) -> list[int]:
-        """The tokens that a slot holds, all of them computed."""
+        """Returns the computed tokens of a slot."""
         return list(self.get_slot(slot).tokens)
 
     def get_remaining(self, slot: int) -> list[int]:
-        """The tokens of its request that are left to compute."""
+        """Returns the tokens of its request that remain to be computed."""
         return list(self.get_slot(slot).remaining)
 
     def get_slot(self, number: int) -> Slot:
@@ -235,5 +261,6 @@ class Slots:
         return slot
 
     def get_statistics(self) -> Statistics:
-        """Tokens as the slots hold them, shared or not; the cache knows its bytes."""
+        """Counts the tokens of each slot, shared or not; bytes are 0, the cache counts
+        them."""
         return self.log.get(sum(len(slot.tokens) for slot in self.slots), 0)

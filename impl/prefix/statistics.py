@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Statistics:
-    """requests: that were opened. hits: those that could use something stored. asked,
-    reused: their tokens, and those of them that needed no computing. reason: why the last
-    request could not use all of its tokens; None if none was opened yet. tokens, bytes:
-    what is stored now.
+    """Counts over all requests.
+
+    Attributes:
+        requests: number of requests opened.
+        hits: number of requests that reused a token.
+        asked: number of tokens in all requests.
+        reused: number of these that were not computed again.
+        reason: why the last request did not reuse all of its tokens; None before the
+            first.
+        tokens, bytes: size of the present content.
     """
 
     requests: int
@@ -30,7 +36,7 @@ class Log:
         self.reason: str | None = None
 
     def add(self, asked: int, reused: int, reason: str) -> None:
-        """One more request."""
+        """Counts one more request."""
         self.requests += 1
         self.hits += reused > 0
         self.asked += asked
@@ -43,9 +49,12 @@ class Log:
 
 
 def explain(stored: int, matched: int, asked: int) -> str:
-    """Why a request cannot use all of its `asked` tokens, whatever the layers can do.
+    """Returns why a request cannot reuse all of its tokens, regardless of the layers.
 
-    stored: tokens that are stored. matched: those that the request begins with.
+    Args:
+        stored: number of stored tokens.
+        matched: length of the request's common prefix with them.
+        asked: number of tokens of the request.
     """
     if not stored:
         return "nothing is stored"

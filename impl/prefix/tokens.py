@@ -1,4 +1,4 @@
-"""Tokens as a tokenizer numbers them."""
+"""Tokens as integers from a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 Path = tuple[int, ...]
-"""Tokens that are kept. Python's garbage collector leaves tuples of numbers alone; of
-lists it would look at every element, again and again."""
+"""Stored tokens. Python's garbage collector does not track tuples of integers; of lists
+it would visit every element in each collection."""
 
 Tokens = TypeVar("Tokens", list[int], Path)
 
 
 def check_tokens(tokens: Iterable[int]) -> list[int]:
-    """The tokens in a list of their own; raises ValueError if one is not an integer."""
+    """Returns the tokens in a new list; raises ValueError if one is not an integer."""
     checked = list(tokens)
-    if set(map(type, checked)) <= {int}:  # the fast way: no loop in Python
+    if set(map(type, checked)) <= {int}:  # fast path without a Python loop
         return checked
-    for place, token in enumerate(checked):
+    for index, token in enumerate(checked):
         if not isinstance(token, int) or isinstance(token, bool):
             raise ValueError(
-                f"token {token!r} at place {place} is not an integer; give the numbers"
+                f"token {token!r} at place {index} is not an integer; give the numbers"
                 " that the tokenizer made as Python integers"
             )
     return checked
 
 
 def check_request(tokens: Iterable[int]) -> list[int]:
-    """The same for a request, which has at least one token."""
+    """Does the same for a request, which has at least one token."""
     checked = check_tokens(tokens)
     if not checked:
         raise ValueError("the request is empty; give at least one token to compute")
@@ -35,10 +35,10 @@ def check_request(tokens: Iterable[int]) -> list[int]:
 
 
 def count_common(left: Tokens, right: Tokens) -> int:
-    """The length of the common beginning of two lists of tokens.
+    """Returns the length of the common prefix of two lists of tokens.
 
-    Slices are compared, each half as long as the one before: a loop over the tokens in
-    Python would take ten times as long.
+    It compares slices, by bisection: a Python loop over the tokens would take ten times
+    as long.
     """
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:

@@ -13,10 +13,12 @@ from lockstep.impl.prefix.tokens import Path, count_common
 
 @dataclass
 class Match:
-    """The path of some tokens through the tree, as far as it goes.
+    """The longest stored prefix of some tokens, as a path through the tree.
 
-    length: so many of them. nodes: whose edges they follow to the end. inside: the node
-    whose edge they leave, or stop, in the middle of.
+    Attributes:
+        length: number of tokens matched.
+        nodes: the nodes whose edges match completely.
+        inside: the node whose edge matches in part; None if there is none.
     """
 
     length: int
@@ -29,11 +31,14 @@ class Match:
 
 
 class Tree:
-    """Edges, and what the layers put aside of them.
+    """Edges of tokens, and the snapshots of the layers for each.
 
-    tokens, size: of all edges, and the bytes of all snapshots; counted as they come and
-    go. whole: the numbers of the layers whose snapshots cannot be cut. cut: the edge that
-    is cut, if one is.
+    Attributes:
+        layers: the layers that have a cache, with their numbers.
+        whole: numbers of the layers whose snapshots cannot be cut.
+        tokens: number of tokens of all edges.
+        size: bytes of all snapshots.
+        cut: the cut edge, if there is one.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -45,8 +50,11 @@ class Tree:
         self.cut: Cut | None = None
 
     def match(self, tokens: Path) -> Match:
-        """Follows the tokens from the root on. Whole edges are compared at once; only the
-        one that the tokens leave is searched for where."""
+        """Follows the tokens from the root on.
+
+        Whole edges are compared at once; only the edge that differs is searched for the
+        offset.
+        """
         found, node = Match(0), self.root
         while found.length < len(tokens):
             child = node.children.get(tokens[found.length])
@@ -62,7 +70,7 @@ class Tree:
         return found
 
     def list_nodes(self) -> Iterator[Node]:
-        """All but the root, each before its children."""
+        """Yields all nodes but the root, each before its children."""
         stack = list(self.root.children.values())
         while stack:
             node = stack.pop()
@@ -70,7 +78,7 @@ class Tree:
             yield node
 
     def is_captured(self, node: Node) -> bool:
-        """Whether more is stored than what can be cut."""
+        """Returns whether a layer that cannot be split was captured at the node."""
         return any(node.snapshots[number] is not None for number in self.whole)
 
     def compute_size(self) -> int:
@@ -81,8 +89,17 @@ class Tree:
     # --- growing ------------------------------------------------------------------------
 
     def insert(self, path: Path, ends: Sequence[int]) -> list[Node]:
-        """Stores a path that the layers have read, and returns its nodes at `ends`, which
-        ascend to the end of it. There is one too where it parts from what is stored."""
+        """Stores a path that the layers have read.
+
+        A node is also added where the path leaves the stored ones.
+
+        Args:
+            path: its tokens.
+            ends: offsets of the nodes, ascending up to the end of the path.
+
+        Returns:
+            The nodes at `ends`.
+        """
         match = self.match(path)
         if self.cut is not None and match.length >= self.cut.at:
             self.cut.move(min(match.length, self.cut.node.end), self.layers)
@@ -97,7 +114,10 @@ class Tree:
         )
 
     def find(self, nodes: Sequence[Node], ends: Sequence[int]) -> list[Node]:
-        """The nodes at `ends`, on a path that is stored and has these nodes."""
+        """Returns the nodes at `ends`, on a stored path with these nodes.
+
+        An edge is split where an end is inside it.
+        """
         found, edges = [], iter(nodes)
         node = next(edges, self.root)
         for end in ends:
@@ -107,8 +127,11 @@ class Tree:
         return found
 
     def append(self, node: Node, path: Path, ends: Sequence[int]) -> list[Node]:
-        """Nodes at `ends` in a row behind `node`. Their tokens are the path's, and what
-        can be cut is cut from what the layers hold of it."""
+        """Adds nodes at `ends`, one behind the other after `node`.
+
+        Their tokens are those of the path; the content of layers that can be split is cut
+        at the ends.
+        """
         made = []
         for end in ends:
             node = self.add(node, path[node.end : end])
@@ -135,8 +158,10 @@ class Tree:
         return node
 
     def split(self, node: Node, end: int) -> Node:
-        """A new node at `end`, inside the edge of `node`: its parent from now on. What
-        cannot be cut stays where it was captured."""
+        """Inserts a new parent of `node` at `end`, inside its edge.
+
+        Snapshots that cannot be cut stay with `node`.
+        """
         assert node.parent is not None and node.begin < end < node.end
         at = end - node.begin
         upper = self.make(node.parent, node.tokens[:at])
@@ -152,7 +177,7 @@ class Tree:
     def split_snapshot(
         self, node: Node, number: int, layer: Layer, end: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """The parts before and behind `end`; they may have been cut before."""
+        """Returns the parts before and behind `end`, which may have been cut already."""
         snapshot = node.snapshots[number]
         if snapshot is None:
             return None, None
@@ -162,20 +187,20 @@ class Tree:
         return layer.split(snapshot, end)
 
     def loosen(self, node: Node, at: int) -> None:
-        """The layers are about to be written from `at` on, which may be inside the edge
-        of `node`."""
+        """Cuts the edge of `node` at `at` if the layers are about to write from inside
+        it."""
         self.tighten()
         if node.begin < at < node.end:
             self.cut = Cut.make(node, at, self.layers)
 
     def tighten(self) -> None:
-        """Every node has all of its edge again."""
+        """Undoes the cut, if there is one."""
         if self.cut is not None:
             self.cut.undo(self.layers)
             self.cut = None
 
     def put(self, node: Node, captured: Mapping[int, Snapshot]) -> None:
-        """Captures of some layers, by their numbers, which the node does not have yet."""
+        """Stores captures, by layer number, that the node does not have yet."""
         for number, snapshot in captured.items():
             assert node.snapshots[number] is None
             node.snapshots[number] = snapshot
@@ -184,7 +209,7 @@ class Tree:
     # --- shrinking ----------------------------------------------------------------------
 
     def remove(self, node: Node) -> None:
-        """The end of a path goes, back to the node before."""
+        """Removes a leaf, up to the node before it."""
         assert node.parent is not None and not node.children
         for number, layer in self.layers:
             self.drop(node, number, layer)
@@ -193,8 +218,7 @@ class Tree:
         self.tokens -= len(node.tokens)
 
     def merge(self, node: Node) -> None:
-        """A node goes whose path goes on in one direction only; its tokens are those of
-        the child from now on."""
+        """Merges a node into its only child."""
         assert node.parent is not None
         (child,) = node.children.values()
         for number, layer in self.layers:
@@ -208,14 +232,15 @@ class Tree:
         self.weigh(child)
 
     def uncapture(self, node: Node) -> None:
-        """Drops snapshots that cannot be cut. The tokens stay, for what lies behind."""
+        """Removes the snapshots that cannot be cut. The tokens stay, for the nodes
+        behind."""
         for number, layer in self.layers:
             if not layer.can_split:
                 self.drop(node, number, layer)
         self.weigh(node)
 
     def clear(self) -> None:
-        """Everything goes."""
+        """Removes everything."""
         for node in self.list_nodes():
             for number, layer in self.layers:
                 self.drop(node, number, layer)
@@ -228,7 +253,7 @@ class Tree:
             layer.close(snapshot)
 
     def weigh(self, node: Node) -> None:
-        """To be called whenever the snapshots of a node have changed."""
+        """Updates the sizes; must be called whenever the snapshots of a node change."""
         size = node.count_bytes()
         self.size += size - node.size
         node.size = size

@@ -1,4 +1,4 @@
-"""Many conversations: what their layers computed is stored, and used by the next ones."""
+"""Many conversations: their layer contents are stored and reused by later requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from lockstep.impl.prefix.tree import Match, Tree
 
 
 class Trie(Requests):
-    """The conversations that are stored, and the one that the layers stand on.
+    """The stored conversations, and the one that the layers hold.
 
-    limit: bytes that may be stored; None for no limit. What was not used for the longest
-    time goes first, and nothing of the conversation that the layers stand on.
-    interval: layers are captured at its multiples too; None for none.
-    The layers are given open and empty.
+    Args:
+        layers: one empty cache for each layer, None for a layer without one.
+        limit: the most bytes to store; None for no limit. The least recently used is
+            evicted first, but nothing of the conversation that the layers hold.
+        interval: layers are also captured at multiples of so many tokens; None for none.
 
-    live: the tokens that all layers hold, between requests. wanted: where captures are to
-    be made during the open request, beside the multiples of `interval`. reused: how many
-    of its tokens were there when it began. follows: all of its tokens so far are those of
-    something stored.
+    Attributes:
+        live: the tokens that all layers hold, between requests.
+        wanted: further offsets at which the open request makes captures.
+        reused: number of tokens that the open request reused.
+        follows: whether all tokens of the open request so far are stored.
     """
 
     def __init__(
@@ -50,11 +52,14 @@ class Trie(Requests):
     def begin(
         self, tokens: Iterable[int], checkpoints: Collection[int] = ()
     ) -> list[int]:
-        """Opens a request, brings every layer to the same offset, as far on as what is
-        stored allows, and returns the tokens behind it: what is left to compute, at least
-        one.
+        """Opens a request that reuses as many stored tokens as possible.
 
-        checkpoints: numbers of tokens after which the layers are to be captured.
+        Args:
+            tokens: the request.
+            checkpoints: numbers of tokens after which the layers are captured.
+
+        Returns:
+            The tokens that remain to be computed, at least one.
         """
         request = self.check_begin(tokens)
         check_checkpoints(checkpoints)
@@ -70,8 +75,11 @@ class Trie(Requests):
         return request[reuse:]
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Adds tokens that were generated to the request. If it is they that leave the
-        conversations that are stored, captures are made there."""
+        """Adds generated tokens to the request.
+
+        If the request leaves the stored conversations with one of them, captures are made
+        there.
+        """
         before = len(self.get_request("extend"))
         super().extend(tokens)
         request = self.get_request("extend")
@@ -84,8 +92,11 @@ class Trie(Requests):
             self.schedule(self.get_reached())
 
     def close(self) -> int:
-        """Ends the request, and stores what every layer has read of it, if that is
-        anything; how many tokens that is."""
+        """Ends the request and stores the tokens that every layer has read, if any.
+
+        Returns:
+            Number of these tokens.
+        """
         request, reached = self.get_request("close"), self.get_reached()
         self.request, self.live = None, tuple(request[:reached])
         try:
@@ -99,22 +110,26 @@ class Trie(Requests):
         return reached
 
     def cancel(self) -> int:
-        """The same for a request that was broken off."""
+        """Does the same as `close`, for a request that was interrupted."""
         return self.close()
 
     def free(self) -> None:
-        """Forgets everything, and closes all snapshots."""
+        """Removes everything and closes all snapshots."""
         self.check_closed("free")
         self.live = ()
         self.tree.clear()
         self.eviction.clear()
         self.free_layers()
 
-    # --- where the layers can go --------------------------------------------------------
+    # --- moving the layers --------------------------------------------------------------
 
     def go(self, request: Path, match: Match) -> tuple[int, str]:
-        """Brings the layers as far on as they can go together, or empties them all; to
-        where, and why not further."""
+        """Brings the layers to the largest offset that all can reach, or empties them
+        all.
+
+        Returns:
+            The offset, and the reason why it is not larger.
+        """
         reason = explain(self.tree.tokens, match.length, len(request))
         common = count_common(self.live, request)
         most = min(match.length, len(request) - 1)
@@ -122,7 +137,7 @@ class Trie(Requests):
         target = reach.find_deepest(self.cached, most)
         if target < most:
             reason = reach.find_obstacle(self.cached, most)
-        # Whatever happens while they move, nobody may rely on where they stood before.
+        # If a layer fails while moving, its old offset must not be relied on.
         self.live = ()
         if target > 0:
             failure = self.move(target, common, lambda n, o: reach.restore(n, o, target))
@@ -136,11 +151,10 @@ class Trie(Requests):
         self.free_layers()
         return 0, reason
 
-    # --- what is captured and stored ----------------------------------------------------
+    # --- captures and storage -----------------------------------------------------------
 
     def list_wanted(self, first: int, last: int) -> list[int]:
-        """The offsets in [first, last] where captures are wanted, ascending; never before
-        the first token."""
+        """Returns the offsets in [first, last] to capture, ascending; never 0."""
         first = max(1, first)
         wanted = {offset for offset in self.wanted if first <= offset <= last}
         if self.interval is not None:
@@ -149,13 +163,13 @@ class Trie(Requests):
         return sorted(wanted)
 
     def schedule(self, first: int) -> None:
-        """Schedules what is wanted between `first` and the last token that is known."""
+        """Schedules the wanted captures between `first` and the last known token."""
         offsets = self.list_wanted(first, len(self.get_request("schedule")))
         for captures in self.captures:
             captures.schedule(offsets)
 
     def store(self, path: Path) -> None:
-        """The path, with a node where captures were wanted, and at its end."""
+        """Stores the path, with a node at each wanted capture and at its end."""
         end = len(path)
         ends = [*self.list_wanted(self.reused, end - 1), end]
         for captures in self.captures:
@@ -166,7 +180,7 @@ class Trie(Requests):
             self.eviction.touch(node)
 
     def take_captures(self, node: Node) -> dict[int, Snapshot]:
-        """Takes the captures at a node, of the layers that the node has none of."""
+        """Takes the captures at a node, except of layers that it already has one of."""
         return {
             captures.number: captures.held.pop(node.end)
             for captures in self.captures
@@ -176,25 +190,25 @@ class Trie(Requests):
     # --- the limit ----------------------------------------------------------------------
 
     def set_limit(self, limit: int | None) -> None:
-        """Another limit, which is kept at once."""
+        """Changes the limit and applies it at once."""
         check_limit(limit)
         self.limit = limit
         request = self.live if self.request is None else self.request
         self.keep_limit(tuple(request[: self.get_reached()]))
 
     def keep_limit(self, live: Path) -> None:
-        """Lets go of what was not used for the longest time, while there is too much; but
-        of nothing that `live` runs along, not even with its first token."""
+        """Evicts the least recently used nodes beyond the limit, but no node on the path
+        of `live`, even if only its first token matches."""
         if self.limit is None or self.tree.size <= self.limit:
             return
         self.eviction.shrink(self.limit, set(self.tree.match(live).path))
 
     def count_tokens(self) -> int:
-        """The tokens that are stored; what conversations share counts once."""
+        """Returns the number of stored tokens; a common prefix counts once."""
         return self.tree.tokens
 
     def count_bytes(self) -> int:
-        """The bytes of all snapshots, whether or not they were copied yet."""
+        """Returns the bytes of all snapshots, whether or not they have been copied."""
         return self.tree.size
 
     def get_statistics(self) -> Statistics:

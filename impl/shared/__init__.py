@@ -1,4 +1,4 @@
-"""The part of our caches that all frameworks share: offsets, snapshots, captures.
+"""The code of our caches that all frameworks share: offsets, snapshots, captures.
 
-No arrays are touched here; each framework brings the memory that holds them.
+It touches no arrays; each framework provides the memory that holds them.
 """

@@ -1,4 +1,4 @@
-"""The rows of one forward pass as arrays, and the rules that calls must keep."""
+"""The rows of one forward pass as arrays, and checks of call arguments."""
 
 from __future__ import annotations
 
@@ -12,16 +12,31 @@ Ints = npt.NDArray[np.int64]
 NONE = np.empty(0, np.int64)
 
 FEW = 64
-"""Numbers that Python sooner compares one by one: it takes numpy longer to begin."""
+"""Up to this many numbers, plain Python is faster than the fixed cost of numpy."""
 
 
 class Batch:
-    """One row for each token: where it stands and whose it is.
+    """The rows of one forward pass, one for each token.
 
-    positions, sequences: [rows]. free: the rows that may look ahead. images: the rows
-    that stand for an image. owners: the sequences, each once, in order of appearance.
+    Args:
+        positions: [rows], position of each token.
+        sequences: [rows], sequence of each token.
+        exceptions: rows that may attend to tokens ahead of them.
+        multimodal: rows that stand for an image.
+        count: number of sequences; they are numbered from 0.
+        most: the most rows of a batch.
 
-    Raises ValueError for what is no batch of at most `most` rows of `count` sequences.
+    Attributes:
+        positions, sequences: int64 [rows].
+        owners: the sequences, each once, in order of first appearance.
+        groups: the rows of each sequence, in order.
+        spans: the lowest and the highest position of each sequence.
+        free: `exceptions` as an array.
+        images: `multimodal` as an array.
+
+    Raises:
+        ValueError: the batch is empty, too large or inconsistent, or it names a position,
+            a sequence or a row that does not exist.
     """
 
     def __init__(
@@ -40,7 +55,7 @@ class Batch:
             raise ValueError("the batch is empty; it needs at least one row")
         if rows > most:
             raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
-        # Copies: masks are made from them later, when the caller's may hold other rows.
+        # Copied because masks are made later, when the caller may have changed its own.
         self.positions = np.array(positions, np.int64)
         self.sequences = np.array(sequences, np.int64)
         span = get_bounds(self.positions)
@@ -67,11 +82,15 @@ class Batch:
 
     @property
     def is_step(self) -> bool:
-        """Whether each row is of another sequence, as where each gets a token."""
+        """Whether each row belongs to another sequence, as in a decode step."""
         return len(self.owners) == len(self)
 
     def name(self, rows: Sequence[int]) -> Ints:
-        """Rows that the caller has named; raises ValueError if there is no such row."""
+        """Returns the given row numbers as an array.
+
+        Raises:
+            ValueError: a row does not exist.
+        """
         if not len(rows):
             return NONE
         for row in rows:
@@ -82,7 +101,7 @@ class Batch:
         return np.array(rows, np.int64)
 
     def group(self) -> dict[int, Ints | slice]:
-        """The rows of each sequence, in order."""
+        """Returns the rows of each sequence, in order."""
         if len(self.owners) == 1:
             return {self.owners[0]: slice(None)}
         if self.is_step:
@@ -95,20 +114,20 @@ class Batch:
         }
 
     def get_rows(self, owner: int) -> Ints | slice:
-        """The rows of one sequence, in order."""
+        """Returns the rows of one sequence, in order."""
         return self.groups[owner]
 
     def get_span(self, owner: int) -> tuple[int, int]:
-        """The lowest and the highest position of one sequence."""
+        """Returns the lowest and the highest position of one sequence."""
         return self.spans[owner]
 
     def count_rows(self) -> list[int]:
-        """Counts the rows of each sequence."""
+        """Returns the number of rows of each sequence."""
         return [len(self.positions[rows]) for rows in self.groups.values()]
 
 
 def get_bounds(numbers: Ints) -> tuple[int, int]:
-    """The lowest and the highest."""
+    """Returns the minimum and the maximum."""
     if len(numbers) <= FEW:
         few = numbers.tolist()
         return min(few), max(few)
@@ -116,7 +135,7 @@ def get_bounds(numbers: Ints) -> tuple[int, int]:
 
 
 def is_ascending(numbers: Ints) -> bool:
-    """Whether none is less than the one before it."""
+    """Returns whether no number is less than the one before it."""
     if len(numbers) <= FEW:
         few = numbers.tolist()
         return few == sorted(few)
@@ -124,8 +143,7 @@ def is_ascending(numbers: Ints) -> bool:
 
 
 def as_slice(numbers: Ints) -> Ints | slice:
-    """Numbers of which none is there twice; as a slice if they are neighbours, in
-    order."""
+    """Converts distinct numbers to a slice if they are consecutive and ascending."""
     count = len(numbers)
     if count:
         first, last = int(numbers[0]), int(numbers[-1])

@@ -9,17 +9,27 @@ from lockstep.impl.shared.memory import Snapshot
 
 
 class Captures:
-    """The offsets at which a cache has been asked to capture itself."""
+    """The offsets at which a cache has to capture a snapshot of itself.
+
+    Attributes:
+        boundaries: for each scheduled offset, the begin of its snapshot.
+        captured: the snapshots made so far, by offset.
+    """
 
     def __init__(self) -> None:
         self.boundaries: dict[int, int] = {}
         self.captured: dict[int, Snapshot] = {}
 
     def prepare(self, offsets: Sequence[int], offset: int) -> None:
-        """Schedules captures at `offsets` for a cache that stands at `offset`.
+        """Schedules captures.
 
-        Raises ValueError if earlier captures were not taken, or the offsets do not
-        ascend, or one lies behind the cache.
+        Args:
+            offsets: where to capture, ascending.
+            offset: the current offset of the cache.
+
+        Raises:
+            ValueError: captures of an earlier call were not taken, the offsets do not
+                ascend, or one is less than `offset`.
         """
         if self.boundaries:
             raise ValueError("prepare: captures of an earlier prepare were not taken yet")
@@ -34,29 +44,34 @@ class Captures:
     def reach(
         self, before: int, after: int, take: Callable[[int, int], Snapshot]
     ) -> None:
-        """A write has moved the cache from one offset to another; take(begin, end)
-        makes the snapshot that ends at a scheduled offset in between."""
+        """Captures at the scheduled offsets that a write has just reached.
+
+        Args:
+            before: offset of the cache before the write.
+            after: offset after the write.
+            take: take(begin, end) makes the snapshot of [begin, end).
+        """
         for offset, boundary in self.boundaries.items():
             due = before < offset <= after and boundary < offset
             if due and offset not in self.captured:
                 self.captured[offset] = take(boundary, offset)
 
     def cut(self, offset: int, length: int) -> list[int]:
-        """The lengths of the writes that `length` tokens must come in, so that every
-        scheduled offset falls between two of them."""
+        """Returns the lengths of the writes into which to cut the next `length` tokens,
+        so that every scheduled offset lies between two writes."""
         inside = [at for at in self.boundaries if offset < at < offset + length]
         edges = [offset, *inside, offset + length]
         return [end - begin for begin, end in pairwise(edges)]
 
     def take(self) -> list[Snapshot | None]:
-        """One for each scheduled offset, None where no write reached it. Clears the
-        schedule."""
+        """Returns one snapshot for each scheduled offset, None if no write reached it,
+        and clears the schedule."""
         taken = [self.captured.get(offset) for offset in self.boundaries]
         self.boundaries, self.captured = {}, {}
         return taken
 
     def drop(self) -> None:
-        """Forgets the schedule and closes what was captured."""
+        """Clears the schedule and closes the captured snapshots."""
         for snapshot in self.captured.values():
             snapshot.close()
         self.boundaries, self.captured = {}, {}

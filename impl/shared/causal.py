@@ -1,4 +1,4 @@
-"""The causal family without its arrays: windows, passes, what is refused."""
+"""The causal family without its arrays: windows, passes, refusals."""
 
 from __future__ import annotations
 
@@ -24,21 +24,27 @@ Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
 
 FAR = 1 << 62
-"""Behind every position."""
+"""A position behind all others."""
 
 SMALL = 4096
-"""Numbers of a mask that are sooner compared one by one than put together: what there is
-to think of before takes longer."""
+"""Masks of up to this many numbers are made by direct comparison: the setup of the faster
+method would take longer."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a cache of the causal family. None or 0: no limit.
+    """The sizes of a cache of the causal family.
 
-    sequences: numbered from 0. capacity: tokens for each. batch: the most rows of a pass.
-    window: how many tokens before itself a query sees. memory: how far back tokens are
-    kept. chunk: a query sees its own chunk of positions only. cache_padding,
-    mask_padding: columns and rows of masks come in multiples of these.
+    Attributes:
+        sequences: number of sequences, numbered from 0.
+        capacity: tokens for each sequence.
+        batch: the most rows of a pass.
+        window: number of tokens before itself that a query sees; None or 0 for no limit.
+        memory: number of positions back that tokens are kept; None or 0 for no limit.
+        chunk: size of the chunks of positions, where a query sees only its own chunk;
+            None or 0 for no chunks.
+        cache_padding: the columns of a mask are a multiple of this.
+        mask_padding: the rows of a mask are a multiple of this.
     """
 
     sequences: int
@@ -51,10 +57,10 @@ class Sizes:
     mask_padding: int = 1
 
     def get_memory(self) -> int | None:
-        """The number of positions back that tokens are kept; None: all are.
+        """Returns the number of positions back that tokens are kept; None for no limit.
 
         Raises:
-            ValueError: that is less than the window.
+            ValueError: it is less than the window.
         """
         window, memory = self.window or inf, self.memory or inf
         if memory < inf and self.sequences > 1:
@@ -81,8 +87,13 @@ def round_up(number: int, padding: int) -> int:
 
 
 class Pass(NamedTuple):
-    """An open pass. cells: of each row; None if nothing is stored (it only reserves).
-    [begin, end): the columns, as cells."""
+    """An open pass.
+
+    Attributes:
+        batch: its rows.
+        cells: the cell of each row; None if the pass only reserves memory.
+        begin, end: the columns of the mask are the cells [begin, end).
+    """
 
     batch: Batch
     cells: Ints | None
@@ -92,8 +103,14 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Saved:
-    """All content of a cache: the table of its used cells, their keys and values, the
-    form of these, and which layers had any."""
+    """The whole content of a cache.
+
+    Attributes:
+        table: metadata of the used cells; see `Cells.table`.
+        arrays: keys and values of these cells; None if nothing was put yet.
+        form: heads and dimensions of the arrays; None if nothing was put yet.
+        written: for each layer, whether it was put.
+    """
 
     table: Ints
     arrays: Any
@@ -102,10 +119,12 @@ class Saved:
 
 
 class CausalCacheBase(ABC):
-    """Keys and values of many sequences in one pool of cells; see `Sizes`.
+    """Keys and values of many sequences in one pool of cells.
 
-    layers: how many; all have the same heads and dimensions. can_shift: keys can be
-    turned to another position.
+    Args:
+        sizes: see `Sizes`.
+        layers: number of layers; all have the same heads and dimensions.
+        can_shift: whether keys can be rotated to another position.
     """
 
     def __init__(self, sizes: Sizes, layers: int, can_shift: bool) -> None:
@@ -128,9 +147,14 @@ class CausalCacheBase(ABC):
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Announces a pass: one token for each row. Then every layer is put and got.
+        """Opens a pass with one token for each row; then every layer is put and got.
 
-        Raises CacheFullError if there are not enough free cells; no pass is open then.
+        Args:
+            positions, sequences, exceptions, multimodal: see `Batch`.
+            reserve: only reserve memory for the largest pass; nothing is stored.
+
+        Raises:
+            CacheFullError: there are not enough free cells. No pass is open.
         """
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
@@ -151,7 +175,7 @@ class CausalCacheBase(ABC):
         self.current = self.mask = None
 
     def reserve(self, batch: Batch) -> None:
-        """A pass of the largest form that stores nothing."""
+        """Opens a pass over all cells that stores nothing."""
         self.current = Pass(batch, None, 0, self.cells.count)
 
     def evict(self, batch: Batch) -> None:
@@ -166,21 +190,25 @@ class CausalCacheBase(ABC):
         self.current = Pass(batch, cells, *self.compute_columns(batch))
 
     def compute_columns(self, batch: Batch) -> tuple[int, int]:
-        """The smallest range of cells that has all that some row may see."""
+        """Returns the smallest range of cells that contains all that any row may see."""
         first, last = self.cells.count, 0
         all_ahead = len(batch.free) > 0
         for owner in batch.owners:
             low, high = batch.get_span(owner)
-            track = self.cells.indexes[owner]
-            end = len(track) if all_ahead else track.find(high + 1)
-            lowest, highest = track.get_range(track.find(self.get_low(low)), end)
+            index = self.cells.indexes[owner]
+            end = len(index) if all_ahead else index.find(high + 1)
+            lowest, highest = index.get_range(index.find(self.get_low(low)), end)
             first, last = min(first, lowest), max(last, highest)
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
     def get_low(self, position: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
-        """The first position that a query at `position` may see; or for each of many
-        positions, where `larger` is of arrays."""
+        """Returns the first position that a query may see.
+
+        Args:
+            position: position of the query, or an array of positions.
+            larger: the maximum of two numbers, or of two arrays.
+        """
         low: Any = 0
         if self.window is not None:
             low = larger(low, position - self.window)
@@ -189,8 +217,8 @@ class CausalCacheBase(ABC):
         return low
 
     def compute_limits(self, batch: Batch) -> Ints:
-        """[3, rows]: the bit of each row's sequence, and the first and the last position
-        that it may see."""
+        """Returns [3, rows]: for each row the bit of its sequence, and the first and the
+        last position that it may see."""
         limits = np.empty((3, len(batch)), np.int64)
         limits[0] = BITS[batch.sequences]
         limits[1] = self.get_low(batch.positions, np.maximum)
@@ -205,8 +233,19 @@ class CausalCacheBase(ABC):
         return self.current
 
     def check_put(self, layer: int, keys: Sequence[int], values: Sequence[int]) -> Pass:
-        """The open pass, if K and V of these shapes may be put into the layer; else
-        raises ValueError. The first put fixes heads and dimensions."""
+        """Checks K and V that are put into a layer. The first put fixes heads and
+        dimensions.
+
+        Args:
+            layer: number of the layer.
+            keys, values: shapes of K and V.
+
+        Returns:
+            The open pass.
+
+        Raises:
+            ValueError: no pass is open, or the layer or a shape is wrong.
+        """
         current = self.get_pass()
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
@@ -215,7 +254,7 @@ class CausalCacheBase(ABC):
         return current
 
     def check_tokens(self, rows: int, keys: Sequence[int], values: Sequence[int]) -> None:
-        """Raises ValueError if K and V have other shapes than a pass of so many rows."""
+        """Raises ValueError if the shapes of K and V do not fit a pass of `rows` rows."""
         if self.form is not None:
             heads, key_dim, value_dim = self.form
             wanted = (1, heads, rows, key_dim), (1, heads, rows, value_dim)
@@ -232,7 +271,7 @@ class CausalCacheBase(ABC):
         self.fix_form((keys[1], keys[3], values[3]))
 
     def fix_form(self, form: Form) -> None:
-        """Allocates memory of this form, or raises ValueError if there is other."""
+        """Allocates memory of this form; raises ValueError if it already has another."""
         if self.form is None:
             self.allocate(*form)
             self.form = form
@@ -242,7 +281,7 @@ class CausalCacheBase(ABC):
             )
 
     def check_get(self, layer: int) -> Pass:
-        """The open pass, if there is something to get from the layer."""
+        """Returns the open pass; raises ValueError if nothing was put into the layer."""
         current = self.get_pass()
         if not 0 <= layer < self.layers or not self.written[layer]:
             raise ValueError(f"layer {layer} was never put")
@@ -251,20 +290,27 @@ class CausalCacheBase(ABC):
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """`target` leaves its cells and joins those of `source` before `length`."""
+        """Makes `target` leave its cells and join those of `source` before `length`."""
         check_copy(source, target, length, self.sizes.sequences)
         self.close()
         self.cells.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes [begin, end) and moves what follows up, its keys turned by as much.
+        """Removes [begin, end) and closes the gap; the keys that move are rotated.
 
-        Raises SharedError or NotSupportedError, and changes nothing, if that cannot move.
+        Args:
+            sequence: the sequence that leaves the tokens.
+            begin: first position of the gap.
+            end: position behind the gap; None to remove all from `begin` on.
+
+        Raises:
+            SharedError, NotSupportedError: the tokens behind the gap cannot move. Nothing
+                changes.
         """
         check_range(sequence, begin, end, self.sizes.sequences)
-        track = self.cells.indexes[sequence]
+        index = self.cells.indexes[sequence]
         if end is not None:
-            following = track.cells[track.find(end) :]
+            following = index.cells[index.find(end) :]
             if len(following) and self.cells.is_shared(sequence, following):
                 raise SharedError(
                     f"what follows position {end} of sequence {sequence} is shared"
@@ -280,26 +326,25 @@ class CausalCacheBase(ABC):
             self.turn(moved, begin - end)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a pass from `position` on would see all that it should."""
+        """Returns whether all tokens that a pass from `position` on sees are stored."""
         check_position(sequence, position, self.sizes.sequences)
         if self.memory is None:
             return True
-        track = self.cells.indexes[sequence]
-        if not len(track):
+        index = self.cells.indexes[sequence]
+        if not len(index):
             return False
         begin = max(0, position - self.window) if self.window is not None else 0
-        return begin >= track.first and position <= track.last + 1
+        return begin >= index.first and position <= index.last + 1
 
     def save(self) -> Saved:
-        """All content, independent of the cache from now on."""
+        """Returns a copy of the whole content."""
         used = self.cells.list_used()
         arrays = None if self.form is None else self.copy_cells(used)
         table = self.cells.table[:, used]
         return Saved(table, arrays, self.form, tuple(self.written))
 
     def load(self, saved: Saved) -> None:
-        """Holds what was saved, here or in another cache of the same sizes, and nothing
-        else."""
+        """Replaces the content by what this cache, or one of the same sizes, saved."""
         if saved.table.shape[1] > self.cells.count:
             raise ValueError(
                 f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"
@@ -310,21 +355,21 @@ class CausalCacheBase(ABC):
         self.cells.load(saved.table)
         if saved.arrays is not None:
             self.paste_cells(saved.arrays)
-        either = zip(self.written, saved.written, strict=True)
-        self.written = [here or there for here, there in either]
+        pairs = zip(self.written, saved.written, strict=True)
+        self.written = [own or other for own, other in pairs]
 
     @abstractmethod
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
-        """Makes the memory for all layers."""
+        """Allocates the memory of all layers."""
 
     @abstractmethod
     def turn(self, cells: Ints, distance: int) -> None:
-        """Turns the keys of some cells, in all layers, by `distance` positions."""
+        """Rotates the keys of some cells, in all layers, by `distance` positions."""
 
     @abstractmethod
     def copy_cells(self, cells: Ints) -> Any:
-        """The keys and values of some cells, in all layers."""
+        """Returns a copy of the keys and values of some cells, in all layers."""
 
     @abstractmethod
     def paste_cells(self, arrays: Any) -> None:
-        """Puts what `copy_cells` returned into the first cells."""
+        """Writes what `copy_cells` returned to the first cells."""

@@ -1,4 +1,4 @@
-"""The cells of a cache: which are free, and who holds the others. No keys, no values."""
+"""Metadata of the cells of a cache: their positions and the sequences that hold them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.impl.shared.sequence_index import SequenceIndex
 
 MAX_SEQUENCES = 64
 BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
-"""One bit for each sequence; that of the last is the sign."""
+"""One bit for each sequence; the last is the sign bit."""
 
 OTHERS = ~BITS
 
@@ -18,12 +18,21 @@ OTHERS = ~BITS
 class Cells:
     """Metadata of a pool of cells, as arrays over all cells.
 
-    table: [2, count]: the position of each cell, and a set of sequences as bits; a cell
-    without a bit is free. indexes: the same seen from each sequence, so that no question
-    about a few tokens looks at all cells.
+    A batch takes the lowest free cells, adjacent or not: fragmentation costs nothing, and
+    the used cells stay close together.
 
-    A batch goes to the lowest free cells, wherever they are: fragments cost nothing, and
-    what is held stays close together.
+    Args:
+        count: number of cells.
+        sequences: number of sequences, at most MAX_SEQUENCES.
+
+    Attributes:
+        table: int64 [2, count], the position of each cell, and the set of its sequences
+            as bits. A cell without a bit is free.
+        positions, bits: the two rows of `table`.
+        indexes: the cells of each sequence, so that a question about a few tokens does
+            not scan all cells.
+        free: number of free cells.
+        lowest: no cell below this one is free.
     """
 
     def __init__(self, count: int, sequences: int) -> None:
@@ -37,8 +46,11 @@ class Cells:
         self.lowest = 0  # no cell below is free
 
     def add(self, batch: Batch) -> Ints:
-        """Stores the rows; the cell of each. Raises CacheFullError before it changes
-        anything."""
+        """Stores the rows and returns the cell of each.
+
+        Raises:
+            CacheFullError: there are too few free cells. Nothing changes.
+        """
         rows = len(batch)
         self.check(rows)
         cells = self.find_free(rows)
@@ -63,7 +75,8 @@ class Cells:
             )
 
     def find_free(self, count: int) -> Ints:
-        """The lowest `count` free cells, ascending; there must be so many."""
+        """Returns the lowest `count` free cells, ascending; at least `count` must be
+        free."""
         first, size = self.lowest, max(64, 4 * count)
         following = self.bits[first : first + count]
         if len(following) == count and not np.count_nonzero(following):
@@ -77,7 +90,7 @@ class Cells:
             size *= 4
 
     def release(self, owner: int, cells: Ints) -> None:
-        """The sequence leaves these cells; its track has done so already."""
+        """Removes the sequence from these cells; its index no longer has them."""
         if not len(cells):
             return
         left = self.bits[cells] & OTHERS[owner]
@@ -88,41 +101,41 @@ class Cells:
             self.lowest = min(self.lowest, int(freed.min()))
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
-        """The sequence leaves its tokens in [begin, end)."""
-        track = self.indexes[owner]
-        last = len(track) if end is None else track.find(end)
-        self.release(owner, track.cut(track.find(begin), last))
+        """Removes the sequence from its cells at positions [begin, end)."""
+        index = self.indexes[owner]
+        last = len(index) if end is None else index.find(end)
+        self.release(owner, index.cut(index.find(begin), last))
 
     def evict(self, batch: Batch, memory: int) -> None:
-        """Every sequence lets go of what lies over `memory` before its next token."""
-        for owner, track in enumerate(self.indexes):
-            if not len(track):
+        """Drops from every sequence the tokens over `memory` before its next token."""
+        for owner, index in enumerate(self.indexes):
+            if not len(index):
                 continue
-            low = track.last + 1
+            low = index.last + 1
             if owner in batch.groups:
                 low, _ = batch.get_span(owner)
-            if track.first < low - memory:
+            if index.first < low - memory:
                 self.drop(owner, 0, low - memory)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
-        track = self.indexes[source]
-        self.indexes[target] = copied = track.copy(track.find(length))
+        index = self.indexes[source]
+        self.indexes[target] = copied = index.copy(index.find(length))
         self.bits[copied.cells] |= BITS[target]
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
-        """Whether another sequence holds one of the cells."""
+        """Returns whether another sequence holds one of the cells."""
         return bool((self.bits[cells] != BITS[owner]).any())
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
-        """Removes [begin, end) and moves what follows up; the cells that moved."""
+        """Removes [begin, end), moves the tokens behind it up and returns their cells."""
         self.drop(owner, begin, end)
-        track = self.indexes[owner]
-        first = track.find(end)
-        moved = track.cells[first:]
+        index = self.indexes[owner]
+        first = index.find(end)
+        moved = index.cells[first:]
         if not len(moved):
             return moved
-        track.positions[first:] += begin - end
+        index.positions[first:] += begin - end
         self.positions[moved] += begin - end
         return moved
 
@@ -131,7 +144,7 @@ class Cells:
         return cells
 
     def load(self, table: Ints) -> None:
-        """The first cells hold what `table` says, the others are free."""
+        """Sets the first cells to `table` and frees the others."""
         used = table.shape[1]
         self.bits[used:] = 0
         self.table[:, :used] = table

@@ -9,9 +9,11 @@ from lockstep.impl.shared.errors import NotSupportedError
 
 
 class EncoderCacheBase:
-    """One place in each layer for what an encoder made of an image.
+    """One slot in each layer for the encoder's output for one image.
 
-    sequences: numbered from 0. batch: the most rows of a pass.
+    Args:
+        sequences: number of sequences, numbered from 0.
+        batch: the most rows of a pass.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
@@ -29,7 +31,7 @@ class EncoderCacheBase:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Announces a pass, in which an image may be put if a row stands for one."""
+        """Opens a pass; an image may be put if a row stands for one."""
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
         if reserve:
@@ -49,10 +51,10 @@ class EncoderCacheBase:
         self.is_open = self.is_reserving = True
 
     def evict(self, batch: Batch) -> None:
-        """Nothing leaves on its own."""
+        """Does nothing: an image is not evicted."""
 
     def refuse(self, batch: Batch) -> None:
-        """There is always room."""
+        """Does nothing: there is always room."""
 
     def add(self, batch: Batch) -> None:
         self.is_open = True
@@ -60,8 +62,12 @@ class EncoderCacheBase:
             self.image = int(batch.positions[batch.images.max()])
 
     def accept(self) -> bool:
-        """Whether a put in this pass stores something; notes where the image stands.
-        Raises ValueError if nothing may be put."""
+        """Records the position of the image; returns whether a put in this pass stores
+        it.
+
+        Raises:
+            ValueError: no row of the pass stands for an image.
+        """
         if self.is_reserving:
             return False
         if self.image is None:
@@ -78,7 +84,7 @@ class EncoderCacheBase:
         raise NotSupportedError("an encoded image belongs to one sequence")
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes the image if it stands in [begin, end)."""
+        """Removes the image if its position is in [begin, end)."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         if begin <= self.position and (end is None or self.position < end):

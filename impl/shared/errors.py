@@ -6,8 +6,8 @@ class CacheFullError(Exception):
 
 
 class NotSupportedError(Exception):
-    """The cache cannot do this with what it holds now, or never."""
+    """The cache cannot do this, either never or not with its present content."""
 
 
 class SharedError(Exception):
-    """A token that would have to move belongs to another sequence too."""
+    """A token that would have to move also belongs to another sequence."""

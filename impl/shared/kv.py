@@ -1,4 +1,4 @@
-"""The full cache, whatever the framework: offsets and snapshots over a memory."""
+"""The full cache for any framework: offsets and snapshots over a memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.impl.shared.memory import Arrays, Linear, Snapshot
 
 
 class KVCacheBase(LayerCache):
-    """Every token stays until it is trimmed: position p at index p of the memory."""
+    """A cache that keeps every token until it is trimmed: position p at index p."""
 
     memory: Linear
     can_split = True
@@ -22,7 +22,7 @@ class KVCacheBase(LayerCache):
         return self.memory.read(0, self.offset)
 
     def write(self, position: int, arrays: Arrays) -> None:
-        """Puts K and V [1, heads, length, dim] at the positions from `position` on."""
+        """Writes K and V [1, heads, length, dim] to the positions from `position` on."""
         memory, end = self.memory, position + arrays[0].shape[2]
         if memory.named:
             memory.secure(position, end)
@@ -30,18 +30,18 @@ class KVCacheBase(LayerCache):
         memory.write(position, end, arrays)
 
     def view(self) -> Arrays | None:
-        """K and V of all tokens; None if there are none."""
+        """Returns K and V of all tokens; None if there are none."""
         return self.memory.read(0, self.offset) if self.offset else None
 
     def state(self) -> Arrays | None:
-        """The same as `view`: a full cache holds nothing else."""
+        """Returns the same as `view`: a full cache holds nothing else."""
         return self.view()
 
     def size(self) -> int:
         return self.offset
 
     def trim(self, count: int) -> int:
-        """Takes back up to `count` tokens from the end; returns how many."""
+        """Removes the last `count` tokens, or all if fewer; returns how many."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         trimmed = min(count, self.offset)
@@ -52,17 +52,21 @@ class KVCacheBase(LayerCache):
         return Snapshot(self.memory, begin, begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Whether `restore` would do it, and not refuse."""
+        """Returns whether `restore` would not refuse."""
         if snapshot is None:
             return 0 <= target <= self.offset
         return 0 <= target <= snapshot.end and self.offset >= snapshot.begin
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Brings the cache to offset `target`; False, and nothing changed, if it cannot
-        be reached.
+        """Brings the cache to offset `target`.
 
-        Without a snapshot: back. With one of [a, b): a ≤ offset and target ≤ b are
-        needed; what is live below a stays.
+        Args:
+            snapshot: [a, b), with a ≤ offset. Live tokens below a stay, the snapshot
+                supplies the others. None to go back to an earlier offset.
+            target: the new offset, at most b.
+
+        Returns:
+            False if the cache refuses; then nothing changes.
         """
         if not self.can_restore(snapshot, target):
             return False
@@ -77,7 +81,8 @@ class KVCacheBase(LayerCache):
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) at `at`; an empty side is None. The input is consumed."""
+        """Cuts [a, b) into [a, at) and [at, b). An empty side is None. The input is
+        consumed."""
         begin, end = snapshot.begin, snapshot.end
         if at <= begin:
             return None, snapshot
@@ -96,13 +101,15 @@ class KVCacheBase(LayerCache):
         return parts
 
     def cut(self, arrays: Arrays, at: int) -> tuple[Arrays, Arrays]:
-        """Two ranges, in arrays of their own, from one."""
+        """Cuts a range in two, each in arrays of its own."""
         raise NotImplementedError
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Joins [a, b) and [b, c); None if either is None. The inputs are consumed.
+        """Joins [a, b) and [b, c) into [a, c); None if either is None. The inputs are
+        consumed.
 
-        Raises ValueError if they are not adjacent; nothing is consumed then.
+        Raises:
+            ValueError: the snapshots are not adjacent. Nothing is consumed.
         """
         if parent is None or child is None:
             for alone in (parent, child):

@@ -1,4 +1,4 @@
-"""The part that caches of all kinds share: clearing, snapshots and captures."""
+"""The code that layer caches of all kinds share: clearing, snapshots and captures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from lockstep.impl.shared.memory import Memory, Snapshot
 class LayerCache(ABC):
     """One sequence in one layer.
 
-    offset: tokens written, less those taken back. can_split: a snapshot serves any offset
-    in it, not only its end.
+    Attributes:
+        memory: the arrays.
+        can_split: whether a snapshot can restore any offset in it, not only its end.
+        offset: number of tokens written, less those trimmed.
+        captures: the scheduled snapshots.
     """
 
     memory: Memory
@@ -25,22 +28,22 @@ class LayerCache(ABC):
 
     @abstractmethod
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
-        """The snapshot that ends at `end`, a position that was just written."""
+        """Returns the snapshot [begin, end), where `end` was just reached by a write."""
 
     def free(self) -> None:
-        """Back to an empty cache. Snapshots live on; a schedule does not."""
+        """Resets the cache and its schedule. Earlier snapshots stay valid."""
         self.memory.secure_all()
         self.memory.clear()
         self.captures.drop()
         self.offset = 0
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Puts the content from `begin` on aside, lazily; None if there is nothing."""
+        """Returns a lazy snapshot of [begin, offset); None if it is empty."""
         begin = max(0, begin)
         return self.get_snapshot(begin, self.offset) if begin < self.offset else None
 
     def close(self, snapshot: Snapshot) -> None:
-        """Lets go of a snapshot."""
+        """Releases a snapshot."""
         snapshot.close()
 
     def prepare(self, offsets: Sequence[int]) -> None:
@@ -48,11 +51,12 @@ class LayerCache(ABC):
         self.captures.prepare(offsets, self.offset)
 
     def take(self) -> list[Snapshot | None]:
-        """The captures that `prepare` asked for, None where no write came."""
+        """Returns the captures that `prepare` scheduled, None if no write reached one."""
         return self.captures.take()
 
     def advance(self, length: int) -> None:
-        """The tokens are written: moves on, past scheduled captures."""
+        """Moves the offset past `length` written tokens and makes the captures that are
+        due."""
         before = self.offset
         self.offset += length
         if self.captures.boundaries:
@@ -60,14 +64,17 @@ class LayerCache(ABC):
 
 
 class WholeSnapshots(LayerCache):
-    """For kinds whose snapshot cannot be cut: the later one has all that is needed."""
+    """The split and merge of kinds whose snapshots cannot be cut.
+
+    The later snapshot of two contains all that a restore needs.
+    """
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
-        """(None, the whole snapshot), wherever it is to be cut."""
+        """Returns the whole snapshot on the right, wherever the cut is."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """The child; the parent is closed."""
+        """Closes the parent and returns the child."""
         if parent is not None:
             parent.close()
         return child

@@ -1,11 +1,12 @@
-"""Which columns each row of a pass sees, without a look at every pair of them.
+"""The visible columns of each row of a pass, without comparing every pair.
 
-Rows are stretches of one line, which costs no more than writing them. Where tokens and
-rows follow each other, as in a long prompt, each row is the one above it, moved by one.
-Else the rows of one sequence see nearly the same: all that stands before the first of
-them, less what a window has left behind. So the line holds for each sequence what all its
-rows see, and the few columns that some of them see and others do not are compared row by
-row.
+Each row of the mask is a slice of one line, so that a row costs no more than a copy.
+
+In a long prompt, rows and tokens are consecutive, and each row is the one above it
+shifted by one column. In other passes the rows of one sequence see nearly the same: all
+tokens before the first row, less those that have left the window. The line then holds,
+for each sequence, the columns that all its rows see. The few columns that only some of
+its rows see are compared row by row, in a patch.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ Seen = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of a mask: some rows, and which of some columns they see.
+    """A part of a mask that differs from the line.
 
-    rows, columns: numbers, or a slice where they are neighbours. seen: [rows, columns].
+    Attributes:
+        rows, columns: numbers, or a slice if they are consecutive.
+        seen: [rows, columns], whether the row sees the column.
     """
 
     rows: Ints | slice
@@ -34,8 +37,13 @@ class Patch:
 
 @dataclass(frozen=True)
 class MaskLine:
-    """line: what is seen, in a row of numbers; each row of the mask is a stretch of it.
-    begins: [rows], where in the line it begins. patches: what differs from it."""
+    """A mask whose rows are slices of one line.
+
+    Attributes:
+        line: visibility, one-dimensional.
+        begins: [rows], index in `line` of the first column of each row.
+        patches: the parts that differ from the line.
+    """
 
     line: Seen
     begins: Ints
@@ -43,8 +51,15 @@ class MaskLine:
 
 
 def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
-    """[rows, columns], each pair of them compared; rows behind those of the limits see
-    nothing. The other arguments as of `compute_mask_line`."""
+    """Compares every row with every column.
+
+    Args:
+        limits, positions, bits: as in `compute_mask_line`.
+        rows: number of rows of the result; those behind the limits see nothing.
+
+    Returns:
+        [rows, columns], whether the row sees the column.
+    """
     owner, low, high = limits[:, :, None]  # each [rows, 1]
     seen: Seen = (bits & owner) != 0
     seen &= positions >= low
@@ -57,9 +72,13 @@ def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
 
 
 def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
-    """limits: [3, rows]: the bit of each row's sequence, and the first and the last
-    position that it may see. positions, bits: [columns], of each cell; see
-    `impl.shared.cells`."""
+    """Computes which columns each row sees.
+
+    Args:
+        limits: [3, rows], the bit of each row's sequence, and the first and the last
+            position that it may see.
+        positions, bits: [columns], of each cell; see `impl.shared.cells`.
+    """
     owner, low, high = limits
     if len(owner) == 1:
         return MaskLine(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
@@ -71,12 +90,12 @@ def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
         owners, begins = owner[:1], np.zeros(len(owner), int)
         groups = [np.arange(len(owner))]
     else:
-        owners, first, place = np.unique(owner, return_index=True, return_inverse=True)
-        begins = place * len(positions)
-        if len(owners) == len(place):  # a row each: nothing differs
+        owners, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
+        begins = inverse * len(positions)
+        if len(owners) == len(inverse):  # one row each: nothing differs
             own = find_seen(owners, low[first], high[first], positions, bits)
             return MaskLine(own.ravel(), begins)
-        groups = [np.flatnonzero(place == number) for number in range(len(owners))]
+        groups = [np.flatnonzero(inverse == number) for number in range(len(owners))]
     lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
     highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
     seen = find_seen(owners, lows[:, 1], highs[:, 0], positions, bits)
@@ -91,13 +110,13 @@ def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
 
 
 def compute_band(positions: Ints, low: Ints, high: Ints) -> MaskLine | None:
-    """For cells that all are the rows' own; None if row or column do not follow the one
-    before."""
+    """Returns the mask of consecutive rows over consecutive cells of their own sequence;
+    None if rows or cells are not consecutive."""
     first, rows = positions[0], len(high)
-    slides = low.max() > first  # a window has left the first column behind
+    slides = low.max() > first  # the first column has left a window
     if not (is_run(positions) and is_run(high) and (is_run(low) or not slides)):
         return None
-    ahead = np.arange(1 - rows, len(positions)) + first  # of a column, in the first row
+    ahead = np.arange(1 - rows, len(positions)) + first  # positions, for row 0
     line = ahead <= high[0]
     if slides:
         line &= ahead >= low[0]
@@ -105,21 +124,28 @@ def compute_band(positions: Ints, low: Ints, high: Ints) -> MaskLine | None:
 
 
 def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) -> Seen:
-    """[owners, columns], whether the owner holds the cell, at a position between low and
-    high. owners: ascending bits.
+    """Compares sequences with columns.
 
-    Most cells are held by one sequence, so one line is all that they can be seen in.
+    Most cells are held by one sequence; only shared cells are compared with each owner.
+
+    Args:
+        owners: bits of the sequences, ascending.
+        low, high: [owners], the first and the last position to find.
+        positions, bits: [columns], of each cell.
+
+    Returns:
+        [owners, columns], whether the owner holds the cell at a position in [low, high].
     """
     if len(owners) == 1:
         holds = (bits & owners[0]) != 0
         return holds[None] & compare(positions, low, high)
     seen = np.zeros((len(owners), len(positions)), np.bool_)
-    place = owners.searchsorted(bits)
-    place[place == len(owners)] = 0
-    alone = owners[place] == bits
-    inside = alone & (positions >= low[place]) & (positions <= high[place])
+    owner_index = owners.searchsorted(bits)
+    owner_index[owner_index == len(owners)] = 0
+    alone = owners[owner_index] == bits
+    inside = alone & (positions >= low[owner_index]) & (positions <= high[owner_index])
     columns = np.flatnonzero(inside)
-    seen[place[columns], columns] = True
+    seen[owner_index[columns], columns] = True
     shared = np.flatnonzero(~alone & (bits != 0))
     if len(shared):
         holds = (bits[shared] & owners[:, None]) != 0
@@ -128,8 +154,8 @@ def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) 
 
 
 def compare(positions: Ints, low: Ints, high: Ints) -> Seen:
-    """[rows, columns], whether the position of a column is between a row's low and high.
-    low, high: [rows]."""
+    """Returns [rows, columns], whether the position of a column is in [low, high] of a
+    row."""
     seen: Seen = positions <= high[:, None]
     if low.max() > 0:
         seen &= positions >= low[:, None]
@@ -137,5 +163,5 @@ def compare(positions: Ints, low: Ints, high: Ints) -> Seen:
 
 
 def is_run(numbers: Ints) -> bool:
-    """Whether each is one more than the one before it."""
+    """Returns whether each number is one more than the one before it."""
     return bool((numbers[1:] - numbers[:-1] == 1).all())

@@ -1,4 +1,4 @@
-"""Memory that holds tokens, and lazy snapshots of it."""
+"""The memory of a cache, and lazy snapshots of it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 from weakref import WeakSet
 
 Arrays = tuple[Any, Any]
-"""Two arrays that belong together: K and V, or the two parts of a recurrent state."""
+"""A pair of arrays: K and V, or the two parts of a recurrent state."""
 
 
 def compute_capacity(
     capacity: int, needed: int, step: int, window: int | None = None
 ) -> int:
-    """The next capacity of a memory that is too small for `needed` positions.
+    """Returns the next capacity of a memory that is too small.
 
-    It at least doubles, so that a token is copied a constant number of times on average,
-    or reaches `needed` in multiples of `step`. Beyond `window` it does not double: single
-    tokens need no more.
+    The capacity at least doubles, so that a token is copied a constant number of times on
+    average. Beyond `window` it does not double: single tokens need no more room.
+
+    Args:
+        capacity: present capacity, in positions.
+        needed: number of positions to make room for.
+        step: if doubling is not enough, `needed` is rounded up to a multiple of this.
+        window: the capacity up to which it doubles; None for no limit.
     """
     doubled = 2 * capacity if window is None else min(2 * capacity, window)
     return max(doubled, -(-needed // step) * step)
@@ -27,7 +32,14 @@ def compute_capacity(
 class Memory(ABC):
     """The arrays of one cache, addressed by token position.
 
-    Snapshots only name positions here until a write is about to change what they name.
+    A snapshot only refers to positions in the memory, until a write is about to change
+    them; then the snapshot copies them first.
+
+    Attributes:
+        named: the snapshots that refer to this memory.
+        form: batch, heads, dimensions and dtypes of the arrays; None before the first
+            write.
+        accepted: shapes and dtypes of the last arrays that `accept` checked.
     """
 
     def __init__(self) -> None:
@@ -37,28 +49,31 @@ class Memory(ABC):
 
     @abstractmethod
     def read(self, begin: int, end: int) -> Arrays:
-        """The content of the positions [begin, end), without copying where possible."""
+        """Returns the content of the positions [begin, end), as a view if possible."""
 
     @abstractmethod
     def copy(self, begin: int, end: int) -> Arrays:
-        """The same in arrays of their own, no larger than they need to be."""
+        """Returns a copy of [begin, end), no larger than its content."""
 
     @abstractmethod
     def join(self, left: Arrays, right: Arrays) -> Arrays:
-        """Two neighbouring ranges as one."""
+        """Concatenates two adjacent ranges."""
 
     @abstractmethod
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Whether writing the positions [begin, end) changes what `snapshot` names."""
+        """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
 
     @abstractmethod
     def get_bytes(self, arrays: Arrays) -> int: ...
 
     def accept(self, arrays: Arrays) -> None:
-        """Raises ValueError for K and V that do not belong together, or not to what is
-        held: written as they are, they would be broadcast without a word.
+        """Checks the form of K and V before a write, which would broadcast a wrong one
+        silently.
 
-        What looks like the last arrays needs no second look: a model's steps all do.
+        Arrays of the same shapes and dtypes as the last ones are not checked again.
+
+        Raises:
+            ValueError: K and V do not belong together, or differ from what is held.
         """
         keys, values = arrays
         looks = keys.shape, values.shape, keys.dtype, values.dtype
@@ -81,35 +96,39 @@ class Memory(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Gives the arrays back, or makes them as new."""
+        """Frees the arrays, or resets them to their initial content."""
 
     def secure(self, begin: int, end: int) -> None:
-        """Before a write to [begin, end): snapshots that it would change copy first."""
+        """Copies the snapshots that a write to [begin, end) would change."""
         for snapshot in self.list_named():
             if self.touches(snapshot, begin, end):
                 snapshot.own()
 
     def secure_all(self) -> None:
-        """Before all memory goes."""
+        """Copies all snapshots, before the whole memory changes."""
         for snapshot in self.list_named():
             snapshot.own()
 
     def list_named(self) -> list[Snapshot]:
-        """Mostly there are none, and to go through an empty WeakSet takes long."""
+        """Returns the snapshots that refer to this memory.
+
+        Usually there are none, and iterating over an empty WeakSet is slow.
+        """
         return list(self.named) if self.named else []
 
 
 class Linear(Memory):
-    """Position p stands at index p.
+    """A memory with position p at index p.
 
-    capacity: the positions that there is room for.
+    Attributes:
+        capacity: number of positions that there is room for.
     """
 
     capacity: int
 
     @abstractmethod
     def reserve(self, like: Arrays, used: int, needed: int) -> None:
-        """Makes room for `needed` positions; the first `used` keep what they hold."""
+        """Makes room for `needed` positions; the first `used` keep their content."""
 
     @abstractmethod
     def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
@@ -119,13 +138,13 @@ class Linear(Memory):
 
 
 class Ring(Memory):
-    """Position p stands in slot p mod capacity."""
+    """A memory with position p in slot p mod capacity."""
 
     capacity: int
 
     @abstractmethod
     def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` positions in a row; [begin, end) stay as they are."""
+        """Makes room for `needed` consecutive positions; [begin, end) are kept."""
 
     @abstractmethod
     def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
@@ -134,7 +153,8 @@ class Ring(Memory):
         raise NotImplementedError("windows are not joined")
 
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Whether a slot of [begin, end) is one of the snapshot's, around the ring."""
+        """Returns whether a slot of [begin, end) is one of the snapshot's, around the
+        ring."""
         ahead = (begin - snapshot.first) % self.capacity
         return (
             ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
@@ -142,11 +162,16 @@ class Ring(Memory):
 
 
 class Snapshot:
-    """Content of a cache that was put aside, labelled [begin, end).
+    """A snapshot of the content of a cache, labelled [begin, end).
 
-    It names the positions [first, end) of `memory` and owns nothing, until the cache is
-    about to change what stands there; then it copies, once, and tells `on_copy` the
-    bytes.
+    It refers to the positions [first, end) of `memory` and owns no arrays, until the
+    cache is about to change that content; then it makes a copy, once.
+
+    Attributes:
+        memory: the memory that it refers to; None once it has a copy or is closed.
+        arrays: its copy; None before that.
+        nbytes: size of the copy, in bytes.
+        on_copy: called with the number of bytes after the copy.
     """
 
     def __init__(self, memory: Memory, first: int, begin: int, end: int) -> None:
@@ -159,13 +184,14 @@ class Snapshot:
 
     @classmethod
     def owning(cls, memory: Memory, arrays: Arrays, begin: int, end: int) -> Snapshot:
-        """One that has its own arrays from the start."""
+        """Returns a snapshot that owns its arrays from the start."""
         snapshot = cls(memory, begin, begin, end)
         snapshot.take_over(arrays)
         return snapshot
 
     def read(self) -> Arrays:
-        """The content: a view of the cache's memory, or the own arrays."""
+        """Returns the content: a view of the cache's memory, or the snapshot's own
+        arrays."""
         if self.memory is not None:
             return self.memory.read(self.first, self.end)
         if self.arrays is None:
@@ -173,13 +199,13 @@ class Snapshot:
         return self.arrays
 
     def get_size(self) -> int:
-        """The bytes that the content takes, whether or not it was copied yet."""
+        """Returns the size of the content in bytes, whether or not it has been copied."""
         if self.memory is None:
             return self.nbytes
         return self.memory.get_bytes(self.read())
 
     def own(self) -> None:
-        """Copies what is named, if it was not copied yet."""
+        """Copies the content, if that was not done yet."""
         if self.memory is not None:
             self.take_over(self.memory.copy(self.first, self.end))
             if self.on_copy:
@@ -192,11 +218,11 @@ class Snapshot:
         self.memory, self.arrays = None, arrays
 
     def is_in(self, memory: Memory) -> bool:
-        """Whether the content still stands in `memory`, where it is named."""
+        """Returns whether the content is still in `memory`, not copied."""
         return self.memory is memory
 
     def close(self) -> None:
-        """Lets go of everything. Reading it afterwards is an error, closing again too."""
+        """Releases everything. A later read or a second close is an error."""
         if self.memory is None and self.arrays is None:
             raise ValueError(f"snapshot [{self.begin}, {self.end}) was closed before")
         if self.memory is not None:

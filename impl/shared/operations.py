@@ -1,5 +1,4 @@
-"""The operations and settings of the layer contract that our caches have, by kind and
-whatever the framework."""
+"""The operations and config values of the layer contract in our caches, by kind."""
 
 from collections.abc import Mapping
 from typing import Any

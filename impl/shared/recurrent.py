@@ -15,7 +15,11 @@ from lockstep.impl.shared.slots import Checkpoint, Slots
 class RecurrentCacheBase(CausalCacheBase):
     """A causal cache whose sequences have a state in each layer; see `impl.shared.slots`.
 
-    It comes before the causal cache of its framework in the order of bases.
+    In the list of bases it precedes the causal cache of its framework.
+
+    Attributes:
+        slots: the slot of each sequence.
+        pending: for each sequence of the open pass, the checkpoint to fill, or None.
     """
 
     slots: Slots
@@ -41,31 +45,37 @@ class RecurrentCacheBase(CausalCacheBase):
         self.pending = [self.advance(owner, batch) for owner in batch.owners]
 
     def advance(self, owner: int, batch: Batch) -> Checkpoint | None:
-        """The state of one sequence reads its rows; the checkpoint to fill, if one is
-        due."""
+        """Advances the state of one sequence by its rows of the batch; returns the
+        checkpoint to fill, if one is due."""
         last = int(batch.positions[batch.get_rows(owner)][-1])
         return self.slots.advance(owner, last, batch.get_span(owner)[1])
 
     def list_slots(self) -> list[int]:
-        """The slots of the open pass, one for each sequence. A pass that only reserves
-        has those that come first."""
+        """Returns the slots of the open pass, one for each sequence.
+
+        A pass that only reserves memory takes the first slots.
+        """
         current = self.get_pass()
         if current.cells is None:
             return [
-                place % self.slots.count for place in range(len(current.batch.owners))
+                number % self.slots.count for number in range(len(current.batch.owners))
             ]
-        return [self.slots.of[owner].index for owner in current.batch.owners]
+        return [self.slots.assigned[owner].index for owner in current.batch.owners]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """As in a causal cache; the state is shared whole, however long the prefix."""
+        """Copies as a causal cache, and shares the whole state whatever the length."""
         super().copy_prefix(source, target, length)
         self.slots.share(source, target)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Only the end of a sequence, and only back to a checkpoint or to nothing; else
-        raises NotSupportedError and changes nothing."""
+        """Removes the end of a sequence, back to a checkpoint, or the whole sequence.
+
+        Raises:
+            NotSupportedError: tokens follow the gap, or there is no checkpoint before it.
+                Nothing changes.
+        """
         check_range(sequence, begin, end, self.sizes.sequences)
-        slot = self.slots.of.get(sequence)
+        slot = self.slots.assigned.get(sequence)
         highest = slot.highest if slot else -1
         if end is not None and highest >= end:
             raise NotSupportedError("a state cannot forget what came before its end")
@@ -82,10 +92,10 @@ class RecurrentCacheBase(CausalCacheBase):
         self.restore_slot(index, checkpoint.arrays)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the state stands, or was put aside, just before `position`."""
+        """Returns whether the state or a checkpoint of it ends just before `position`."""
         if not super().can_resume(sequence, position):
             return False
-        slot = self.slots.of.get(sequence)
+        slot = self.slots.assigned.get(sequence)
         if position == 0 or slot is None:
             return position == 0
         found = self.slots.find(sequence, position - 1)
@@ -94,12 +104,12 @@ class RecurrentCacheBase(CausalCacheBase):
 
     @abstractmethod
     def clear_slots(self, slots: Sequence[int]) -> None:
-        """Zeros in all layers."""
+        """Sets these slots to zero, in all layers."""
 
     @abstractmethod
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """In all layers."""
+        """Copies slots, in all layers."""
 
     @abstractmethod
     def restore_slot(self, slot: int, arrays: dict[int, Any]) -> None:
-        """Puts a checkpoint back, layer by layer."""
+        """Writes the arrays of a checkpoint, by layer, to a slot."""

@@ -1,4 +1,4 @@
-"""The sliding window, whatever the framework: offsets and snapshots over a ring."""
+"""The sliding window for any framework: offsets and snapshots over a ring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from lockstep.impl.shared.memory import Arrays, Ring, Snapshot
 
 
 class RotatingCacheBase(WholeSnapshots):
-    """The last `window` tokens. Position p stands in slot p mod capacity of the ring."""
+    """A cache of the last `window` tokens, position p in slot p mod capacity of a ring.
+
+    Args:
+        window: number of tokens that are kept, at least 1.
+    """
 
     def __init__(self, window: int) -> None:
         if window < 1:
@@ -20,8 +24,12 @@ class RotatingCacheBase(WholeSnapshots):
     memory: Ring
 
     def update(self, keys: Any, values: Any) -> Arrays:
-        """Appends K [1, heads, length, key_dim] and V; returns those of the last
-        window - 1 old tokens and of all new ones, in the order of positions."""
+        """Appends K [1, heads, length, key_dim] and V.
+
+        Returns:
+            K and V of the last window - 1 old tokens and of all new ones, in order of
+            position.
+        """
         length = keys.shape[2]
         memory, begin, arrays = self.memory, self.offset, (keys, values)
         first, end = begin - self.count_before(length), begin + length
@@ -33,37 +41,39 @@ class RotatingCacheBase(WholeSnapshots):
         return memory.read(first, end)
 
     def write(self, position: int, arrays: Arrays) -> None:
-        """Puts a window in the place of all that is there."""
+        """Replaces the whole content by a window that begins at `position`."""
         end = position + arrays[0].shape[2]
         self.memory.secure(position, end)
         self.memory.reserve(arrays, position, position, end - position)
         self.memory.write(position, end, arrays)
 
     def get_first(self, offset: int) -> int:
-        """The first position of the window that ends before `offset`."""
+        """Returns the first position of the window that ends before `offset`."""
         return max(0, offset - self.window)
 
     def count_before(self, length: int) -> int:
-        """The number of old tokens that come along with `length` new ones: all that the
-        first of these may see."""
+        """Returns the number of old tokens that `update` returns along with `length` new
+        ones: all that the first new token may see."""
         return min(self.offset, self.window - 1)
 
     def view(self) -> Arrays | None:
-        """K and V of the window, in the order of positions; None if it is empty."""
+        """Returns K and V of the window, in order of position; None if it is empty."""
         if not self.offset:
             return None
         return self.memory.read(self.get_first(self.offset), self.offset)
 
     def state(self) -> Arrays | None:
-        """The same as `view`."""
+        """Returns the same as `view`."""
         return self.view()
 
     def size(self) -> int:
         return min(self.offset, self.window)
 
     def trim(self, count: int) -> int:
-        """Takes back up to `count` tokens from the end, and returns how many: none once
-        tokens have slid out, for the window before would need them."""
+        """Removes the last `count` tokens, or all if fewer; returns how many.
+
+        Once tokens have been evicted it removes none: the earlier window would need them.
+        """
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         if self.offset > self.window:
@@ -76,17 +86,21 @@ class RotatingCacheBase(WholeSnapshots):
         return Snapshot(self.memory, self.get_first(end), begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Whether `restore` would do it, and not refuse."""
+        """Returns whether `restore` would not refuse."""
         end = self.offset if snapshot is None else snapshot.end
         return target == end or 0 <= target < end <= self.window
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Brings the cache to offset `target`; False, and nothing changed, if it cannot
-        be reached.
+        """Brings the cache to offset `target`.
 
-        Without a snapshot: to where it stands, or back while nothing has slid out. With
-        one, it replaces everything; to stop short of its end, nothing may have slid out
-        of it.
+        Args:
+            snapshot: replaces the whole content. None to go back, which is possible as
+                long as nothing was evicted, or to stay.
+            target: the new offset. It may be less than the end of the snapshot only if
+                nothing was evicted from that.
+
+        Returns:
+            False if the cache refuses; then nothing changes.
         """
         if not self.can_restore(snapshot, target):
             return False

@@ -1,4 +1,4 @@
-"""The cells of one sequence's tokens, in the order of their positions."""
+"""The cells of one sequence, in order of position."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending
 class SequenceIndex:
     """The positions of one sequence, ascending, and the cell of each.
 
-    Both live in arrays with room at either end: tokens come at the end and leave at the
-    begin, and neither moves the rest.
+    Both are arrays with room at either end: tokens are added at the end and evicted at
+    the begin, and neither moves the others.
+
+    Attributes:
+        arrays: int64 [2, room], positions and cells; used are the indexes [begin, end).
+        ascending: if True, the cells ascend too; if False, they may or may not.
     """
 
     def __init__(self) -> None:
         self.arrays = np.empty((2, 64), np.int64)  # positions, cells
         self.begin = self.end = 0
-        self.ascending = True  # the cells, as the positions; False says nothing
+        self.ascending = True  # True: the cells too; False: unknown
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -39,7 +43,7 @@ class SequenceIndex:
         return int(self.arrays.item(0, self.end - 1))
 
     def find(self, position: int) -> int:
-        """The index of the first token at `position` or behind it."""
+        """Returns the index of the first token at or behind `position`."""
         arrays, begin, end = self.arrays, self.begin, self.end
         if begin == end or position <= arrays.item(0, begin):
             return 0
@@ -48,14 +52,14 @@ class SequenceIndex:
         return int(arrays[0, begin:end].searchsorted(position))
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
-        """The lowest and the highest cell of the tokens with index [first, last)."""
+        """Returns the lowest and the highest cell of the tokens at [first, last)."""
         first, last = self.begin + first, self.begin + last
         if self.ascending:
             return int(self.arrays.item(1, first)), int(self.arrays.item(1, last - 1))
         return get_bounds(self.arrays[1, first:last])
 
     def add(self, positions: Ints, cells: Ints) -> None:
-        """More tokens; they need not be the last, nor in order."""
+        """Adds tokens, in any order and at any position."""
         count = len(positions)
         if not count:
             return
@@ -66,7 +70,7 @@ class SequenceIndex:
         self.end = end
         if end - self.begin == 1:
             return
-        # From the last token that was there before.
+        # Compare from the last old token on.
         since = self.arrays[:, max(self.begin, begin - 1) : end]
         ordered, ascending = is_ascending(since[0]), is_ascending(since[1])
         self.ascending = self.ascending and ordered and ascending
@@ -75,7 +79,7 @@ class SequenceIndex:
             self.arrays[:, self.begin : self.end] = self.arrays[:, self.begin + order]
 
     def append(self, position: int, cell: int) -> None:
-        """One more token: `add`, without what it takes to look at many."""
+        """Adds one token; faster than `add`, which handles many."""
         if self.begin == self.end or position < self.last:
             self.add(np.array([position]), np.array([cell]))
             return
@@ -89,7 +93,7 @@ class SequenceIndex:
             return
         held = self.arrays[:, self.begin : self.end]
         room = max(64, 2 * (len(self) + count))
-        # What was freed in front is used again before anything grows.
+        # Reuse the room that evictions freed in front before growing.
         arrays = (
             self.arrays if room <= self.arrays.shape[1] else np.empty((2, room), np.int64)
         )
@@ -97,7 +101,7 @@ class SequenceIndex:
         self.arrays, self.begin, self.end = arrays, 0, len(self)
 
     def cut(self, first: int, last: int) -> Ints:
-        """Takes out the tokens with index [first, last); returns their cells."""
+        """Removes the tokens at indexes [first, last) and returns their cells."""
         cells = self.cells[first:last].copy()
         if first == 0:
             self.begin += last
@@ -108,7 +112,7 @@ class SequenceIndex:
         return cells
 
     def copy(self, count: int) -> SequenceIndex:
-        """The first `count` tokens."""
+        """Returns an index of the first `count` tokens."""
         other = SequenceIndex()
         other.add(self.positions[:count], self.cells[:count])
         return other

@@ -1,5 +1,7 @@
-"""Which state belongs to which sequence: slots, shared until one of their owners goes on,
-and checkpoints of them."""
+"""The slots that hold the recurrent states of sequences, and checkpoints of them.
+
+Sequences share a slot until one of them goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,13 @@ from lockstep.impl.shared.errors import CacheFullError
 
 @dataclass
 class Checkpoint:
-    """The states of all layers, as they were after the token at `position`; the highest
-    position read by then. arrays: by layer, filled in as the layers are written."""
+    """The states of all layers after the token at `position`.
+
+    Attributes:
+        position: position of the last token read.
+        highest: highest position read until then.
+        arrays: the states by layer, filled in as the layers are written.
+    """
 
     position: int
     highest: int
@@ -22,10 +29,14 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Slot:
-    """A state, in place `index` of the buffers of every layer.
+    """One state in the buffers of every layer.
 
-    position: of the last token that it has read; highest: of all. owners: how many
-    sequences have it. checkpoints: of what it was earlier, ascending.
+    Attributes:
+        index: its index in the buffers.
+        position: position of the last token read; -1 if none.
+        highest: highest position read; -1 if none.
+        owners: number of sequences that share the slot.
+        checkpoints: earlier states, ascending.
     """
 
     index: int
@@ -38,18 +49,24 @@ class Slot:
 class Slots:
     """The slots of all sequences.
 
-    count: how many there are. interval: how far apart checkpoints are, None for none.
-    kept: how many of a state are kept.
+    Args:
+        count: number of slots.
+        interval: least distance of two checkpoints, in positions; None or 0 for none.
+        kept: number of checkpoints that are kept of each state, the latest.
+
+    Attributes:
+        free: indexes of the free slots.
+        assigned: the slot of each sequence that has one.
     """
 
     def __init__(self, count: int, interval: int | None, kept: int) -> None:
         self.count, self.interval, self.kept = count, interval or None, kept
         self.free = list(range(count))[::-1]
-        self.of: dict[int, Slot] = {}
+        self.assigned: dict[int, Slot] = {}
 
     def check(self, owners: Sequence[int]) -> None:
-        """Raises CacheFullError if each of the sequences cannot have its own slot."""
-        others = {slot.index for own, slot in self.of.items() if own not in owners}
+        """Raises CacheFullError if a sequence cannot get a slot of its own."""
+        others = {slot.index for own, slot in self.assigned.items() if own not in owners}
         if len(owners) + len(others) > self.count:
             raise CacheFullError(
                 f"{len(owners)} states, and {self.count - len(others)} of {self.count}"
@@ -57,25 +74,37 @@ class Slots:
             )
 
     def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Gives each sequence a slot to itself: the slots that are new and must be
-        cleared, and the (source, target) of those that must be copied."""
+        """Gives each sequence a slot of its own.
+
+        Returns:
+            The slots that are new and must be cleared, and the (source, target) pairs
+            that must be copied.
+        """
         fresh, copies = [], []
         for owner in owners:
-            slot = self.of.get(owner)
+            slot = self.assigned.get(owner)
             if slot is None:
-                self.of[owner] = Slot(self.free.pop())
-                fresh.append(self.of[owner].index)
+                self.assigned[owner] = Slot(self.free.pop())
+                fresh.append(self.assigned[owner].index)
             elif slot.owners > 1:
                 slot.owners -= 1
                 own = replace(slot, index=self.free.pop(), owners=1)
-                self.of[owner] = own
+                self.assigned[owner] = own
                 copies.append((slot.index, own.index))
         return fresh, copies
 
     def advance(self, owner: int, position: int, highest: int) -> Checkpoint | None:
-        """The slot reads tokens, the last one at `position`; highest: that of all. The
-        checkpoint to fill, if one is due."""
-        slot = self.of[owner]
+        """Records that the state of a sequence has read tokens.
+
+        Args:
+            owner: the sequence.
+            position: position of the last token read.
+            highest: highest position among the tokens read.
+
+        Returns:
+            The checkpoint to fill, if one is due.
+        """
+        slot = self.assigned[owner]
         slot.position = position
         slot.highest = max(slot.highest, highest)
         if self.interval is None:
@@ -88,19 +117,23 @@ class Slots:
         return checkpoint
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
-        """The checkpoint of a sequence's state at exactly `position`, if it has read
-        nothing behind that."""
-        slot = self.of.get(owner)
+        """Returns the checkpoint at exactly `position` if nothing behind it was read."""
+        slot = self.assigned.get(owner)
         for checkpoint in slot.checkpoints if slot else ():
             if checkpoint.position == checkpoint.highest == position:
                 return checkpoint
         return None
 
     def rewind(self, owner: int, checkpoint: Checkpoint) -> int:
-        """The sequence goes back to a checkpoint of its slot: the slot to fill with it,
-        now its own, and the checkpoints after it forgotten. Raises CacheFullError, and
-        changes nothing, if the slot is shared and no other is left."""
-        old = self.of[owner]
+        """Sets a sequence back to a checkpoint and drops the later checkpoints.
+
+        Returns:
+            Index of the slot to fill with the checkpoint; no other sequence shares it.
+
+        Raises:
+            CacheFullError: the slot is shared and no other is free. Nothing changes.
+        """
+        old = self.assigned[owner]
         if old.owners > 1 and not self.free:
             raise CacheFullError(
                 f"the state is shared, and all {self.count} slots are in use"
@@ -109,17 +142,17 @@ class Slots:
         self.drop(owner)
         slot = Slot(self.free.pop(), checkpoint.position, checkpoint.highest)
         slot.checkpoints = kept
-        self.of[owner] = slot
+        self.assigned[owner] = slot
         return slot.index
 
     def share(self, source: int, target: int) -> None:
         self.drop(target)
-        if source in self.of:
-            self.of[target] = self.of[source]
-            self.of[target].owners += 1
+        if source in self.assigned:
+            self.assigned[target] = self.assigned[source]
+            self.assigned[target].owners += 1
 
     def drop(self, owner: int) -> None:
-        slot = self.of.pop(owner, None)
+        slot = self.assigned.pop(owner, None)
         if slot is not None:
             slot.owners -= 1
             if slot.owners == 0:

@@ -1,4 +1,4 @@
-"""The recurrent state, whatever the framework."""
+"""The recurrent state for any framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 def check_form(held: Arrays, arrays: Arrays) -> None:
-    """Raises ValueError if conv or delta are not of the shape and dtype that is held."""
+    """Raises ValueError if conv or delta differ in shape or dtype from what is held."""
     for old, new, name in zip(held, arrays, ("conv", "delta"), strict=True):
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise ValueError(
@@ -19,29 +19,31 @@ def check_form(held: Arrays, arrays: Arrays) -> None:
 class StateCacheBase(WholeSnapshots):
     """The convolution and delta state of a linear-recurrent layer.
 
-    The layer reads the state, computes the next one and writes it; `boundaries` tells in
-    which pieces, so that scheduled captures find the state they name.
+    The layer reads the state, computes the next one and writes it. `boundaries` tells in
+    which pieces to do so, so that the state exists at each scheduled capture.
     """
 
     def read(self) -> Arrays:
-        """conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]."""
+        """Returns conv [1, conv_width - 1, channels] and delta [1, heads, key_dim,
+        value_dim]."""
         return self.memory.read(0, self.offset)
 
     def store(self, conv: object, delta: object) -> None:
-        """Puts the arrays in the place of the old ones."""
+        """Overwrites the held arrays."""
         raise NotImplementedError
 
     def boundaries(self, length: int) -> list[int]:
-        """The lengths of the writes that the next `length` tokens must come in."""
+        """Returns the lengths of the writes in which to make the next `length` tokens."""
         if length < 1:
             raise ValueError(f"boundaries: length {length} is less than 1")
         return self.captures.cut(self.offset, length)
 
     def write(self, conv: object, delta: object, length: int) -> None:
-        """The state after `length` more tokens.
+        """Stores the state after `length` more tokens.
 
-        Raises ValueError if a capture is scheduled inside them, and for arrays of
-        another shape or dtype than before.
+        Raises:
+            ValueError: a capture is scheduled inside these tokens, or the shape or dtype
+                of an array differs from before.
         """
         if len(self.boundaries(length)) > 1:
             at = self.offset + self.boundaries(length)[0]
@@ -60,7 +62,7 @@ class StateCacheBase(WholeSnapshots):
         return self.read()
 
     def trim(self, count: int) -> int:
-        """0: what was read cannot be taken out of a sum."""
+        """Returns 0: a token that was read cannot be removed."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         return 0
@@ -69,11 +71,19 @@ class StateCacheBase(WholeSnapshots):
         return Snapshot(self.memory, begin, begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Whether `restore` would do it, and not refuse."""
+        """Returns whether `restore` would not refuse."""
         return target == (self.offset if snapshot is None else snapshot.end)
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Only the live offset, or exactly the end of the snapshot, can be reached."""
+        """Brings the cache to offset `target`.
+
+        Args:
+            snapshot: replaces the state; None to stay.
+            target: the end of the snapshot, or the present offset without one.
+
+        Returns:
+            False if the cache refuses; then nothing changes.
+        """
         if not self.can_restore(snapshot, target):
             return False
         if snapshot is not None and not snapshot.is_in(self.memory):

@@ -1,5 +1,5 @@
-"""The operations and settings of the unified contract that our caches have, and how they
-are made from a config; whatever the framework."""
+"""The operations, config values and construction of our unified caches, for any
+framework."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Make = Callable[[Mapping[str, Any]], Any]
 
 
 def get_sizes(config: Mapping[str, Any]) -> Sizes:
-    """The sizes of a cache of the causal family."""
+    """Returns the sizes of a cache of the causal family."""
     memory = config["window"] if config["kind"] == "swa" else config["memory"]
     return Sizes(
         config["sequences"],
@@ -58,7 +58,7 @@ def get_sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def get_states(config: Mapping[str, Any]) -> tuple[Slots, Shape, Shape]:
-    """The slots of a recurrent cache, and the shapes of a conv and of a delta state."""
+    """Returns the slots of a recurrent cache, and the shapes of conv and delta states."""
     count = config["slots"] or config["sequences"]
     slots = Slots(count, config["interval"], config["checkpoints"])
     heads, key_dim = config["heads"], config["key_dim"]
@@ -67,7 +67,7 @@ def get_states(config: Mapping[str, Any]) -> tuple[Slots, Shape, Shape]:
 
 
 def make_wrapper(config: Mapping[str, Any], make: Make) -> WrapperCache:
-    """A wrapper of what `make` makes of the config of each cache in it."""
+    """Returns a wrapper of the caches that `make` makes from the config of each."""
     plain = {**config, "caches": (), "window": None, "memory": None, "chunk": None}
     caches = [make({**plain, **cache}) for cache in config["caches"]]
     return WrapperCache(caches, config["sequences"])

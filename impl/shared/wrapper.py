@@ -1,4 +1,4 @@
-"""Several caches under one interface: no arrays here, whatever the framework."""
+"""Several caches under one interface, for any framework."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from lockstep.impl.shared.batch import check_copy, check_position, check_range
 
 
 class WrapperCache:
-    """An ordered list of caches, each with the layers of one type.
+    """An ordered list of caches, each for the layers of one type.
 
-    All were made for the same number of sequences and the same batch.
+    Args:
+        caches: at least one, all made for the same sequences and the same batch.
+        sequences: number of sequences.
     """
 
     def __init__(self, caches: Sequence[Any], sequences: int) -> None:
@@ -20,7 +22,7 @@ class WrapperCache:
         self.caches, self.sequences = list(caches), sequences
 
     def of(self, layer_type: int) -> Any:
-        """The cache that has the layers of this type."""
+        """Returns the cache of the layers of this type."""
         return self.caches[layer_type]
 
     def forward(
@@ -31,9 +33,12 @@ class WrapperCache:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """All caches take the pass, or none; what each evicts before stays evicted."""
+        """Opens the pass in all caches, or in none if one refuses.
+
+        Tokens that were evicted to make room stay evicted.
+        """
         rows = positions, sequences, exceptions, multimodal
-        batch = self.caches[0].make_batch(*rows)  # none of them would make another
+        batch = self.caches[0].make_batch(*rows)  # the same for all of them
         self.close()
         if reserve:
             for cache in self.caches:
@@ -51,14 +56,14 @@ class WrapperCache:
             cache.close()
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """In all caches, until one cannot."""
+        """Copies in one cache after the other, up to the first that refuses."""
         check_copy(source, target, length, self.sequences)
         self.close()
         for cache in self.caches:
             cache.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """From all caches, until one cannot."""
+        """Removes from one cache after the other, up to the first that refuses."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         for cache in self.caches:

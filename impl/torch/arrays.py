@@ -1,4 +1,4 @@
-"""torch tensors, as the harness asks for them."""
+"""torch tensors behind the array interface of the harness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = {
 
 
 class TorchArrays:
-    """The arrays of `harness.backends.interface.Arrays` on one device."""
+    """Implements `harness.backends.interface.Arrays` on one device."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = torch.device(device)
@@ -25,7 +25,7 @@ class TorchArrays:
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> torch.Tensor:
         array = np.asarray(array, np.float32)
-        # torch shares the memory, and whoever gets the tensor may write to it.
+        # torch shares the memory, and the receiver may write to the tensor.
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         if dtype == "float32" and self.is_cpu:
             return tensor
@@ -43,7 +43,7 @@ class TorchArrays:
     def attend(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """`scaled_dot_product_attention`, whose is_causal is upper-left aligned."""
+        """Calls `scaled_dot_product_attention`; its is_causal is upper-left aligned."""
         if isinstance(mask, str):
             return scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)

@@ -1,4 +1,4 @@
-"""The declarations of our torch caches."""
+"""The backends of our torch caches."""
 
 from __future__ import annotations
 
@@ -39,14 +39,19 @@ PREFIX = {
 
 
 PLANTED = {"cpu": "torch", "cuda": "torch_cuda"}
-"""The module of `impl.faults` with the mistakes planted on a device."""
+"""The module of `impl.faults` with the planted mistakes of a device."""
 
 
 def open_cache(
     config: Mapping[str, Any], device: torch.device, kernels: Kernels | None = None
 ) -> Any:
-    """The cache for a config, of any contract. kernels: None for what suits the
-    device."""
+    """Returns the cache for a config of any contract.
+
+    Args:
+        config: see the contracts.
+        device: where the arrays are.
+        kernels: None to choose by the device.
+    """
     if config["kind"] in PREFIX:
         return prefix.open_cache(config)
     if config["kind"] in UNIFIED:
@@ -117,13 +122,20 @@ def cpu() -> Backend:
 
 
 def is_fatal(error: Exception) -> bool:
-    """Whether CUDA answers no more in this process. Older torch raises a RuntimeError."""
+    """Returns whether CUDA no longer works in this process.
+
+    Older versions of torch raise a plain RuntimeError.
+    """
     lost = getattr(torch, "AcceleratorError", ())
     return isinstance(error, lost) or "CUDA error" in str(error)
 
 
 def cuda() -> Backend:
-    """Raises RuntimeError if torch finds no CUDA device."""
+    """Returns the backend on CUDA.
+
+    Raises:
+        RuntimeError: torch finds no CUDA device.
+    """
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
     backend = declare("torch-cuda", "cuda")
@@ -132,8 +144,10 @@ def cuda() -> Backend:
 
 
 def warm_up(arrays: Any) -> None:
-    """Does what is slow the first time: the context of the device, the compiler of the
-    kernels and attention. In a program it would look like a step that hangs."""
+    """Does what is slow the first time: CUDA context, kernel compilation, attention.
+
+    In a program, the first step would look as if it hangs.
+    """
     like = torch.empty(0, device=arrays.device)
     cache = CausalCache(Sizes(1, 8, 2), like=like, mask=like)
     cache.forward([0], [0])
@@ -144,9 +158,10 @@ def warm_up(arrays: Any) -> None:
 
 
 def triton() -> Backend:
-    """The code for CUDA on the CPU, in Triton's interpreter: slow, and for tests.
+    """Returns the CUDA code on the CPU, in Triton's interpreter: slow, for tests.
 
-    Raises RuntimeError if that was not asked for before the kernels were imported.
+    Raises:
+        RuntimeError: TRITON_INTERPRET was not set before the kernels were imported.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("set TRITON_INTERPRET=1: kernels run on the CPU only so")

@@ -16,19 +16,24 @@ from lockstep.impl.torch.mirror import Shared, track
 from lockstep.impl.torch.rope import Rope
 
 FLOAT32 = torch.empty(0)
-"""Stands for float32 on the CPU."""
+"""The default of `like` and `mask`: float32 on the CPU."""
 
 
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
 
-    `get` returns views: they hold until the next forward, put, remove or load.
+    `get` returns views: they are valid until the next forward, put, remove or load.
 
-    layers: how many; all have the same heads and dimensions. rope: the bases by which
-    keys turn when they move, taken in turn by the layers; None if keys cannot move.
-    like: has the dtype and the device of keys and values. mask: of masks. fill: what
-    fresh memory holds. permuted: values are kept as [.., value_dim, cells].
-    kernels: does the work on the device; None for what suits the device.
+    Args:
+        sizes: see `Sizes`.
+        layers: number of layers; all have the same heads and dimensions.
+        rope: bases of the rotary embedding, by which keys are rotated when they move;
+            layer i has base i mod their number. None if keys cannot move.
+        like: has the dtype and the device of keys and values.
+        mask: has the dtype and the device of masks.
+        fill: initial content of the memory.
+        permuted: whether values are stored as [.., value_dim, cells].
+        kernels: the device work; None to choose by the device.
     """
 
     def __init__(
@@ -48,23 +53,30 @@ class CausalCache(CausalCacheBase):
         self.fill, self.permuted = fill, permuted
         self.mask_memory = mask[:0]  # of the largest so far
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
-        self.pools: list[Pair] = []  # of each layer, views of these
+        self.pools: list[Pair] = []  # views of these, one pair for each layer
         self.kernels = kernels or choose(like.device)
         self.cells, self.table = track(self.cells, self.kernels, like.device)
-        self.index: Index = None  # of the pass's cells, once they are needed
+        self.index: Index = None  # of the pass's cells, made on first use
 
     # --- a pass -------------------------------------------------------------------------
 
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """K [1, heads, rows, key_dim] and V of the open pass, for one layer. The first
-        put fixes heads and dimensions."""
+        """Writes K [1, heads, rows, key_dim] and V of the open pass to one layer.
+
+        The first put fixes heads and dimensions.
+        """
         current = self.check_put(layer, keys.shape, values.shape)
         self.write(current, self.pools[layer], keys, values)
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The same for all layers at once: K [layers, 1, heads, rows, key_dim] and V.
+        """Writes to all layers at once, in one launch on CUDA.
 
-        On CUDA that is one launch. Raises ValueError as `put` does.
+        Args:
+            keys: [layers, 1, heads, rows, key_dim].
+            values: [layers, 1, heads, rows, value_dim].
+
+        Raises:
+            ValueError: as `put` does.
         """
         self.check_layers(keys.shape, values.shape)
         for layer in range(self.layers):
@@ -89,14 +101,14 @@ class CausalCache(CausalCacheBase):
         self.kernels.scatter(pools, (keys, values), self.index, self.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """K, V and the mask [rows, columns] of the open pass."""
+        """Returns K, V and the mask [rows, columns] of the open pass."""
         current = self.check_get(layer)
         if self.mask is None:
             self.mask = self.make_mask(current)
         return *self.view(layer, current.begin, current.end), self.mask
 
     def view(self, layer: int, begin: int, end: int) -> Pair:
-        """K and V of the cells in [begin, end)."""
+        """Returns K and V of the cells in [begin, end)."""
         width = end - begin
         keys, values = self.pools[layer]
         axis = COLUMNS if self.permuted else ROWS
@@ -107,10 +119,11 @@ class CausalCache(CausalCacheBase):
         self.index = None
 
     def make_mask(self, current: Pass) -> torch.Tensor:
-        """[rows, columns], both padded: 0 where a row sees a column, -inf elsewhere."""
+        """Returns the padded mask [rows, columns]: 0 where a row sees a column, else
+        -inf."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
-        if current.cells is None:  # of the largest form, so nothing to keep
+        if current.cells is None:  # of maximal size: not worth keeping
             return self.allocate_mask(padded, width).fill_(-torch.inf)
         limits = self.compute_limits(current.batch)
         if isinstance(self.table, Shared) and padded * width <= SMALL:
@@ -123,14 +136,17 @@ class CausalCache(CausalCacheBase):
         return mask
 
     def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:
-        """Memory for the mask of a pass: on the CPU that of an earlier one, if that is
-        large enough. Fresh memory takes several times as long to write there, for the
-        system hands it out page by page; on CUDA torch keeps it anyway."""
+        """Returns memory for the mask of a pass.
+
+        On the CPU an earlier mask is overwritten if it is large enough: fresh memory
+        takes several times as long to write, since the system provides it page by page.
+        On CUDA torch reuses memory itself.
+        """
         if self.mask_like.device.type != "cpu":
             return self.allocate_mask(rows, columns)
         needed = rows * round_up(columns, self.kernels.alignment)
         memory = self.mask_memory
-        # What was made in inference mode may not be written outside of it.
+        # A tensor made in inference mode cannot be written to outside of it.
         frozen = memory.is_inference() and not torch.is_inference_mode_enabled()
         if frozen or memory.numel() < needed:
             self.mask_memory = self.mask_like.new_empty(needed)
@@ -153,7 +169,7 @@ class CausalCache(CausalCacheBase):
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:
-        """One pass over the keys of all layers."""
+        """Rotates the keys of all layers in one call."""
         if self.form is None:
             return
         index = self.kernels.place(cells, self.like.device)

@@ -12,7 +12,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class EncoderCache(EncoderCacheBase):
     """K and V of one image in each layer, for cross attention without a mask.
 
-    `get` returns the stored tensors: they hold until the next put into the layer.
+    `get` returns the stored tensors: they are valid until the next put into the layer.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
@@ -25,7 +25,8 @@ class EncoderCache(EncoderCacheBase):
         The first put into a layer fixes the shapes.
 
         Raises:
-            ValueError: the shapes differ from those, or no pass has an image.
+            ValueError: the shapes differ from those of the first put, or the pass has no
+                image.
         """
         self.check_open()
         old = self.stored.get(layer)
@@ -43,6 +44,6 @@ class EncoderCache(EncoderCacheBase):
         old[1].copy_(values)
 
     def get(self, layer: int) -> Pair | None:
-        """K and V as they were put; None if nothing is cached."""
+        """Returns K and V as they were put; None if nothing is cached."""
         self.check_open()
         return self.stored.get(layer) if self.cached else None

@@ -1,4 +1,4 @@
-"""Passes whose device work is always the same, so that a CUDA graph can hold it."""
+"""Passes with always the same device work, which a CUDA graph can replay."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.mirror import Mirror
 
 NOTHING = -1
-"""As a cell: none. As the limits of a row: it sees nothing."""
+"""The value of an unused entry: as a cell, none; as a limit, a row that sees nothing."""
 
 
 class DoesNotFitError(ValueError):
-    """A pass is larger than what was captured. It is open all the same: the cache's own
-    put and get serve it, or a step that has more rows or columns."""
+    """A pass is larger than what was captured.
+
+    The pass is open all the same: use the cache's own put and get, or a step with more
+    rows or columns.
+    """
 
 
 class Inputs:
-    """The inputs that differ from pass to pass: one array on the device, sent as a whole.
+    """The inputs that change from pass to pass: one array on the device, sent at once.
 
-    cells: [rows], into which the rows are put. limits: [3, rows], see `Kernels.mask`.
-    changes: [3, changes], see `Kernels.update`. NOTHING where there are fewer.
+    Unused entries are NOTHING.
+
+    Attributes:
+        cells: [rows], the cells that the rows are written to.
+        limits: [3, rows], see `Kernels.mask`.
+        changes: [3, changes], see `Kernels.update`.
     """
 
     def __init__(self, rows: int, changes: int, device: torch.device) -> None:
@@ -41,7 +48,7 @@ class Inputs:
         self.changes = self.array[4 * rows :].view(3, changes)
 
     def send(self, cells: Ints, limits: Ints, changes: Ints) -> None:
-        """Does not wait for the device."""
+        """Copies the inputs to the device without waiting for it."""
         rows = self.rows
         array = np.full(len(self.array), NOTHING, np.int64)
         array[: len(cells)] = cells
@@ -52,7 +59,7 @@ class Inputs:
 
 
 class FixedStep:
-    """Passes of up to `rows` rows that see no cell from `columns` on.
+    """Passes of up to `rows` rows that see only the first `columns` cells.
 
         step = FixedStep(cache, rows, columns)
         step.capture(decode)                # which calls step.put and step.get
@@ -60,17 +67,28 @@ class FixedStep:
             cache.forward(positions, sequences)
             step.run()
 
-    For each pass the host keeps the books and sends one small array: the cells of the
-    rows, what each row sees, and what has changed in the table of cells. All else is work
-    on fixed addresses: the changes are brought into the table, the mask is made over all
-    `columns`, and then comes what was captured. Anything may happen to the cache between
-    two steps, and passes may go by the cache's own put and get.
+    For each pass the host updates its tables and sends one small array: the cells of the
+    rows, the limits of each row, and the changes of the table of cells. All other work is
+    on fixed addresses: the device applies the changes, makes the mask over all `columns`
+    and replays what was captured. Between two steps any operation of the cache is
+    allowed, also passes with its own put and get.
 
-    On the CPU the same work is done without a graph. Raises RuntimeError on CUDA without
-    Triton, and ValueError for a cache with recurrent states, which have no fixed places.
+    On the CPU the same work is done without a graph.
 
-    mask: [rows, columns], the rows padded as the masks of the cache are. changes: so many
-    changes of the table go along with the rest; where there are more, all go before.
+    Args:
+        cache: has no recurrent states, which have no fixed addresses.
+        rows: the most rows of a pass.
+        columns: number of cells that a pass can see.
+        changes: number of table changes that a step sends along; if there are more, all
+            are sent before it. None for twice the rows.
+
+    Attributes:
+        mask: [rows, columns], the rows padded as in the masks of the cache.
+
+    Raises:
+        RuntimeError: a CUDA graph needs Triton.
+        ValueError: the cache has recurrent states, or `rows` or `columns` is out of
+            range.
     """
 
     def __init__(
@@ -88,7 +106,7 @@ class FixedStep:
                 raise ValueError(f"{number} {name}; 1 … {most} are possible")
         self.cache, self.rows, self.columns = cache, rows, columns
         table = cache.table.read(cache.cells)
-        # A graph cannot know how far positions will have gone.
+        # Later positions may need 64 bits, so a graph cannot rely on short ones.
         self.table = Table(table.array, short_sets=table.short_sets)
         room = 2 * rows if changes is None else changes
         self.inputs = Inputs(rows, room, cache.like.device)
@@ -99,11 +117,13 @@ class FixedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Any = None
 
-    # --- what is captured ---------------------------------------------------------------
+    # --- the captured work --------------------------------------------------------------
 
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """K [1, heads, `rows`, key_dim] and V for one layer. What stands in rows that the
-        pass does not have is not stored."""
+        """Writes K [1, heads, `rows`, key_dim] and V to one layer.
+
+        Rows that the pass does not have are not stored.
+        """
         if not 0 <= layer < self.cache.layers:
             raise ValueError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
         self.cache.check_tokens(self.rows, keys.shape, values.shape)
@@ -111,8 +131,7 @@ class FixedStep:
         self.write(self.cache.pools[layer], (keys, values))
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The same for all layers in one launch: K [layers, 1, heads, `rows`, key_dim]
-        and V."""
+        """Writes K [layers, 1, heads, `rows`, key_dim] and V to all layers at once."""
         self.cache.check_layers(keys.shape, values.shape)
         self.cache.check_tokens(self.rows, keys.shape[1:], values.shape[1:])
         self.cache.written[:] = [True] * self.cache.layers
@@ -122,13 +141,14 @@ class FixedStep:
         self.cache.kernels.scatter(pools, tokens, self.index, self.cache.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """K and V of the first `columns` cells, and the mask, always the same tensors."""
+        """Returns K and V of the first `columns` cells and the mask: always the same
+        tensors."""
         if not 0 <= layer < self.cache.layers or not self.cache.written[layer]:
             raise ValueError(f"layer {layer} was never put")
         return *self.cache.view(layer, 0, self.columns), self.mask
 
     def execute(self, work: Callable[[], Any]) -> Any:
-        """All that the device does in a step."""
+        """Does all device work of a step."""
         kernels = self.cache.kernels
         if isinstance(self.cache.table, Mirror):
             kernels.update(self.table.array, self.inputs.changes)
@@ -138,8 +158,11 @@ class FixedStep:
     # --- a step -------------------------------------------------------------------------
 
     def capture(self, work: Callable[[], Any]) -> None:
-        """work: what else belongs to a step, on fixed addresses. On CUDA it is called
-        twice, with rows that store and see nothing: to warm up, and to be captured.
+        """Captures a step.
+
+        Args:
+            work: the rest of the step, on fixed addresses. On CUDA it is called twice,
+                with rows that store and see nothing: to warm up, and to be captured.
         """
         self.work = work
         if not self.cache.like.is_cuda:
@@ -157,11 +180,14 @@ class FixedStep:
         self.graph = graph
 
     def run(self) -> Any:
-        """The open pass; what the captured work returned. The tensors in it are the same
-        each time, on CUDA.
+        """Runs the open pass.
 
-        Raises DoesNotFitError, and does nothing, if the pass has more rows or sees more
-        cells; ValueError if no pass is open, or if it only reserves.
+        Returns:
+            The result of the captured work. On CUDA it has the same tensors each time.
+
+        Raises:
+            DoesNotFitError: the pass has more rows or sees more cells. Nothing is done.
+            ValueError: no pass is open, or it only reserves memory.
         """
         if self.work is None:
             raise ValueError("nothing was captured")

@@ -1,4 +1,4 @@
-"""The full cache on torch: one buffer, written in place, handed out as views."""
+"""The full cache on torch: one buffer, written in place, returned as views."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from lockstep.impl.torch.masks import BOOLEAN, make_band
 class LinearMemory(Linear):
     """K and V of position p at index p of two buffers [1, heads, capacity, dim].
 
-    step: see `impl.shared.memory.compute_capacity`.
-    fill: what fresh memory holds; None leaves it as it comes.
+    Args:
+        step: see `impl.shared.memory.compute_capacity`.
+        fill: initial content of the memory; None for uninitialized memory.
     """
 
     def __init__(self, step: int, fill: float | None) -> None:
@@ -31,7 +32,7 @@ class LinearMemory(Linear):
         self.capacity = 0
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
-        """Makes room for `needed` positions; the first `used` keep what they hold."""
+        """Makes room for `needed` positions; the first `used` keep their content."""
         self.accept(like)
         if needed <= self.capacity:
             return
@@ -80,11 +81,13 @@ class LinearMemory(Linear):
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return views of the buffer: they hold until the next
+    `update`, `view` and `state` return views of the buffer: they are valid until the next
     update, trim, restore or free of this cache.
 
-    mask: a tensor whose dtype and device masks have; bool for True where a column is
-    seen, a floating type for 0 there and -inf elsewhere.
+    Args:
+        step, fill: see `LinearMemory`.
+        mask: has the dtype and device of masks. bool for True where a row sees a column,
+            a floating type for 0 there and -inf elsewhere.
     """
 
     memory: LinearMemory
@@ -97,8 +100,15 @@ class KVCache(KVCacheBase):
         self.mask = mask
 
     def make_mask(self, length: int, rows: int) -> torch.Tensor | None:
-        """The mask of the next update of `length` tokens: [rows, offset + length]; None
-        if every column is seen. rows: at least `length`; rows beyond it are padding."""
+        """Returns the mask of the next update; None if every row sees every column.
+
+        Args:
+            length: number of tokens of the update.
+            rows: number of rows of the mask; those beyond `length` are padding.
+
+        Returns:
+            [rows, offset + length].
+        """
         if length == rows == 1:
             return None
         return make_band(length, rows, self.offset, None, self.mask)
@@ -109,7 +119,7 @@ class KVCache(KVCacheBase):
         return left, clone((keys[:, :, at:], values[:, :, at:]))
 
     def clone(self) -> KVCache:
-        """An independent cache with the same tokens and memory of its own."""
+        """Returns an independent cache with the same tokens in its own memory."""
         other = KVCache(self.memory.step, self.memory.fill, self.mask)
         if self.offset:
             other.write(0, self.memory.read(0, self.offset))

@@ -1,4 +1,4 @@
-"""Masks as scaled_dot_product_attention takes them."""
+"""Masks for torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -7,49 +7,59 @@ import numpy.typing as npt
 import torch
 
 BOOLEAN = torch.empty(0, dtype=torch.bool)
-"""Stands for boolean masks on the CPU."""
+"""The default of `mask`: boolean masks on the CPU."""
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By their bytes."""
+"""Integer types by their size in bytes."""
 
 NEVER = {
     dtype: torch.tensor(-torch.inf, dtype=dtype).view(INTEGERS[dtype.itemsize]).item()
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-"""The bits of -inf."""
+"""The bits of -inf, by dtype."""
 
 
 EITHER = {
     dtype: np.array([never, 0], f"int{8 * dtype.itemsize}")
     for dtype, never in NEVER.items()
 }
-"""The bits of -inf, and of 0."""
+"""The bits of -inf and of 0, by dtype."""
 
 
 def make_small(seen: npt.NDArray[np.bool_], dtype: torch.dtype) -> torch.Tensor:
-    """On the CPU: 0 where a column is seen, -inf elsewhere. Of a few numbers, numpy makes
-    that in a third of the time."""
+    """Returns 0 where a row sees a column, else -inf; on the CPU.
+
+    For few numbers, numpy takes a third of the time of torch.
+    """
     return torch.from_numpy(EITHER[dtype].take(seen)).view(dtype)
 
 
 def make_band(
     length: int, rows: int, before: int, window: int | None, like: torch.Tensor
 ) -> torch.Tensor:
-    """[rows, before + length]: row i, at column before + i, sees itself and what is to
-    its left, `window` columns in all if there is a window.
+    """Returns the mask of consecutive tokens.
 
-    rows: at least `length`; rows beyond it see nothing. like: has the dtype and device of
-    the result: bool (True where seen) or a floating type (0 where seen, -inf elsewhere).
+    Row i, at column before + i, sees itself and the columns on its left, with a window
+    `window` columns in all. Each row is the one above it shifted by one column, so all
+    rows are slices of one line, and a row costs no more than a copy.
 
-    Each row is the row above it moved one to the right. So all are stretches of one line,
-    and copies of these cost no more than writing them.
+    Args:
+        length: number of new tokens.
+        rows: number of rows; those beyond `length` see nothing.
+        before: number of old tokens.
+        window: None for no window.
+        like: has the dtype and the device of the mask: bool for True where a row sees a
+            column, a floating type for 0 there and -inf elsewhere.
+
+    Returns:
+        [rows, before + length].
     """
     width = before + length
     never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
     if not length:
         return like.new_full((rows, width), never)
     seen = width if window is None else min(window, width)
-    line = like.new_full((width + length - 1,), never)  # the last row, and what is behind
+    line = like.new_full((width + length - 1,), never)  # last row, then never
     line.narrow(0, width - seen, seen).fill_(always)
     stretches = line.unfold(0, width, 1)
     order = torch.arange(length - 1, -1, -1, device=like.device)
@@ -61,9 +71,9 @@ def make_band(
 
 
 def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """0 where a column is seen, -inf elsewhere; for bool it is `seen` itself.
+    """Returns 0 where `seen` is True, else -inf; for bool `seen` itself.
 
-    By its bits: seen - 1 has none where a column is seen, and all elsewhere. On the CPU
+    seen - 1 has no bit set where `seen` is True, and all bits elsewhere. On the CPU
     `torch.where` takes four times as long.
     """
     if dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""The table of cells where a device can read it, and what of it the device lacks."""
+"""The table of cells in memory that a device can read, and its updates."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lockstep.impl.torch.kernels import Kernels, Table, upload
 from lockstep.impl.torch.kernels.plain import PlainKernels
 
 SHORT = (1 << 31) - 1
-"""No position before it needs more than 32 bits, and it lies behind all of these."""
+"""Positions below this fit into 32 bits; as a position, it is behind all of these."""
 
 
 class WatchedCells(Cells):
-    """Cells that know which of them have changed.
+    """Cells that record which of them have changed.
 
-    Whatever changes the table does so in one of these methods.
+    Every change of the table goes through one of these methods.
     """
 
     def __init__(self, count: int, sequences: int) -> None:
         super().__init__(count, sequences)
         self.changed = np.zeros(count, np.bool_)
-        self.first, self.end = count, 0  # what changed lies in between
+        self.first, self.end = count, 0  # all changed cells are in [first, end)
 
     def add(self, batch: Batch) -> Ints:
         return self.note(super().add(batch))
@@ -52,7 +52,7 @@ class WatchedCells(Cells):
         return cells
 
     def take_changed(self) -> Ints:
-        """The cells that changed since this was asked last."""
+        """Returns the cells that changed since the last call."""
         cells = np.flatnonzero(self.changed[self.first : self.end]) + self.first
         self.changed[cells] = False
         self.first, self.end = self.count, 0
@@ -60,19 +60,19 @@ class WatchedCells(Cells):
 
 
 class Shared:
-    """For a device that reads the host's memory: there is but one table."""
+    """The table of a device that reads the host's memory: no copy."""
 
     def read(self, cells: Cells) -> Table:
         return Table(torch.from_numpy(cells.table))
 
 
 class Mirror:
-    """A copy on the device, which gets what has changed before it is read."""
+    """A copy of the table on the device, updated before it is read."""
 
     def __init__(self, kernels: Kernels, device: torch.device) -> None:
         self.kernels, self.device = kernels, device
-        self.cells: Cells | None = None  # whose copy it is
-        self.furthest = 0  # position
+        self.cells: Cells | None = None  # the cells that `array` copies
+        self.furthest = 0  # highest position so far
         self.array = torch.empty(0)
 
     def read(self, cells: Cells) -> Table:
@@ -83,8 +83,11 @@ class Mirror:
         return Table(self.array, self.furthest < SHORT, short_sets)
 
     def take(self, cells: Cells) -> Ints:
-        """[3, some]: what of the cells the copy lacks: cell, position, bits. From now
-        on it counts as brought."""
+        """Returns the changes that the copy lacks, and regards them as applied.
+
+        Returns:
+            [3, changes]: cell, position, bits.
+        """
         assert isinstance(cells, WatchedCells)
         if cells is not self.cells:
             self.cells = cells
@@ -102,7 +105,7 @@ class Mirror:
 def track(
     cells: Cells, kernels: Kernels, device: torch.device
 ) -> tuple[Cells, Shared | Mirror]:
-    """The cells, empty, in the form that the table for a device needs."""
+    """Returns empty cells and the table for a device."""
     if device.type == "cpu" and isinstance(kernels, PlainKernels):
         return cells, Shared()
     return WatchedCells(cells.count, len(cells.indexes)), Mirror(kernels, device)

@@ -19,11 +19,13 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
-    """The states of all sequences in two buffers, one row for each slot.
+    """A causal cache with the states of all sequences in two buffers, one row per slot.
 
-    conv: shape of a conv state, [conv_width - 1, channels], in the dtype of `like`;
-    delta: of a delta state, [heads, key_dim, value_dim], float32. `slots`: see
-    `impl.shared.slots`. The rest as in `CausalCache`.
+    Args:
+        sizes, layers, options: as in `CausalCache`.
+        slots: see `impl.shared.slots`.
+        conv: shape of a conv state, [conv_width - 1, channels], in the dtype of `like`.
+        delta: shape of a delta state, [heads, key_dim, value_dim], float32.
     """
 
     def __init__(
@@ -37,18 +39,19 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
     ) -> None:
         super().__init__(sizes, layers, **options)
         self.slots = slots
-        self.slot_index: Index | None = None  # of the pass, once it is needed
+        self.slot_index: Index | None = None  # of the pass, made on first use
         room = (layers, slots.count)
         self.conv = self.like.new_zeros((*room, *conv))
         self.delta = self.like.new_zeros((*room, *delta), dtype=torch.float32)
 
     def read_states(self, layer: int) -> Pair:
-        """conv and delta of the sequences of the open pass, in order of appearance."""
+        """Returns conv and delta of the sequences of the open pass, in order of first
+        appearance."""
         index = self.get_slot_index()
         return read(self.conv[layer], index, 0), read(self.delta[layer], index, 0)
 
     def write_states(self, layer: int, conv: torch.Tensor, delta: torch.Tensor) -> None:
-        """The same after the pass; checkpoints that are due are taken."""
+        """Stores conv and delta after the pass and fills the checkpoints that are due."""
         current = self.get_pass()
         count = len(current.batch.owners)
         for array, buffer in ((conv, self.conv), (delta, self.delta)):
@@ -71,16 +74,16 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.slot_index = None
 
     def get_slot_index(self) -> Index:
-        """The slots of the open pass."""
+        """Returns the slots of the open pass."""
         if self.slot_index is None:
             self.slot_index = self.make_slot_index(self.list_slots())
         return self.slot_index
 
     def make_slot_index(self, slots: Sequence[int]) -> Index:
-        place = as_slice(np.array(slots))
-        if isinstance(place, slice):
-            return place
-        return torch.from_numpy(place).to(self.like.device)
+        numbers = as_slice(np.array(slots))
+        if isinstance(numbers, slice):
+            return numbers
+        return torch.from_numpy(numbers).to(self.like.device)
 
     def clear_slots(self, slots: Sequence[int]) -> None:
         index = self.make_slot_index(slots)

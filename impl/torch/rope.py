@@ -9,10 +9,13 @@ import torch
 
 
 class Rope:
-    """Turns keys by a number of positions; the layers take the bases in turn.
+    """Rotates keys by a number of positions; layer i has base i mod the number of bases.
 
-    A key's pairs are (x[i], x[i + dim / 2]); pair i turns by position · base^(-2i / dim).
-    rates: float64 [layers, dim / 2].
+    A key's pairs are (x[i], x[i + dim / 2]); pair i rotates by position · base^(-2i /
+    dim).
+
+    Attributes:
+        rates: float64 [layers, dim / 2], angle per position.
     """
 
     def __init__(
@@ -23,13 +26,17 @@ class Rope:
         self.rates = compute_rates(tuple(bases), layers, dim).to(device)
 
     def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The cosines and the sines of the angles, float32 [layers, dim / 2]. The angles
-        are float64: one of a million has no digit left for its place in the circle."""
+        """Returns cosines and sines of the angles, float32 [layers, dim / 2].
+
+        The angles are float64: in float32, an angle of a million has too few digits left
+        for its place in the circle.
+        """
         angles = self.rates * distance
         return angles.cos().float(), angles.sin().float()
 
     def turn(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
-        """keys: [layers, 1, heads, tokens, dim]; computed in float32, in their dtype."""
+        """Rotates keys [layers, 1, heads, tokens, dim], in float32, and returns their
+        dtype."""
         cos, sin = (part[:, None, None, None] for part in self.compute_turn(distance))
         x, y = keys.float().chunk(2, dim=-1)
         return torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1).to(keys.dtype)
@@ -37,7 +44,7 @@ class Rope:
 
 @cache
 def compute_rates(bases: tuple[float, ...], layers: int, dim: int) -> torch.Tensor:
-    """Always the same tensor; nobody writes to it."""
+    """Returns a cached tensor, which must not be written to."""
     exponents = torch.arange(0, dim, 2, dtype=torch.float64) / -dim
     rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
     return torch.stack(rows)

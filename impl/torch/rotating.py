@@ -1,4 +1,4 @@
-"""The sliding window on torch: a ring that is stored twice, so that no window wraps."""
+"""The sliding window on torch: a ring stored twice, so that no window wraps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from lockstep.impl.torch.masks import BOOLEAN, make_band
 
 
 class RingMemory(Ring):
-    """K and V of position p in slot p mod capacity, in two buffers
-    [1, heads, 2 * capacity, dim]: the ring and its twin, one behind the other.
+    """K and V of position p in slot p mod capacity, in two buffers [1, heads, 2 *
+    capacity, dim]: the ring, and behind it its twin.
 
-    A write goes to both in one operation. Any `capacity` positions in a row are then one
-    slice, in order, wherever the ring stands: nothing is ever rolled or concatenated, and
-    a step moves its own tokens only. The price is the memory of the twin.
+    A write goes to both in one operation. Any `capacity` consecutive positions are then
+    one slice in order: nothing is rolled or concatenated, and a step moves only its own
+    tokens. The price is the memory of the twin.
 
-    window: beyond it the ring grows only as far as it must.
+    Args:
+        window: beyond this capacity the ring grows only as far as needed.
+        step, fill: as in `impl.torch.kv.LinearMemory`.
     """
 
     def __init__(self, window: int, step: int, fill: float | None) -> None:
@@ -35,7 +37,7 @@ class RingMemory(Ring):
         self.capacity = 0
 
     def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` positions in a row; [begin, end) stay as they are."""
+        """Makes room for `needed` consecutive positions; [begin, end) are kept."""
         self.accept(like)
         if needed <= self.capacity:
             return
@@ -50,7 +52,7 @@ class RingMemory(Ring):
         return TwinBuffer.allocate(like, 2 * self.capacity, self.fill)
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
-        """Puts at most `capacity` positions into the ring and its twin."""
+        """Writes at most `capacity` positions to the ring and its twin."""
         assert self.buffers is not None
         slot = begin % self.capacity
         keys, values = self.buffers
@@ -61,7 +63,7 @@ class RingMemory(Ring):
             self.write_chunk(values, slot, arrays[1])
 
     def write_chunk(self, buffer: TwinBuffer, slot: int, array: torch.Tensor) -> None:
-        """In two pieces where the ring turns."""
+        """Writes a chunk, in two pieces if the ring wraps."""
         length = array.shape[2]
         fits = min(length, self.capacity - slot)
         both = array.unsqueeze(2)  # [1, heads, 1, tokens, dim]
@@ -87,12 +89,15 @@ class RingMemory(Ring):
 
 
 class RotatingCache(RotatingCacheBase):
-    """Sliding-window attention over one sequence, batch 1: a query sees the last `window`
-    tokens, itself included.
+    """Sliding-window attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return views of the ring: they hold until the next
-    update, trim, restore or free of this cache. `step`, `fill` and `mask` as in
-    `impl.torch.kv`.
+    A query sees the last `window` tokens, itself included. `update`, `view` and `state`
+    return views of the ring: they are valid until the next update, trim, restore or free
+    of this cache.
+
+    Args:
+        window: number of tokens.
+        step, fill, mask: as in `impl.torch.kv`.
     """
 
     memory: RingMemory
@@ -109,15 +114,22 @@ class RotatingCache(RotatingCacheBase):
         self.mask = mask
 
     def make_mask(self, length: int, rows: int) -> torch.Tensor | None:
-        """The mask of the next update of `length` tokens: [rows, columns], the columns
-        being up to window - 1 old tokens and the new ones; None if all are seen."""
+        """Returns the mask of the next update; None if every row sees every column.
+
+        Args:
+            length: number of tokens of the update.
+            rows: number of rows of the mask; those beyond `length` are padding.
+
+        Returns:
+            [rows, columns]; the columns are up to window - 1 old tokens and the new ones.
+        """
         if length == rows == 1:
             return None
         before = self.count_before(length)
         return make_band(length, rows, before, self.window, self.mask)
 
     def clone(self) -> RotatingCache:
-        """An independent cache with the same window and memory of its own."""
+        """Returns an independent cache with the same window in its own memory."""
         other = RotatingCache(self.window, self.memory.step, self.memory.fill, self.mask)
         if self.offset:
             first = self.get_first(self.offset)

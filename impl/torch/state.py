@@ -13,7 +13,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class StateMemory(Memory):
-    """conv and delta after all tokens so far; positions mean nothing here."""
+    """conv and delta after all tokens so far; positions are ignored."""
 
     def __init__(self, conv: torch.Tensor, delta: torch.Tensor) -> None:
         super().__init__()
@@ -48,9 +48,13 @@ class StateMemory(Memory):
 class StateCache(StateCacheBase):
     """The state of a linear-recurrent layer, batch 1, zeros at first.
 
-    conv: shape [1, conv_width - 1, channels], in `dtype`; delta: shape
-    [1, heads, key_dim, value_dim], always float32. `read` returns the buffers: they hold
-    until the next write, restore or free.
+    `read` returns the buffers: they are valid until the next write, restore or free.
+
+    Args:
+        conv: shape [1, conv_width - 1, channels].
+        delta: shape [1, heads, key_dim, value_dim], always float32.
+        dtype: of conv.
+        device: of both.
     """
 
     memory: StateMemory
@@ -73,7 +77,7 @@ class StateCache(StateCacheBase):
         self.memory.write((conv, delta))
 
     def clone(self) -> StateCache:
-        """An independent cache with the same state."""
+        """Returns an independent cache with the same state."""
         conv, delta = self.memory.buffers
         other = StateCache(conv.shape, delta.shape, conv.dtype, conv.device)
         other.memory.write((conv, delta))

@@ -1,7 +1,7 @@
-"""The device work of the causal family, as plain torch operations or as Triton kernels.
+"""The device work of the causal family, as plain torch operations or Triton kernels.
 
 Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim, cells].
-To write to one layer, its pool may come without the axis of layers.
+For a write to one layer, its pool may lack the layer axis.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Keys and values."""
 
 Index = Any
-"""Some cells of a pool, as `Kernels.place` makes it."""
+"""Some cells of a pool, as made by `Kernels.place`."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The metadata of all cells where the kernels can read it.
+    """The metadata of all cells, in memory that the kernels can read.
 
-    array: int64 [2, cells], positions and sets of sequences as bits. short_positions,
-    short_sets: whether those of all cells fit into 32 bits; False says nothing.
+    Attributes:
+        array: int64 [2, cells], positions, and sets of sequences as bits.
+        short_positions: if True, all positions fit into 32 bits.
+        short_sets: if True, all sets fit into 32 bits. If False, nothing is known.
     """
 
     array: torch.Tensor
@@ -36,30 +38,37 @@ class Table:
 
 
 class Kernels(Protocol):
-    """The device work of a causal cache; nothing waits for the device.
+    """The device work of a causal cache; no method waits for the device.
 
-    alignment: rows of masks had best be a multiple of so many numbers apart.
+    Attributes:
+        alignment: the row stride of masks should be a multiple of this, in numbers.
     """
 
     alignment: int
 
     def place(self, cells: Ints, device: torch.device) -> Index:
-        """Some cells, made once and used for all layers. Each cell is there once."""
+        """Returns an index of distinct cells, made once and used for all layers."""
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
-        """An index that is read from an int64 tensor on the device when it is used; a
-        cell below 0 is skipped."""
+        """Returns an index that is read from an int64 tensor on the device when used;
+        negative cells are skipped."""
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
-        """Puts tokens [layers, 1, heads, rows, dim], of any strides and of any floating
-        type, into cells of the pools; for one layer, both may lack the first axis.
-        permuted: of the values' pool."""
+        """Writes tokens to cells of the pools.
+
+        Args:
+            pools: see the module; for one layer, both may lack the first axis.
+            tokens: [layers, 1, heads, rows, dim], of any strides and any floating type;
+                for one layer, both may lack the first axis.
+            index: the cell of each row.
+            permuted: whether the pool of values is permuted.
+        """
 
     def gather(self, pools: Pair, index: Index, permuted: bool) -> Pair:
-        """A copy of some cells, in the form of the pools."""
+        """Returns a copy of some cells, in the layout of the pools."""
 
     def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
-        """Turns the keys of some cells by so many positions, in place."""
+        """Rotates the keys of some cells by `distance` positions, in place."""
 
     def mask(
         self,
@@ -69,21 +78,29 @@ class Kernels(Protocol):
         out: torch.Tensor,
         alone: bool = False,
     ) -> None:
-        """Fills out [rows, columns] with 0 where a row sees a column, -inf elsewhere.
+        """Fills `out` with 0 where a row sees a column, and -inf elsewhere.
 
-        Column 0 is cell `begin`. limits: int64 [3, up to rows]: for each row the bit of
-        its sequence, and the first and the last position it sees. Other rows see
-        nothing. What lies between two rows of `out` may be written too. alone: all rows
-        are of one sequence.
+        Args:
+            table: metadata of the cells.
+            limits: int64 [3, up to rows], for each row the bit of its sequence, and the
+                first and the last position that it sees. Further rows see nothing.
+            begin: the cell of column 0.
+            out: [rows, columns]. The gaps between its rows may be overwritten.
+            alone: whether all rows belong to one sequence.
         """
 
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
-        """Brings changes into `Table.array`. changes: int64 [3, some]: cell, position,
-        bits; each cell once; a cell below 0 is none."""
+        """Applies changes to `Table.array`.
+
+        Args:
+            table: int64 [2, cells].
+            changes: int64 [3, changes]: cell, position, bits. The cells are distinct; a
+                negative one is skipped.
+        """
 
 
 def choose(device: torch.device) -> Kernels:
-    """Chooses for a device: Triton on CUDA, if it can be imported; else plain torch."""
+    """Returns Triton kernels on CUDA if they can be imported, else plain torch."""
     if device.type == "cpu":
         from lockstep.impl.torch.kernels.host import HostKernels
 
@@ -99,12 +116,14 @@ def choose(device: torch.device) -> Kernels:
 
 
 def pin(array: Ints, device: torch.device) -> torch.Tensor:
-    """The array where a device can fetch it while the host goes on. torch keeps pinned
-    memory until a copy that does not block is done."""
+    """Returns the array in memory from which a device can copy it while the host goes on.
+
+    torch keeps pinned memory until a non-blocking copy is done.
+    """
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def upload(array: Ints, device: torch.device) -> torch.Tensor:
-    """The array on the device, for which the host does not wait."""
+    """Copies the array to the device without waiting."""
     return pin(array, device).to(device, non_blocking=True)

@@ -1,11 +1,11 @@
-"""Between tokens and the cells of pools: K and V of all layers in one launch.
+"""Copies between tokens and cells of pools: K and V of all layers in one launch.
 
-What it moves: each number is read once and written once, and 8 bytes for each row's cell,
-once for each head. What bounds it: memory. For bfloat16 that is 4 bytes a number, at the
-rate of a copy; keys of a cell are `dim` neighbours, so that every access is of 16 bytes a
-thread, wherever the cells are. Where values are permuted, what is contiguous in the
-tokens lies apart in the pool: the tile is transposed on the way, and a warp's stores are
-neighbours only where the cells are.
+Traffic: each number is read once and written once, and each row's cell (8 bytes) is read
+once for each head. The bound is memory bandwidth: for bfloat16, 4 bytes a number at the
+rate of a plain copy. The key of a cell is `dim` contiguous numbers, so every access is 16
+bytes a thread, wherever the cells are. With permuted values, numbers that are contiguous
+in the tokens are apart in the pool: the tile is transposed on the way, and the stores of
+a warp are contiguous only where the cells are.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lockstep.impl.torch.kernels import Pair
 from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 8192, 128
-"""What a program moves at most: four accesses of 16 bytes for each of 128 threads."""
+"""The most that a program moves: four accesses of 16 bytes for each of 128 threads."""
 
 UNSPECIALIZED = (
     *("rows", "count"),
     *(f"{name}_{axis}" for name in ("key", "value") for axis in ("layer", "head", "row")),
     *("key_dim", "value_dim"),
 )
-"""Arguments for whose values there are no kernels of their own: a pass of another number
-of rows must not wait for a compiler. What a kernel must know of strides, it is told."""
+"""Arguments whose values must not specialize a kernel: a pass with another number of rows
+must not wait for the compiler. The strides that matter are told by constants."""
 
 
 @triton.jit
@@ -45,8 +45,20 @@ def copy_head(
     TO_POOL: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Some rows of one head. pool, tokens: where the head begins in each. NEAR: the
-    axis of tokens along which numbers are neighbours. A cell below 0 is none."""
+    """Copies some rows of one head.
+
+    Args:
+        pool, tokens: the begin of the head in each.
+        cells, rows: cell and row number of each row to copy; a negative cell is skipped.
+        count: number of cells in the pool.
+        token_row, token_dim: strides of the tokens.
+        DIM: numbers of a row.
+        BLOCK_DIM: DIM rounded up to a power of two.
+        NEAR: the axis along which the tokens are contiguous: "dims", "rows" or "none".
+        PERMUTED: whether the pool is [dim, cells].
+        TO_POOL: direction of the copy.
+        CUTS_OFF: see `convert`.
+    """
     dims = tl.arange(0, BLOCK_DIM)
     if PERMUTED:  # [dim, rows]
         dims, cells, rows = dims[:, None], cells[None, :], rows[None, :]
@@ -98,17 +110,19 @@ def copy_kernel(
     TO_POOL: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Program (block of rows, head, 2 · layer) copies keys, 2 · layer + 1 values.
-    …_UNIT: of the strides of layers, heads and rows of tokens."""
+    """Copies keys in program (block of rows, head, 2 · layer), values in 2 · layer + 1.
+
+    …_UNIT is the unit of the layer, head and row strides of the tokens.
+    """
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     cells = tl.load(index + number, mask=number < rows, other=-1)
     head = tl.program_id(1).to(tl.int64)
     layer = (tl.program_id(2) // 2).to(tl.int64)
     count = tl.cast(count, tl.int64)
-    place = (layer * tl.num_programs(1) + head) * count
+    first = (layer * tl.num_programs(1) + head) * count
     if tl.program_id(2) % 2 == 0:
         copy_head(
-            key_pool + place * KEY_DIM,
+            key_pool + first * KEY_DIM,
             keys + (layer * key_layer + head * key_head) * KEY_UNIT,
             cells,
             number,
@@ -124,7 +138,7 @@ def copy_kernel(
         )
     else:
         copy_head(
-            value_pool + place * VALUE_DIM,
+            value_pool + first * VALUE_DIM,
             values + (layer * value_layer + head * value_head) * VALUE_UNIT,
             cells,
             number,
@@ -143,15 +157,22 @@ def copy_kernel(
 def copy(
     pools: Pair, tokens: Pair, index: torch.Tensor, permuted: bool, to_pool: bool
 ) -> None:
-    """pools: contiguous, for all layers or for some that are neighbours. tokens:
-    [layers, 1, heads, rows, dim], of any strides. index: int64 [rows]."""
+    """Launches the copy.
+
+    Args:
+        pools: contiguous, of all layers or of adjacent ones.
+        tokens: [layers, 1, heads, rows, dim], of any strides.
+        index: int64 [rows], the cells.
+        permuted: whether the pool of values is permuted.
+        to_pool: from the tokens to the pools, or back.
+    """
     keys, values = tokens
     layers, _, heads, rows, key_dim = keys.shape
     if rows == 0:
         return
     key_block, value_block = (triton.next_power_of_2(each.shape[4]) for each in tokens)
     largest = max(key_block, value_block) * pools[0].element_size()
-    # Each number of a transposed tile has an address of its own, in a register.
+    # In a transposed tile each number needs its own address, in a register.
     most = BLOCK_BYTES // 2 if permuted else BLOCK_BYTES
     block_rows = max(1, min(BLOCK_ROWS, most // largest))
     key_strides, key_unit = get_strides(keys)
@@ -183,8 +204,10 @@ def copy(
 
 
 def get_strides(tokens: torch.Tensor) -> tuple[tuple[int, ...], int]:
-    """Those of layers, heads and rows, and their unit: 16 if all are multiples of it,
-    which lets 16 bytes be read at once."""
+    """Returns the layer, head and row strides divided by their unit, and the unit.
+
+    The unit is 16 if all are multiples of it, which allows accesses of 16 bytes.
+    """
     layer, _, head, row, _ = tokens.stride()
     apart = layer, head, row
     unit = 1 if any(stride % 16 for stride in apart) else 16
@@ -192,7 +215,7 @@ def get_strides(tokens: torch.Tensor) -> tuple[tuple[int, ...], int]:
 
 
 def find_near(tokens: torch.Tensor) -> str:
-    """ "dims", "rows" or "none"."""
+    """Returns the contiguous axis: "dims", "rows" or "none"."""
     if tokens.stride(4) == 1:
         return "dims"
     return "rows" if tokens.stride(3) == 1 else "none"

@@ -1,4 +1,4 @@
-"""The device work of the causal family as Triton kernels, one launch for each task."""
+"""The device work of the causal family as Triton kernels, one launch per task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.impl.torch.rope import Rope
 
 
 class TritonKernels:
-    """On CUDA, or on the CPU in Triton's interpreter; see `impl.torch.kernels.Kernels`.
+    """`impl.torch.kernels.Kernels` on CUDA, or on the CPU in Triton's interpreter.
 
     An index is an int64 tensor of cells. No gradient flows through a kernel.
     """
@@ -74,5 +74,6 @@ class TritonKernels:
 
 
 def on_device_of(array: torch.Tensor) -> torch.cuda.device_of:
-    """Triton launches on the current device, whatever device its arguments are on."""
+    """Selects the device of the array: Triton launches on the current device, not on that
+    of its arguments."""
     return torch.cuda.device_of(array)

@@ -1,4 +1,4 @@
-"""The device work of the causal family where the device is the host."""
+"""The device work of the causal family on the CPU."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from lockstep.impl.torch.masks import make_additive
 from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
-"""Keys that are turned at a time: what is computed of them stays in the caches of the
-processor, which makes it three times as fast as all at once."""
+"""Number of keys that are rotated at a time: intermediate results stay in the processor's
+caches, which is three times as fast as all keys at once."""
 
 
 class HostKernels(PlainKernels):
-    """Plain operations in blocks, and masks that are mostly copied: a comparison of every
-    row with every column takes several times as long as writing the result."""
+    """Plain operations in blocks, and masks that are mostly copied.
+
+    A comparison of every row with every column takes several times as long as writing the
+    mask.
+    """
 
     def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
         tokens = keys.shape[3] if isinstance(index, slice) else len(index)
         few = keys[..., 0].numel() // keys.shape[3] * tokens <= BLOCK
-        if few or keys.requires_grad:  # blocks are written in place
+        if few or keys.requires_grad:  # blocks would be written in place
             super().turn(keys, index, rope, distance)
             return
         for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
             along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
             for head in layer[0]:  # [cells, dim]
-                own = head[index]  # a view of neighbours, a copy of others
+                own = head[index]  # a view of a slice, a copy of an index
                 for block in own.split(BLOCK):
                     content = block.float()
                     swapped = content.roll(len(cos), -1)
@@ -63,7 +66,7 @@ class HostKernels(PlainKernels):
 def paste(
     out: torch.Tensor, rows: Ints | slice, columns: Ints | slice, part: torch.Tensor
 ) -> None:
-    """Puts [rows, columns] there."""
+    """Writes `part` [rows, columns] to these rows and columns of `out`."""
     if isinstance(rows, slice) and isinstance(columns, slice):
         out[rows, columns] = part
         return

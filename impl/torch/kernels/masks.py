@@ -1,10 +1,10 @@
 """Masks from the positions of cells and the sets of sequences that hold them.
 
-What it moves: each number of the mask is written once, in 16 bytes a thread, and nothing
-else of that size: the table of cells, 16 bytes a column, is read once for up to 64 rows.
-What bounds it: writing. Comparing comes close, at five 32-bit operations a number, three
-where all rows are of one sequence. In 64 bits it would take longer than writing, so
-positions and sets are cut to 32 bits where all of them fit.
+Traffic: each number of the mask is written once, 16 bytes a thread. The table of cells,
+16 bytes a column, is read once for up to 64 rows. The bound is write bandwidth. The
+comparison comes close to it: five 32-bit operations a number, three if all rows belong to
+one sequence. In 64 bits it would take longer than writing, so positions and sets are
+reduced to 32 bits if all of them fit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import triton.language as tl
 from lockstep.impl.torch.kernels import Table
 
 COLUMNS = 1024
-"""Of a program: 16 bytes for each of 128 threads, where a number has 2 bytes."""
+"""Columns of a program: 16 bytes for each of 128 threads, with 2 bytes a number."""
 
 ROWS, TILES = 4, 16
-"""So many rows at a time, whose limits are read together, and at most so many times."""
+"""Rows whose limits are read together, and the most such tiles in a program."""
 
 PROGRAMS = 512
-"""Enough to have all of a large GPU busy."""
+"""Number of programs that keeps a large GPU busy."""
 
 
 UNSPECIALIZED = ("count", "begin", "width", "rows", "padded", "tiles")
-"""Arguments for whose values there are no kernels of their own. `stride` is none of them:
-16 bytes are written at once only if it is known to be a multiple of 16."""
+"""Arguments whose values must not specialize a kernel. `stride` is not among them: stores
+are of 16 bytes only if it is known to be a multiple of 16."""
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -48,12 +48,15 @@ def mask_kernel(
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
-    """Program (block of columns, block of `tiles` · ROWS rows). SHORT_…: see `Table`.
-    ALONE: all rows are of one sequence. A cell that is not a row's own counts as one at
+    """Fills one block of columns of `tiles` · ROWS rows.
+
+    SHORT_POSITIONS and SHORT_SETS are as in `Table`; ALONE means that all rows belong to
+    one sequence. A cell that the row's sequence does not hold is treated as one at
     position -1, which no row sees.
 
-    Row by row, so that all tensors have one axis, and a thread keeps the columns that it
-    reads: with two axes the compiler moves each tile through shared memory.
+    The rows are handled one by one, so that all tensors have one axis and a thread keeps
+    the columns it has read: with two axes the compiler moves each tile through shared
+    memory.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     cells = table + begin + column
@@ -77,8 +80,8 @@ def mask_kernel(
                 own = tl.where((bits & owner) != 0, positions, -1)
             low = tl.maximum(low, 0)
             if SHORT_POSITIONS:
-                # One comparison for two: below `low` the difference wraps around. The
-                # last position may be far behind all; that of no row is before the first.
+                # One comparison instead of two: below `low` the difference wraps around.
+                # `high` may exceed 32 bits; for a row that sees nothing, high < low.
                 low, high = low.to(tl.int32), tl.minimum(high, 0x7FFFFFFF).to(tl.int32)
                 low = tl.where(low > high, 0x7FFFFFFF, low)
                 reach = tl.maximum(high - low, 0).to(tl.uint32)
@@ -94,8 +97,10 @@ def mask_kernel(
 def fill(
     table: Table, limits: torch.Tensor, begin: int, out: torch.Tensor, alone: bool
 ) -> None:
-    """See `Kernels.mask`. The accesses are of 16 bytes if rows are a multiple of 16
-    numbers apart."""
+    """Launches `Kernels.mask`.
+
+    Accesses are of 16 bytes if the row stride is a multiple of 16 numbers.
+    """
     padded, width = out.shape
     blocks = triton.cdiv(width, COLUMNS)
     deep = triton.cdiv(padded, ROWS)  # in tiles
@@ -121,5 +126,6 @@ def fill(
 
 
 def count_tiles(blocks: int, deep: int) -> int:
-    """For one program, where the mask is `blocks` wide and so many tiles deep."""
+    """Returns the number of tiles of a program, for a mask of `blocks` blocks of columns
+    and `deep` tiles of rows."""
     return max(1, min(TILES, blocks * deep // PROGRAMS))

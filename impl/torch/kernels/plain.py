@@ -13,7 +13,7 @@ from lockstep.impl.torch.rope import Rope
 
 @dataclass(frozen=True)
 class Padded:
-    """Cells that are known when they are used; those below 0 are none."""
+    """Cells that are read when they are used; negative ones are skipped."""
 
     cells: torch.Tensor
 
@@ -21,18 +21,18 @@ class Padded:
 Index = slice | torch.Tensor | Padded
 
 ROWS, COLUMNS = -2, -1
-"""The axis of a pool that has its cells; COLUMNS where values are permuted."""
+"""The axis of the cells in a pool; COLUMNS in permuted values."""
 
 
 class PlainKernels:
-    """On every device that torch knows; see `impl.torch.kernels.Kernels`."""
+    """`impl.torch.kernels.Kernels` on every device that torch supports."""
 
     alignment = 1
 
     def place(self, cells: Ints, device: torch.device) -> Index:
-        """The cells, as a slice if they are neighbours: that is one copy, no scatter."""
-        place = as_slice(cells)
-        return place if isinstance(place, slice) else upload(cells, device)
+        """Returns a slice for consecutive cells, which is a copy, not a scatter."""
+        index = as_slice(cells)
+        return index if isinstance(index, slice) else upload(cells, device)
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
         return Padded(cells)
@@ -87,7 +87,7 @@ def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> 
 
 
 def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
-    """A copy."""
+    """Returns a copy."""
     if isinstance(index, slice):
         part = narrow(pool, index, axis)
         return part.clone(memory_format=torch.contiguous_format)
@@ -96,5 +96,5 @@ def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
 
 
 def narrow(pool: torch.Tensor, cells: slice, axis: int) -> torch.Tensor:
-    """A view of neighbours; takes half the time of a subscript."""
+    """Returns a view of consecutive cells; takes half the time of a subscript."""
     return pool.narrow(axis, cells.start, cells.stop - cells.start)

@@ -1,5 +1,5 @@
-"""Numbers in a type of fewer digits, rounded to the nearest, on a GPU as in Triton's
-interpreter: that cuts float32 off where it becomes bfloat16."""
+"""Conversion to a shorter floating type, rounded to nearest, on a GPU and in Triton's
+interpreter, which truncates float32 to bfloat16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import triton.language as tl
 
 @triton.jit
 def convert(numbers: tl.tensor, TYPE: tl.constexpr, CUTS_OFF: tl.constexpr) -> tl.tensor:
-    """CUTS_OFF: what `cuts_off` says; nothing of it is compiled for a GPU."""
+    """Converts numbers to TYPE. CUTS_OFF is the result of `cuts_off`; if False, as on a
+    GPU, the rounding is not compiled."""
     if CUTS_OFF and numbers.dtype != TYPE:
         bits = numbers.to(tl.float32).to(tl.uint32, bitcast=True)
         bits += 0x7FFF + ((bits >> 16) & 1)
@@ -19,6 +20,6 @@ def convert(numbers: tl.tensor, TYPE: tl.constexpr, CUTS_OFF: tl.constexpr) -> t
 
 
 def cuts_off(dtype: torch.dtype) -> bool:
-    """Whether numbers that become `dtype` must be rounded beforehand."""
+    """Returns whether numbers must be rounded before they are converted to `dtype`."""
     is_interpreted = not isinstance(convert, triton.JITFunction)
     return is_interpreted and dtype == torch.bfloat16

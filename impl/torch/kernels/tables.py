@@ -1,7 +1,7 @@
-"""Changes of the table of cells, brought into its copy on the device.
+"""Updates of the copy of the table of cells on the device.
 
-What it moves: 24 bytes read and 16 written for each change; a few hundred of them at most
-in a step, so that the launch is all it takes.
+Traffic: 24 bytes read and 16 written for each change. A step has a few hundred changes at
+most, so the launch dominates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def update_kernel(
     number: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """A change of a cell below 0 is none."""
+    """Applies a block of changes; those of a negative cell are skipped."""
     change = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = change < number
     cells = tl.load(changes + change, mask=inside, other=-1)
@@ -32,8 +32,12 @@ def update_kernel(
 
 
 def update(table: torch.Tensor, changes: torch.Tensor) -> None:
-    """table: int64 [2, cells]. changes: int64 [3, some]: cell, position, bits; each cell
-    once."""
+    """Applies changes to the table.
+
+    Args:
+        table: int64 [2, cells].
+        changes: int64 [3, changes]: cell, position, bits; the cells are distinct.
+    """
     number = changes.shape[1]
     if number:
         grid = (triton.cdiv(number, BLOCK),)

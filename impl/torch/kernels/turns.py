@@ -1,8 +1,8 @@
-"""Keys that move to another position, turned in place: some cells, all layers.
+"""Rotation of keys to another position, in place: some cells, all layers.
 
-What it moves: each key is read once and written once, 4 bytes a number for bfloat16, in
-16 bytes a thread; the cosines and sines of a layer stay in the cache. What bounds it:
-memory; each number takes two products.
+Traffic: each key is read once and written once, for bfloat16 4 bytes a number, in
+accesses of 16 bytes a thread. The cosines and sines of a layer stay in the cache. The
+bound is memory bandwidth; each number takes two products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 4096, 128
-"""What a program reads at most."""
+"""The most that a program reads."""
 
 
 @triton.jit(do_not_specialize=("rows", "count"))
@@ -30,7 +30,7 @@ def turn_kernel(
     BLOCK_HALF: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Program (block of rows, head, layer)."""
+    """Rotates a block of rows of one head in one layer."""
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     cells = tl.load(index + number, mask=number < rows, other=-1)[:, None]
     head = tl.program_id(1).to(tl.int64)
@@ -38,8 +38,8 @@ def turn_kernel(
     pair = tl.arange(0, BLOCK_HALF)
     cos = tl.load(cosines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
     sin = tl.load(sines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
-    place = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
-    keys += place * (2 * HALF) + pair[None, :]
+    row = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
+    keys += row * (2 * HALF) + pair[None, :]
     inside = (cells >= 0) & (pair[None, :] < HALF)
     x = tl.load(keys, mask=inside).to(tl.float32)
     y = tl.load(keys + HALF, mask=inside).to(tl.float32)
@@ -52,8 +52,13 @@ def turn_kernel(
 def turn(
     keys: torch.Tensor, index: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> None:
-    """keys: [layers, 1, heads, cells, dim], contiguous. index: int64 [rows], each cell
-    once. cos, sin: float32 [layers, dim / 2]."""
+    """Launches the rotation.
+
+    Args:
+        keys: [layers, 1, heads, cells, dim], contiguous.
+        index: int64 [rows], distinct cells.
+        cos, sin: float32 [layers, dim / 2].
+    """
     layers, _, heads, count, dim = keys.shape
     rows = len(index)
     if rows == 0:
