@@ -232,15 +232,8 @@ def doctor(failures: Path) -> int:
     return 0
 
 
-main.add_command(check)
-main.add_command(replay)
-main.add_command(snippet)
-main.add_command(faults)
-main.add_command(explore)
-main.add_command(new_backend)
-main.add_command(vectors)
-main.add_command(show)
-main.add_command(report)
+for each in (check, replay, snippet, faults, explore, new_backend, vectors, show, report):
+    main.add_command(each)
 
 if __name__ == "__main__":
     main()

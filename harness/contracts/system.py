@@ -418,22 +418,19 @@ class System:
         config: a complete config.
         tags: how many tags the program has.
         every: watch the arrays of every step and put each through attention.
+
+    Attributes:
         writes: the operations after which a view of the cache need not hold.
     """
 
     margin: float
+    writes: Collection[str] = ()
 
     def __init__(
-        self,
-        backend: Backend,
-        config: Mapping[str, Any],
-        tags: int,
-        every: bool,
-        writes: Collection[str],
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> None:
-        self.backend, self.arrays = backend, backend.arrays
+        self.backend, self.arrays, self.every = backend, backend.arrays, every
         self.config = {**config, "poison": backend.poison}
-        self.every, self.writes = every, writes
         self.limit = max(1, tags)
         self.phase = get_phase(self.limit)
         self.watch = ArrayWatch(backend.arrays)

@@ -47,11 +47,17 @@ class Result:
     margin: float = 0.0
     divergence: Divergence | None = None
 
+    def skip(self, why: str) -> None:
+        """Counts an operation that did not run."""
+        self.why_skipped = self.why_skipped or why
+        self.skipped += 1
 
+
+@dataclass(eq=False)
 class Run:
     """One program on the reference and on a backend.
 
-    Args:
+    Attributes:
         program: a complete program.
         backend: runs beside the reference.
         every: make the costly checks at each step, not at some.
@@ -59,18 +65,15 @@ class Run:
         on_step: is called with the number of each step before it runs.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        backend: Backend,
-        every: bool = False,
-        coverage: Coverage | None = None,
-        on_step: Callable[[int], None] | None = None,
-    ) -> None:
-        self.program, self.backend, self.every = program, backend, every
-        self.rules = program.rules
-        self.coverage, self.on_step = coverage, on_step
-        self.steps: Iterator[Step] = walk(program)
+    program: Program
+    backend: Backend
+    every: bool = False
+    coverage: Coverage | None = None
+    on_step: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = self.program.rules
+        self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
@@ -85,7 +88,7 @@ class Run:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
                     if step.skipped is not None:
-                        self.skip(step.skipped)
+                        self.result.skip(step.skipped)
                         continue
                     observed, difference = self.take(step)
                     if difference is not None:
@@ -121,10 +124,6 @@ class Run:
         """Announces a step, also one that is skipped."""
         if self.on_step:
             self.on_step(step.number)
-
-    def skip(self, why: str) -> None:
-        self.result.why_skipped = self.result.why_skipped or why
-        self.result.skipped += 1
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""

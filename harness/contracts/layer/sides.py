@@ -188,16 +188,12 @@ class LayerSystem(System):
         layer: tells the payloads of the layers of one model apart.
     """
 
+    writes: Collection[str] = ("update",)
+
     def __init__(
-        self,
-        backend: Backend,
-        config: Config,
-        tags: int,
-        every: bool,
-        layer: int = 0,
-        writes: Collection[str] = ("update",),
+        self, backend: Backend, config: Config, tags: int, every: bool, layer: int = 0
     ) -> None:
-        super().__init__(backend, config, tags, every, writes)
+        super().__init__(backend, config, tags, every)
         self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         kind = backend.contracts.get("layer", {}).get(config["kind"])

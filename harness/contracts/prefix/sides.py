@@ -21,6 +21,14 @@ Path = Sequence[int]
 class PrefixModel(ABC):
     """The reference of one program.
 
+    An operation is carried out by the method of its name, or of its `act`:
+
+    * begin: opens a request.
+    * feed: computes a pass, the whole or the first `layers` of it, and adds the tokens
+      that were generated.
+    * close: ends a request, whether by close or by cancel.
+    * refuse: makes the caches below refuse the next time.
+
     Attributes:
         tag: the tag of the next token.
         fed: the tags of the last pass; may be left empty if `rows` is false.
@@ -44,25 +52,6 @@ class PrefixModel(ABC):
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
         self.alphabet: Path = (1, 2, 3)
         self.reach = 12
-
-    # --- operations ---------------------------------------------------------------------
-
-    @abstractmethod
-    def begin(self, op: Op) -> Answer:
-        """Opens a request."""
-
-    @abstractmethod
-    def feed(self, op: Op) -> Answer:
-        """Computes a pass, the whole or the first `layers` of it, and adds the tokens
-        that were generated."""
-
-    @abstractmethod
-    def close(self, op: Op) -> Answer:
-        """Ends a request, whether by close or by cancel."""
-
-    @abstractmethod
-    def refuse(self, op: Op) -> Answer:
-        """Makes the caches below refuse the next time."""
 
     # --- the open requests --------------------------------------------------------------
 
@@ -126,6 +115,9 @@ NO_TOKEN = -1
 class PrefixSystem(ABC):
     """The cache of one program in a backend.
 
+    It has the same methods as `PrefixModel` for operations, with the reference after the
+    operation, here and below, as one more argument.
+
     Attributes:
         builds_on: the backend builds it on caches that it is given.
         given: the config that it was opened with.
@@ -159,22 +151,6 @@ class PrefixSystem(ABC):
         answer = self.ask(lambda: call(lent))
         lent[:] = [NO_TOKEN] * len(lent)
         return answer
-
-    @abstractmethod
-    def begin(self, op: Op, model: Any) -> Answer:
-        """Opens a request. model: the reference after `op`, here and below."""
-
-    @abstractmethod
-    def feed(self, op: Op, model: Any) -> Answer:
-        """Computes a pass, or its first layers, and adds what was generated."""
-
-    @abstractmethod
-    def close(self, op: Op, model: Any) -> Answer:
-        """Ends a request by the method that the operation names."""
-
-    @abstractmethod
-    def refuse(self, op: Op, model: Any) -> Answer:
-        """Makes the caches below refuse the next time."""
 
     @abstractmethod
     def verify_attention(self, model: Any) -> None:

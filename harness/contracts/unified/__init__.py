@@ -251,8 +251,9 @@ class UnifiedContract(Contract):
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
-        tags, places = self.count_tokens(ops), list_places(ops)
-        return UnifiedSystem(backend, config, tags, every, places, self.writes)
+        system = UnifiedSystem(backend, config, self.count_tokens(ops), every)
+        system.places, system.writes = list_places(ops), self.writes
+        return system
 
     def get_tag_dimension(self, config: Config) -> int:
         """Tags are read from values: keys depend on positions."""

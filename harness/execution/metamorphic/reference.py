@@ -272,8 +272,7 @@ def execute(
             if on_step:
                 on_step(number)
             if step.skipped is not None:
-                result.why_skipped = result.why_skipped or step.skipped
-                result.skipped += 1
+                result.skip(step.skipped)
                 continue
             if coverage is not None:
                 for state in program.rules.get_states(step.op, step.model):
