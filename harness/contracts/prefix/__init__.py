@@ -12,17 +12,6 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
 from lockstep.harness.contracts.operation import Config, Op, Source, iter_steps
-from lockstep.harness.contracts.prefix.config import (
-    CHOICES,
-    CONFIG,
-    KINDS,
-    LIMITS,
-    MODELS,
-    OWNERS,
-    POOLS,
-    count_path_bytes,
-    why_not_config,
-)
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
     ConversationSystem,
@@ -36,7 +25,19 @@ from lockstep.harness.contracts.prefix.shrinking import (
     simplify,
     simplify_config,
 )
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    CHOICES,
+    CONFIG,
+    KINDS,
+    LIMITS,
+    MODELS,
+    OWNERS,
+    POOLS,
+    PrefixModel,
+    PrefixSystem,
+    count_path_bytes,
+    why_not_config,
+)
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
 from lockstep.harness.contracts.prefix.states import (
     STATES,

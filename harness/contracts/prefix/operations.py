@@ -15,14 +15,18 @@ from lockstep.harness.contracts.operation import (
     ask,
     index,
 )
-from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    CONVERSATIONS,
+    KINDS,
+    PrefixModel,
+    PrefixSystem,
+)
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.core.document import (
     DERIVED,
