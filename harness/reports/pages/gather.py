@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.backends.environment import compare_environments
+from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environments
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
