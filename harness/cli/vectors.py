@@ -19,7 +19,7 @@ from lockstep.harness.jobs.vectors.export import (
     audit_set,
     export,
 )
-from lockstep.harness.programs.vectors.selection import SIZES
+from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import Progress
 from lockstep.harness.reports.jobs import (
     format_audit,
@@ -63,11 +63,11 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
 )
 @click.option(
     "--size",
-    type=click.Choice(list(SIZES)),
+    type=click.Choice(list(SET_SIZES)),
     default="small",
     show_default=True,
     help="Size of the set. "
-    + "; ".join(f"{name}: {size.about}" for name, size in SIZES.items())
+    + "; ".join(f"{name}: {size.about}" for name, size in SET_SIZES.items())
     + ".",
 )
 @shared("kinds", "jobs")
