@@ -82,9 +82,9 @@ class Contract(ABC):
         """Lists the methods that a cache of `kind` needs to declare `operations`."""
         return [name for name in operations if self.operations[name].is_method]
 
-    def count_tokens(self, ops: Sequence[Op]) -> int:
+    def count_tags(self, ops: Sequence[Op]) -> int:
         """Counts the tags that a program uses up."""
-        return sum(self.operations[op["op"]].tokens(op) for op in ops)
+        return sum(self.operations[op["op"]].count_tags(op) for op in ops)
 
     @abstractmethod
     def get_tag_dimension(self, config: Config) -> int:
@@ -139,7 +139,7 @@ class Contract(ABC):
             operation = self.operations[source.pick(weighted)]
             op = operation.draw(source, model)
             if op is not None:
-                op = {**operation.get_defaults(), **op}
+                op = operation.complete(op)
                 if operation.illegal(op, model) is None:
                     return op
         return None
@@ -159,7 +159,7 @@ class Contract(ABC):
         if op is None:
             return None
         operation = self.operations[op["op"]]
-        op = {**operation.get_defaults(), **op}
+        op = operation.complete(op)
         return op if operation.illegal(op, model) is None else None
 
     def propose_misuse(
@@ -284,7 +284,7 @@ class Contract(ABC):
 
         None if it would break a rule of usage there.
         """
-        return {**self.operations[move["op"]].get_defaults(), **move}
+        return self.operations[move["op"]].complete(move)
 
 
 # --- small worlds -----------------------------------------------------------------------

@@ -231,7 +231,11 @@ class Operation(ABC):
         }
         return {"op": self.name, **defaults}
 
-    def tokens(self, op: Op) -> int:
+    def complete(self, op: Op) -> dict[str, Any]:
+        """Returns `op` with every field set."""
+        return {**self.get_defaults(), **op}
+
+    def count_tags(self, op: Op) -> int:
         """Counts the tags that `op` uses up, whether or not it runs."""
         return 0
 
@@ -370,7 +374,7 @@ class Step:
             answer = self.expect()
             if not self.is_accepted:
                 self.accept(get_first_allowed(answer))
-        self.model.tag += self.operation.tokens(self.op)
+        self.model.tag += self.operation.count_tags(self.op)
 
 
 def iter_steps(
@@ -396,7 +400,7 @@ def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
     operation = operations[op["op"]]
     answer = operation.expect(op, model)
     operation.accept(op, model, get_first_allowed(answer))
-    model.tag += operation.tokens(op)
+    model.tag += operation.count_tags(op)
 
 
 def get_first_allowed(answer: Answer) -> Answer:

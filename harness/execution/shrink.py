@@ -62,7 +62,7 @@ def get_rank(program: Program) -> Rank:
     own = drop_defaults(config, rules.config)
     return Rank(
         operations=len(program.ops),
-        tokens=program.count_tokens(),
+        tokens=program.count_tags(),
         numbers=numbers,
         names=len(names) + config.get("sequences", 1),
         layers=rules.count_layers(config) + len(config.get("caches", ())),

@@ -54,8 +54,8 @@ class Program:
     def kind(self) -> str:
         return str(self.config["kind"])
 
-    def count_tokens(self) -> int:
-        return self.rules.count_tokens(self.ops)
+    def count_tags(self) -> int:
+        return self.rules.count_tags(self.ops)
 
     def to_json(self) -> dict[str, Any]:
         """The document of a file: without defaults, fields in the order of the format."""
@@ -202,7 +202,7 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
 def why_too_large(program: Program) -> str | None:
     """Why a program takes too much memory or time, or has more tokens than can be told
     apart; None if it does not."""
-    tokens, config = program.count_tokens(), program.config
+    tokens, config = program.count_tags(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
         return f"writes {tokens} tokens; with these dimensions at most {most}"
@@ -367,7 +367,7 @@ def list_lives(program: Program, last: int) -> Mapping[int, Life]:
 
 def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
     """Tells where the tokens come from that a divergence is about."""
-    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
+    if not divergence.tokens or len(program.ops) * program.count_tags() > MAX_STORY:
         return
     lives = list_lives(program, divergence.step)
     for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:

@@ -47,7 +47,7 @@ def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | N
         if op is None or rules.operations[op["op"]].illegal(op, model):
             return None
         rules.operations[op["op"]].expect(op, model)
-        model.tag += rules.operations[op["op"]].tokens(op)
+        model.tag += rules.operations[op["op"]].count_tags(op)
         ops.append(op)
     return ops
 

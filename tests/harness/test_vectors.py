@@ -131,7 +131,7 @@ def recount(document: Document) -> Iterator[Cell]:
         assert operation.illegal(op, model) is None
         yield from ((state, op["op"]) for state in rules.get_states(op, model))
         operation.expect(op, model)
-        model.tag += operation.tokens(op)
+        model.tag += operation.count_tags(op)
 
 
 def ungroup(cells: Mapping[str, list[str]]) -> set[Cell]:

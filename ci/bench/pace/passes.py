@@ -145,7 +145,7 @@ class Bench:
             for op in program.ops:
                 operation = rules.operations[op["op"]]
                 operation.expect(op, model)
-                model.tag += operation.tokens(op)
+                model.tag += operation.count_tags(op)
 
     def time_backend(self) -> float:
         """Of the seconds that checking takes, those of the backend. What other processes

@@ -387,7 +387,7 @@ class LayerContract(Contract):
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> LayerSystem:
-        tags = self.count_tokens(ops)
+        tags = self.count_tags(ops)
         system = LayerSystem(backend, config, tags, every)
         system.writes = self.writes
         system.get("a")

@@ -88,7 +88,7 @@ class Update(LayerOperation):
     is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return int(op["length"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:

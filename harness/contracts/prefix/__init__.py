@@ -232,7 +232,7 @@ class PrefixContract(Contract):
     ) -> PrefixSystem:
         is_slots = config["kind"] == "slots"
         system = SlotsSystem if is_slots else ConversationSystem
-        return system(backend, config, self.count_tokens(ops), every)
+        return system(backend, config, self.count_tags(ops), every)
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

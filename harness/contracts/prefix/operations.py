@@ -151,7 +151,7 @@ class RequestOperation(PrefixOperation):
 class Pass(RequestOperation):
     """A pass with the next tokens of a request, or all that remain if there are fewer."""
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return int(op["count"])
 
     def illegal_here(self, op: Op, model: PrefixModel) -> str | None:

@@ -251,7 +251,7 @@ class UnifiedContract(Contract):
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
-        system = UnifiedSystem(backend, config, self.count_tokens(ops), every)
+        system = UnifiedSystem(backend, config, self.count_tags(ops), every)
         system.places, system.writes = list_places(ops), self.writes
         return system
 
@@ -264,7 +264,7 @@ class UnifiedContract(Contract):
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
         """Rows of a pass stand at the next positions of their sequences."""
-        op = {**self.operations[move["op"]].get_defaults(), **move}
+        op = self.operations[move["op"]].complete(move)
         if op["op"] == "forward":
             rows = enumerate(op["sequences"])
             op["positions"] = [

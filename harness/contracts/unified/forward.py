@@ -85,7 +85,7 @@ class Forward(UnifiedOperation):
         "reserve": {"type": "boolean", "default": False},
     }
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return count_tags(op)
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:

@@ -81,7 +81,7 @@ class Recorder(Run):
         super().begin(step)
         self.now = Kept(step.number, step.op, step.skipped)
         first = step.model.tag
-        tags = range(first, first + step.operation.tokens(step.op))
+        tags = range(first, first + step.operation.count_tags(step.op))
         self.born.update(dict.fromkeys(tags, step.number))
         if self.is_kept(step.number):
             self.kept.append(self.now)
