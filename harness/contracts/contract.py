@@ -67,7 +67,7 @@ class Contract(ABC):
         return self.errors
 
     @abstractmethod
-    def why_not(self, config: Config) -> str | None:
+    def why_illegal(self, config: Config) -> str | None:
         """Names the rule between its fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
@@ -140,7 +140,7 @@ class Contract(ABC):
             op = operation.draw(source, model)
             if op is not None:
                 op = operation.complete(op)
-                if operation.illegal(op, model) is None:
+                if operation.why_illegal(op, model) is None:
                     return op
         return None
 
@@ -160,7 +160,7 @@ class Contract(ABC):
             return None
         operation = self.operations[op["op"]]
         op = operation.complete(op)
-        return op if operation.illegal(op, model) is None else None
+        return op if operation.why_illegal(op, model) is None else None
 
     def propose_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
@@ -257,7 +257,7 @@ class Contract(ABC):
     def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same by steps that change the config, or the config and `ops`."""
         for simpler, changed in self.propose_configs(config, ops):
-            if self.why_not(simpler) is None:
+            if self.why_illegal(simpler) is None:
                 yield simpler, changed
 
     def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:

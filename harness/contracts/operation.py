@@ -36,7 +36,7 @@ T = TypeVar("T")
 Own = TypeVar("Own", bound="Operation")
 
 
-class Place(NamedTuple):
+class HeldToken(NamedTuple):
     """A token that the reference has, and where.
 
     sequences: whose it is; none where there is one only. is_old: a backend need not have
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     is_old: bool = False
 
 
-Held = tuple[str, Sequence[Place]]
+Held = tuple[str, Sequence[HeldToken]]
 """A cache, or a part of one, in words, and what the reference holds in it."""
 
 
@@ -145,7 +145,7 @@ class Operation(ABC):
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
 
-    def illegal(self, op: Op, model: Any) -> str | None:
+    def why_illegal(self, op: Op, model: Any) -> str | None:
         """Says why `op` cannot be asked in the model's state; such a step is skipped.
 
         Returns:
@@ -390,7 +390,7 @@ def iter_steps(
     """
     for number, op in enumerate(ops):
         operation = operations[op["op"]]
-        step = Step(number, op, model, operation, operation.illegal(op, model))
+        step = Step(number, op, model, operation, operation.why_illegal(op, model))
         yield step
         step.finish()
 

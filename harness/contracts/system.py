@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.interface import Array, Arrays, Mask
-from lockstep.harness.core.errors import Broken, clean, say_error
+from lockstep.harness.core.errors import Broken, clean, format_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.reference.token import Token
 
@@ -212,7 +212,7 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
         raise Broken(
             "malformed",
             f"{name} is a {type(array).__name__} that cannot be read as an array"
-            f" ({say_error(error)})",
+            f" ({format_error(error)})",
         ) from error
     return content
 

@@ -14,10 +14,10 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
+    format_error,
+    format_missing,
+    format_raised,
     make_plain,
-    say_error,
-    say_missing,
-    say_raised,
 )
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.program import Divergence, Program, walk
@@ -100,15 +100,15 @@ class Run:
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
-            self.diverge(Difference("missing", say_missing(error)), number, operation)
+            self.diverge(Difference("missing", format_missing(error)), number, operation)
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
-            self.diverge(Difference("error", say_raised(error)), number, operation)
+            self.diverge(Difference("error", format_raised(error)), number, operation)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            message = f"would have ended the process: raised {say_error(error)}"
+            message = f"would have ended the process: raised {format_error(error)}"
             self.diverge(Difference("crash", message), number, operation)
         finally:
             if self.coverage is not None:

@@ -168,7 +168,7 @@ def parse_program(document: Any, where: str) -> Program:
     if not isinstance(config, dict):
         raise UsageError(f'{where}: "config" must be an object, not {name_type(config)}')
     config = complete(config, contract.config, f"{where}: config")
-    broken = contract.why_not(config)
+    broken = contract.why_illegal(config)
     if broken:
         raise UsageError(f"{where}: config: {broken}")
     ops = parse_operations(document.get("ops"), contract, where)
@@ -320,25 +320,25 @@ def describe_failure(
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    words = [say_field(name, value) for name, value in fields.items()]
+    words = [format_field(name, value) for name, value in fields.items()]
     return ", ".join(words) or "default config"
 
 
-def say_field(name: str, value: Any) -> str:
+def format_field(name: str, value: Any) -> str:
     """A field of a config, as a person would call it."""
     words = name.replace("_", " ")
     if isinstance(value, bool):
         return words if value else f"no {words}"
-    return f"{words} {say_value(value)}"
+    return f"{words} {format_value(value)}"
 
 
-def say_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A field of a config in words."""
     if isinstance(value, Mapping):
         rest = [part for item in value.items() if item[0] != "kind" for part in item]
         return " ".join(map(str, [value["kind"], *rest]))
     if isinstance(value, list):
-        return " + ".join(map(say_value, value))
+        return " + ".join(map(format_value, value))
     return "none" if value is None else str(value)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.errors import say_needed
+from lockstep.harness.core.errors import format_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.program import ERRORS
 
@@ -160,7 +160,7 @@ class Note(NamedTuple):
 def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     for pair in outcome.pairs:
         for part, operation in pair.missing.items():
-            yield Note("missing", pair.name, say_needed(part, operation))
+            yield Note("missing", pair.name, format_needed(part, operation))
         if pair.undeclared:
             names = ", ".join(pair.undeclared)
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
@@ -177,7 +177,7 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
 # --- all of it --------------------------------------------------------------------------
 
 
-def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
+def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     """The verdict on several checks in a few words. found: failures."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
@@ -196,7 +196,7 @@ def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     return words + (" (stopped before the end)" if is_cut else "")
 
 
-def say_amount(outcomes: Sequence[OutcomeSummary]) -> str:
+def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
     """Words for the amount that was run."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     programs, steps, known = (

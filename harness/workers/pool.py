@@ -28,7 +28,7 @@ from typing import IO, Any, Literal, TypeVar
 import msgspec
 
 from lockstep.harness.backends.driver.client import limit_by
-from lockstep.harness.core.errors import UsageError, clean, say_exit
+from lockstep.harness.core.errors import UsageError, clean, format_exit
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.messages import (
     MAX_BYTES,
@@ -91,7 +91,7 @@ class Process:
             return decode_event(self.connection.recv_bytes(MAX_BYTES), self.task)
         except (EOFError, OSError):  # OSError: the message breaks off, or is too large
             self.popen.kill()
-            why = say_exit(self.popen.wait())
+            why = format_exit(self.popen.wait())
         except ValueError as error:
             why = f"the process sent a message that is not an event: {clean(str(error))}"
         return self.describe_death("crash", why)

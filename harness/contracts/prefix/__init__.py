@@ -36,7 +36,7 @@ from lockstep.harness.contracts.prefix.sides import (
     PrefixModel,
     PrefixSystem,
     count_path_bytes,
-    why_not_config,
+    why_illegal_config,
 )
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
 from lockstep.harness.contracts.prefix.states import (
@@ -179,7 +179,7 @@ class PrefixContract(Contract):
     states = tuple(STATES)
     opt_in = frozenset({"interval"})
     facts = ("whole",)
-    why_not = staticmethod(why_not_config)
+    why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)
     propose_misuse = staticmethod(draw_misuse)
     get_domain = staticmethod(get_domain)

@@ -10,10 +10,12 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.sides import open_cache
-from lockstep.harness.contracts.layer.sides import why_not_config as why_not_layer
+from lockstep.harness.contracts.layer.sides import why_illegal_config as why_illegal_layer
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
-from lockstep.harness.contracts.unified.model import why_not_config as why_not_unified
+from lockstep.harness.contracts.unified.model import (
+    why_illegal_config as why_illegal_unified,
+)
 from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
 from lockstep.reference.layers import Layer
 
@@ -77,26 +79,26 @@ OWNERS: Mapping[str, Sequence[str]] = {
 # --- rules ------------------------------------------------------------------------------
 
 
-def why_not_config(config: Config) -> str | None:
+def why_illegal_config(config: Config) -> str | None:
     """The rule between its fields that a config breaks, or None."""
     kind = config["kind"]
     for name, owners in OWNERS.items():
         if kind not in owners and config[name] != CONFIG[name].get("default"):
             return f"{name} belongs to {' and '.join(owners)}, not to {kind}"
     for spec in config["layers"]:
-        if why := why_not_spec(spec, kind):
+        if why := why_illegal_spec(spec, kind):
             return why
     if kind != "slots":
         layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
-        return next((why for layer in layers if (why := why_not_layer(layer))), None)
+        return next((why for layer in layers if (why := why_illegal_layer(layer))), None)
     if config["interval"] is not None and "recurrent" not in config["layers"]:
         return "interval belongs to recurrent caches, and these slots have none"
     if config["keep"] >= config["context"]:
         return f"keep {config['keep']} must be less than context {config['context']}"
-    return why_not_unified(get_unified_config(config))
+    return why_illegal_unified(get_unified_config(config))
 
 
-def why_not_spec(spec: str | None, kind: str) -> str | None:
+def why_illegal_spec(spec: str | None, kind: str) -> str | None:
     """The same for one entry of `layers`."""
     if spec is None:
         return "slots need a cache in every layer" if kind == "slots" else None

@@ -18,7 +18,7 @@ from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
     UnifiedModel,
-    why_not_config,
+    why_illegal_config,
 )
 from lockstep.harness.contracts.unified.operations import OPERATIONS
 from lockstep.harness.contracts.unified.shrinking import (
@@ -203,7 +203,7 @@ class UnifiedContract(Contract):
     facts = ("room", "rows")
     letters = LETTERS
     model = UnifiedModel
-    why_not = staticmethod(why_not_config)
+    why_illegal = staticmethod(why_illegal_config)
     get_states = staticmethod(get_unified_states)
     list_states = staticmethod(list_unified_states)
     list_unreachable = staticmethod(list_unreachable)
@@ -244,7 +244,7 @@ class UnifiedContract(Contract):
         fitting = [
             caches
             for caches in options
-            if self.why_not(drop_slots({**config, "caches": caches})) is None
+            if self.why_illegal(drop_slots({**config, "caches": caches})) is None
         ]
         return list(source.pick(fitting or list(options)))
 

@@ -143,7 +143,7 @@ class Save(UnifiedOperation):
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         if model.config["kind"] not in CAUSAL:
             return f"a {model.config['kind']} cache is not saved"
         if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
@@ -167,7 +167,7 @@ class Load(UnifiedOperation):
         "fresh": {"type": "boolean", "default": False},
     }
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         known = op["from"] in model.saved
         return None if known else f"nothing was saved as {op['from']}"
 
@@ -186,7 +186,7 @@ class Load(UnifiedOperation):
         return f"load {op['from']}{where}"
 
 
-def why_not_layer(op: Op, model: UnifiedModel) -> str | None:
+def why_illegal_layer(op: Op, model: UnifiedModel) -> str | None:
     """Says why there is nothing to ask of this layer, whatever the state."""
     count = len(model.parts)
     if op["type"] >= count:
@@ -216,8 +216,8 @@ class Get(UnifiedOperation):
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = LAYER
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return why_not_layer(op, model)
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        return why_illegal_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -255,8 +255,8 @@ class Put(UnifiedOperation):
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {**LAYER, **FORM}
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return why_not_layer(op, model)
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        return why_illegal_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -331,7 +331,7 @@ class Open(UnifiedOperation):
         "memory": integer(0, LARGEST),
     }
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         kind = model.config["kind"]
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 

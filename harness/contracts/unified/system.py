@@ -22,9 +22,9 @@ from lockstep.harness.contracts.system import (
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import (
     Attention,
-    Place,
     PositionReader,
     Positions,
+    TokenAt,
     View,
 )
 from lockstep.harness.core.errors import Broken
@@ -44,7 +44,7 @@ class UnifiedSystem(System):
     """
 
     writes: Collection[str] = ("forward", "remove", "load", "put")
-    places: Sequence[Place] = ()
+    places: Sequence[TokenAt] = ()
 
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
         super().__init__(backend, config, tags, every)

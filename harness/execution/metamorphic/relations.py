@@ -273,7 +273,11 @@ class Builder:
     def build(self, words: str) -> Derived | None:
         """None if there is nothing to compare, or if no program may be so large."""
         program = Program(self.contract, self.config, self.ops)
-        if not self.claims or self.rules.why_not(self.config) or why_too_large(program):
+        if (
+            not self.claims
+            or self.rules.why_illegal(self.config)
+            or why_too_large(program)
+        ):
             return None
         return Derived(words, program, self.tags, self.claims)
 

@@ -154,7 +154,9 @@ class Aim:
         if op is None:
             return None
         op = operation.complete(op)
-        if operation.illegal(op, model) or self.state not in rules.get_states(op, model):
+        if operation.why_illegal(op, model) or self.state not in rules.get_states(
+            op, model
+        ):
             return None
         self.state, self.name = self.source.pick(self.cells)
         return op
