@@ -41,8 +41,8 @@ class Contract(ABC):
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
         facts: the names that `get_facts` of the model gives numbers for.
-        letters: for each sort of names (`core.fields.NAMES`) that mean nothing, what the
-            first is called, the second, and so on.
+        letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
+            the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
     """
 
@@ -276,7 +276,7 @@ class Contract(ABC):
 
         Args:
             kind: one of `kinds`.
-            size: one of `contracts.domain.SIZES`.
+            size: one of `SIZES`.
         """
 
     def complete_move(self, move: Op, model: Any) -> Op | None:
