@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
@@ -109,34 +109,29 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
     return OutcomeSummary(
         [summarize_pair(pair, chosen) for pair in outcome.pairs],
         outcome.settings.seed,
-        outcome.seconds,
-        not outcome.is_cut,
-        outcome.unavailable,
-        outcome.dead,
-        outcome.versions,
-        outcome.get_exit_status(),
+        complete=not outcome.is_cut,
+        exit_status=outcome.get_exit_status(),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
     )
 
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     programs, steps = pair.get_progress()
+    same = "backend", "contract", "kind", "wanted", "margin", "known"
     return PairSummary(
-        pair.backend,
-        pair.contract,
-        pair.kind,
-        programs,
-        steps,
-        [failure.divergence.what for failure in pair.failures],
-        pair.wanted,
-        pair.margin,
-        pair.known,
-        len(pair.cells),
-        pair.group_empty_cells(),
-        pair.errors,
-        pair.outdated,
-        pair.missing,
-        pair.list_undeclared() if pair.backend in chosen else (),
+        programs=programs,
+        steps=steps,
+        whats=[failure.divergence.what for failure in pair.failures],
+        reachable=len(pair.cells),
+        empty=pair.group_empty_cells(),
+        undeclared=pair.list_undeclared() if pair.backend in chosen else (),
+        **get_fields(pair, *same, "errors", "outdated", "missing"),
     )
+
+
+def get_fields(value: Any, *names: str) -> dict[str, Any]:
+    """Returns the fields of these names, for what has fields of the same names."""
+    return {name: getattr(value, name) for name in names}
 
 
 # --- notes ------------------------------------------------------------------------------
