@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
     Collection,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -14,7 +13,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from lockstep.harness.core.document import NAMES, Schema
 from lockstep.reference.errors import CacheFull, NotSupported, Shared
@@ -253,29 +252,19 @@ def format_fields(op: Op, names: Iterable[str]) -> str:
 # --- names in operations ----------------------------------------------------------------
 
 
-class Named(Hashable, Protocol):
-    """The part of an operation that is needed here."""
-
-    @property
-    def fields(self) -> Mapping[str, Schema]: ...
-
-
-Operations = Mapping[str, Named]
+Operations = Mapping[str, Operation]
 
 
 @cache
-def list_fields(operation: Named, sort: str) -> Sequence[str]:
+def list_fields(operation: Operation, sort: str) -> Sequence[str]:
     """Lists the fields that hold names of a sort; those with a default come first.
 
     A field holds a name, or a list of names, if its schema says of what sort
     (`core.document.NAMES`).
     """
-    named = [name for name, schema in operation.fields.items() if is_of(schema, sort)]
+    every = operation.fields.items()
+    named = [name for name, schema in every if schema.get(NAMES) == sort]
     return sorted(named, key=lambda name: "default" not in operation.fields[name])
-
-
-def is_of(schema: Schema, sort: str) -> bool:
-    return bool(schema.get(NAMES) == sort)
 
 
 def list_names(op: Op, operations: Operations, sort: str) -> list[Any]:

@@ -342,13 +342,6 @@ SAMPLE = 16
 attention."""
 
 
-def get_phase(tags: int) -> int:
-    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
-    many the program has. Of few tokens the first pass is one; in longer programs it would
-    be one too many each time, on an empty cache."""
-    return 0 if tags <= SAMPLE else tags
-
-
 MOST_KEPT = 12
 """Pairs of arrays under watch at a time: the latest."""
 
@@ -432,7 +425,10 @@ class System:
         self.backend, self.arrays, self.every = backend, backend.arrays, every
         self.config = {**config, "poison": backend.poison}
         self.limit = max(1, tags)
-        self.phase = get_phase(self.limit)
+        # Passes are sampled whose first tag and this are a multiple of SAMPLE. Of few
+        # tokens the first pass is one; in longer programs it would be one too many each
+        # time, on an empty cache.
+        self.phase = 0 if self.limit <= SAMPLE else self.limit
         self.watch = ArrayWatch(backend.arrays)
         self.tells_layout = False
 
