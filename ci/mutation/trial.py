@@ -21,7 +21,7 @@ from typing import Any
 
 import coverage
 
-from lockstep.harness.core.errors import Unavailable, say_error, say_exit
+from lockstep.harness.core.errors import Unavailable, format_error, format_exit
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -63,7 +63,7 @@ def call(work: Callable[..., Any], *arguments: Any) -> Ended:
         try:
             theirs.send((work(lambda: theirs.send(None), *arguments), None))
         except Exception as error:
-            theirs.send((None, f"raised {say_error(error)}"))
+            theirs.send((None, f"raised {format_error(error)}"))
 
     child = CONTEXT.Process(target=run_child)
     child.start()
@@ -79,7 +79,7 @@ def call(work: Callable[..., Any], *arguments: Any) -> Ended:
         return Ended(None, f"hang: nothing ended within {seconds:g} s", beats)
     except EOFError:
         child.join()
-        return Ended(None, f"crash: {say_exit(child.exitcode or 0)}", beats)
+        return Ended(None, f"crash: {format_exit(child.exitcode or 0)}", beats)
     finally:
         child.kill()
         child.join()

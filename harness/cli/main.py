@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.check import check, explore, faults
+from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import Seconds, command, shared
 from lockstep.harness.cli.replay import (
@@ -25,7 +25,6 @@ from lockstep.harness.cli.replay import (
     show,
     snippet,
 )
-from lockstep.harness.cli.vectors import vectors
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.outcome import get_replay_line, save
@@ -232,15 +231,8 @@ def doctor(failures: Path) -> int:
     return 0
 
 
-main.add_command(check)
-main.add_command(replay)
-main.add_command(snippet)
-main.add_command(faults)
-main.add_command(explore)
-main.add_command(new_backend)
-main.add_command(vectors)
-main.add_command(show)
-main.add_command(report)
+for each in (check, replay, snippet, faults, explore, new_backend, vectors, show, report):
+    main.add_command(each)
 
 if __name__ == "__main__":
     main()

@@ -102,7 +102,7 @@ def render(template: str, rules: Contract, kind: str, **more: Any) -> str:
     lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
     return environment.get_template(template).render(
         kind=kind,
-        cache=say_cache(kind),
+        cache=format_cache(kind),
         contract=rules.name,
         about=(inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
         required=", ".join(f'"{each}"' for each in rules.required),
@@ -183,7 +183,7 @@ def write_body(name: str, parameters: Sequence[str], text: str, before: str = ""
     return indent(body, "    ")
 
 
-def say_cache(kind: str) -> str:
+def format_cache(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} cache"
 
 
@@ -250,7 +250,9 @@ def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path
         save(path, write_skeleton(name, kind, arrays, line))
         if folder != Path("."):
             line = f"PYTHONPATH={quote(str(folder))} {line}"
-    what = f"a driver of {say_cache(kind)}" if is_driver else f"a {arrays} {kind} cache"
+    what = (
+        f"a driver of {format_cache(kind)}" if is_driver else f"a {arrays} {kind} cache"
+    )
     click.echo(f"Wrote {path}, {what} to complete. To see what is missing, run:")
     click.echo(f"  {line}")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lockstep.harness.backends.environment import compare_environments
+from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved

@@ -41,8 +41,8 @@ class Contract(ABC):
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
         facts: the names that `get_facts` of the model gives numbers for.
-        letters: for each sort of names (`core.fields.NAMES`) that mean nothing, what the
-            first is called, the second, and so on.
+        letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
+            the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
     """
 
@@ -67,7 +67,7 @@ class Contract(ABC):
         return self.errors
 
     @abstractmethod
-    def why_not(self, config: Config) -> str | None:
+    def why_illegal(self, config: Config) -> str | None:
         """Names the rule between its fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
@@ -82,9 +82,9 @@ class Contract(ABC):
         """Lists the methods that a cache of `kind` needs to declare `operations`."""
         return [name for name in operations if self.operations[name].is_method]
 
-    def count_tokens(self, ops: Sequence[Op]) -> int:
+    def count_tags(self, ops: Sequence[Op]) -> int:
         """Counts the tags that a program uses up."""
-        return sum(self.operations[op["op"]].tokens(op) for op in ops)
+        return sum(self.operations[op["op"]].count_tags(op) for op in ops)
 
     @abstractmethod
     def get_tag_dimension(self, config: Config) -> int:
@@ -139,8 +139,8 @@ class Contract(ABC):
             operation = self.operations[source.pick(weighted)]
             op = operation.draw(source, model)
             if op is not None:
-                op = {**operation.get_defaults(), **op}
-                if operation.illegal(op, model) is None:
+                op = operation.complete(op)
+                if operation.why_illegal(op, model) is None:
                     return op
         return None
 
@@ -159,8 +159,8 @@ class Contract(ABC):
         if op is None:
             return None
         operation = self.operations[op["op"]]
-        op = {**operation.get_defaults(), **op}
-        return op if operation.illegal(op, model) is None else None
+        op = operation.complete(op)
+        return op if operation.why_illegal(op, model) is None else None
 
     def propose_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
@@ -257,7 +257,7 @@ class Contract(ABC):
     def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same by steps that change the config, or the config and `ops`."""
         for simpler, changed in self.propose_configs(config, ops):
-            if self.why_not(simpler) is None:
+            if self.why_illegal(simpler) is None:
                 yield simpler, changed
 
     def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
@@ -276,7 +276,7 @@ class Contract(ABC):
 
         Args:
             kind: one of `kinds`.
-            size: one of `contracts.domain.SIZES`.
+            size: one of `SIZES`.
         """
 
     def complete_move(self, move: Op, model: Any) -> Op | None:
@@ -284,7 +284,7 @@ class Contract(ABC):
 
         None if it would break a rule of usage there.
         """
-        return {**self.operations[move["op"]].get_defaults(), **move}
+        return self.operations[move["op"]].complete(move)
 
 
 # --- small worlds -----------------------------------------------------------------------

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
     Collection,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -14,7 +13,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from lockstep.harness.core.document import NAMES, Schema
 from lockstep.reference.errors import CacheFull, NotSupported, Shared
@@ -36,7 +35,7 @@ T = TypeVar("T")
 Own = TypeVar("Own", bound="Operation")
 
 
-class Place(NamedTuple):
+class HeldToken(NamedTuple):
     """A token that the reference has, and where.
 
     sequences: whose it is; none where there is one only. is_old: a backend need not have
@@ -49,7 +48,7 @@ class Place(NamedTuple):
     is_old: bool = False
 
 
-Held = tuple[str, Sequence[Place]]
+Held = tuple[str, Sequence[HeldToken]]
 """A cache, or a part of one, in words, and what the reference holds in it."""
 
 
@@ -145,7 +144,7 @@ class Operation(ABC):
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
 
-    def illegal(self, op: Op, model: Any) -> str | None:
+    def why_illegal(self, op: Op, model: Any) -> str | None:
         """Says why `op` cannot be asked in the model's state; such a step is skipped.
 
         Returns:
@@ -231,7 +230,11 @@ class Operation(ABC):
         }
         return {"op": self.name, **defaults}
 
-    def tokens(self, op: Op) -> int:
+    def complete(self, op: Op) -> dict[str, Any]:
+        """Returns `op` with every field set."""
+        return {**self.get_defaults(), **op}
+
+    def count_tags(self, op: Op) -> int:
         """Counts the tags that `op` uses up, whether or not it runs."""
         return 0
 
@@ -249,29 +252,19 @@ def format_fields(op: Op, names: Iterable[str]) -> str:
 # --- names in operations ----------------------------------------------------------------
 
 
-class Named(Hashable, Protocol):
-    """The part of an operation that is needed here."""
-
-    @property
-    def fields(self) -> Mapping[str, Schema]: ...
-
-
-Operations = Mapping[str, Named]
+Operations = Mapping[str, Operation]
 
 
 @cache
-def list_fields(operation: Named, sort: str) -> Sequence[str]:
+def list_fields(operation: Operation, sort: str) -> Sequence[str]:
     """Lists the fields that hold names of a sort; those with a default come first.
 
     A field holds a name, or a list of names, if its schema says of what sort
     (`core.document.NAMES`).
     """
-    named = [name for name, schema in operation.fields.items() if is_of(schema, sort)]
+    every = operation.fields.items()
+    named = [name for name, schema in every if schema.get(NAMES) == sort]
     return sorted(named, key=lambda name: "default" not in operation.fields[name])
-
-
-def is_of(schema: Schema, sort: str) -> bool:
-    return bool(schema.get(NAMES) == sort)
 
 
 def list_names(op: Op, operations: Operations, sort: str) -> list[Any]:
@@ -370,7 +363,7 @@ class Step:
             answer = self.expect()
             if not self.is_accepted:
                 self.accept(get_first_allowed(answer))
-        self.model.tag += self.operation.tokens(self.op)
+        self.model.tag += self.operation.count_tags(self.op)
 
 
 def iter_steps(
@@ -386,7 +379,7 @@ def iter_steps(
     """
     for number, op in enumerate(ops):
         operation = operations[op["op"]]
-        step = Step(number, op, model, operation, operation.illegal(op, model))
+        step = Step(number, op, model, operation, operation.why_illegal(op, model))
         yield step
         step.finish()
 
@@ -396,7 +389,7 @@ def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
     operation = operations[op["op"]]
     answer = operation.expect(op, model)
     operation.accept(op, model, get_first_allowed(answer))
-    model.tag += operation.tokens(op)
+    model.tag += operation.count_tags(op)
 
 
 def get_first_allowed(answer: Answer) -> Answer:

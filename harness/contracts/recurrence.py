@@ -127,11 +127,7 @@ class Recurrence:
     def read(self, pair: Any, name: str) -> list[Column]:
         """The tokens that a returned (conv, delta) has read, in the order of the list
         that it equals; words if it equals none."""
-        conv, delta = split_pair(pair, name)
-        conv_shape = (1, self.width, self.channels)
-        conv = self.get_floats(conv, conv_shape, self.dtype, f"conv of {name}")
-        delta = self.get_floats(delta, self.shape, "float32", f"delta of {name}")
-        return self.identify(conv, delta)
+        return self.read_all(pair, 1, name)[0]
 
     def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
         """Reads `count` states, one after the other in the first axis."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend
 from lockstep.harness.backends.interface import Array, Arrays, Mask
-from lockstep.harness.core.errors import Broken, clean, say_error
+from lockstep.harness.core.errors import Broken, clean, format_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.reference.token import Token
 
@@ -212,7 +212,7 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
         raise Broken(
             "malformed",
             f"{name} is a {type(array).__name__} that cannot be read as an array"
-            f" ({say_error(error)})",
+            f" ({format_error(error)})",
         ) from error
     return content
 
@@ -342,13 +342,6 @@ SAMPLE = 16
 attention."""
 
 
-def get_phase(tags: int) -> int:
-    """Passes are sampled whose first tag, and this, is a multiple of SAMPLE. tags: how
-    many the program has. Of few tokens the first pass is one; in longer programs it would
-    be one too many each time, on an empty cache."""
-    return 0 if tags <= SAMPLE else tags
-
-
 MOST_KEPT = 12
 """Pairs of arrays under watch at a time: the latest."""
 
@@ -418,24 +411,24 @@ class System:
         config: a complete config.
         tags: how many tags the program has.
         every: watch the arrays of every step and put each through attention.
+
+    Attributes:
         writes: the operations after which a view of the cache need not hold.
     """
 
     margin: float
+    writes: Collection[str] = ()
 
     def __init__(
-        self,
-        backend: Backend,
-        config: Mapping[str, Any],
-        tags: int,
-        every: bool,
-        writes: Collection[str],
+        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
     ) -> None:
-        self.backend, self.arrays = backend, backend.arrays
+        self.backend, self.arrays, self.every = backend, backend.arrays, every
         self.config = {**config, "poison": backend.poison}
-        self.every, self.writes = every, writes
         self.limit = max(1, tags)
-        self.phase = get_phase(self.limit)
+        # Passes are sampled whose first tag and this are a multiple of SAMPLE. Of few
+        # tokens the first pass is one; in longer programs it would be one too many each
+        # time, on an empty cache.
+        self.phase = 0 if self.limit <= SAMPLE else self.limit
         self.watch = ArrayWatch(backend.arrays)
         self.tells_layout = False
 

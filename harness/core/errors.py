@@ -69,7 +69,7 @@ def make_printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
-def say_error(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An exception's type and message, even if the message cannot be read."""
     try:
         message = clean(str(error))
@@ -78,13 +78,13 @@ def say_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def say_raised(error: BaseException) -> str:
+def format_raised(error: BaseException) -> str:
     """The exception that a backend raised, and where in its code."""
     place = find_place(error)
-    return f"raised {say_error(error)}" + (f", in {place}" if place else "")
+    return f"raised {format_error(error)}" + (f", in {place}" if place else "")
 
 
-def say_missing(error: NotImplementedError) -> str:
+def format_missing(error: NotImplementedError) -> str:
     """The part that is not written yet, its place, and its author's words."""
     message, place = clean(str(error)), find_place(error)
     if place is None:  # it was told by a process, which names the part
@@ -92,8 +92,8 @@ def say_missing(error: NotImplementedError) -> str:
     return f"{place} is not written yet" + (f": {message}" if message else "")
 
 
-def say_needed(part: str, operation: str) -> str:
-    """A part that is not written yet, from `say_missing`, and the operation that needs
+def format_needed(part: str, operation: str) -> str:
+    """A part that is not written yet, from `format_missing`, and the operation that needs
     it."""
     is_itself = part.startswith(f"{operation} ")
     return part if is_itself else f"{part}; {operation} needs it"
@@ -126,7 +126,7 @@ def make_plain(value: Any) -> Any:
         return f"a {type(value).__name__}"
 
 
-def say_exit(code: int) -> str:
+def format_exit(code: int) -> str:
     """Words for the end of a process; `code` is its return code in `subprocess`."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}

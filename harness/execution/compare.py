@@ -92,7 +92,7 @@ def find_difference(
             difference = compare_states(wanted, got or [])
         else:
             what = NAMED.get(name, "result")
-            difference = Difference(what, say_difference(name, got, wanted))
+            difference = Difference(what, format_difference(name, got, wanted))
         if difference:
             return locate(difference, observed)
     for layer in observed.get(LAYERS, ()):
@@ -137,7 +137,7 @@ def compare_choice(
     return replace(difference, message=f"{name} is {say(got)}, allowed: {allowed}")
 
 
-def say_difference(name: str, got: Any, wanted: Any) -> str:
+def format_difference(name: str, got: Any, wanted: Any) -> str:
     """Puts a value that differs in words."""
     if name != "error":
         return f"{name} is {say(got)}, not {say(wanted)}"
@@ -173,8 +173,8 @@ def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Differenc
         if list(right) != list(seen):
             return Difference(
                 "contents",
-                f"state {number} has read {say_tokens(seen)}, but should have read"
-                f" {say_tokens(right)}",
+                f"state {number} has read {format_tokens(seen)}, but should have read"
+                f" {format_tokens(right)}",
                 get_tags([*subtract(right, seen), *subtract(seen, right)]),
             )
     return None
@@ -193,20 +193,20 @@ def compare_rows(
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                describe(row) + say_row(seen, right, missing, extra),
+                describe(row) + format_row(seen, right, missing, extra),
                 get_tags([*missing, *extra]),
             )
     return None
 
 
-def say_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
+def format_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
     """Words for the difference of a row. A key with another token's value says it all."""
     mixed = [token for token in extra if str(token).startswith(MIXED)]
     if mixed:
         return f": {mixed[0]}"
     return (
-        f" sees {say_tokens(seen)}, but should see {say_tokens(right)}"
-        f"{say_parts(missing, extra)}"
+        f" sees {format_tokens(seen)}, but should see {format_tokens(right)}"
+        f"{format_parts(missing, extra)}"
     )
 
 
@@ -214,9 +214,9 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
     missing, extra = subtract(wanted, got), subtract(got, wanted)
     if not missing and not extra:
         return None
-    sentence = f"holds {say_tokens(got)}, but should hold {say_tokens(wanted)}"
+    sentence = f"holds {format_tokens(got)}, but should hold {format_tokens(wanted)}"
     return Difference(
-        "contents", sentence + say_parts(missing, extra), get_tags([*missing, *extra])
+        "contents", sentence + format_parts(missing, extra), get_tags([*missing, *extra])
     )
 
 
@@ -240,7 +240,7 @@ def get_tags(tokens: Tokens) -> tuple[int, ...]:
     return tuple(tag for tag in tags if isinstance(tag, int))
 
 
-def say_tokens(tokens: Tokens) -> str:
+def format_tokens(tokens: Tokens) -> str:
     if not tokens:
         return "nothing"
     if any(isinstance(token, str) for token in tokens):
@@ -248,7 +248,7 @@ def say_tokens(tokens: Tokens) -> str:
     return f"{'token' if len(tokens) == 1 else 'tokens'} {join(tokens)}"
 
 
-def say_parts(missing: Tokens, extra: Tokens) -> str:
+def format_parts(missing: Tokens, extra: Tokens) -> str:
     parts = []
     if missing:
         parts.append(f"{join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
@@ -261,10 +261,10 @@ def join(tokens: Tokens, most: int = 12) -> str:
     """The tokens in words; of a long list without the middle."""
     if len(tokens) > most:
         tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
-    return ", ".join(say_token(token) for token in tokens)
+    return ", ".join(format_token(token) for token in tokens)
 
 
-def say_token(token: Any) -> str:
+def format_token(token: Any) -> str:
     return f"{token[1]} at {token[0]}" if isinstance(token, tuple) else str(token)
 
 

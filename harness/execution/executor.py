@@ -15,10 +15,10 @@ from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
+    format_error,
+    format_missing,
+    format_raised,
     make_plain,
-    say_error,
-    say_missing,
-    say_raised,
 )
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.program import Divergence, Program, walk
@@ -48,11 +48,17 @@ class Result:
     margin: float = 0.0
     divergence: Divergence | None = None
 
+    def skip(self, why: str) -> None:
+        """Counts an operation that did not run."""
+        self.why_skipped = self.why_skipped or why
+        self.skipped += 1
 
+
+@dataclass(eq=False)
 class Run:
     """One program on the reference and on a backend.
 
-    Args:
+    Attributes:
         program: a complete program.
         backend: runs beside the reference.
         every: make the costly checks at each step, not at some.
@@ -60,18 +66,15 @@ class Run:
         on_step: is called with the number of each step before it runs.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        backend: Backend,
-        every: bool = False,
-        coverage: Coverage | None = None,
-        on_step: Callable[[int], None] | None = None,
-    ) -> None:
-        self.program, self.backend, self.every = program, backend, every
-        self.rules = program.rules
-        self.coverage, self.on_step = coverage, on_step
-        self.steps: Iterator[Step] = walk(program)
+    program: Program
+    backend: Backend
+    every: bool = False
+    coverage: Coverage | None = None
+    on_step: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = self.program.rules
+        self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
@@ -86,7 +89,7 @@ class Run:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
                     if step.skipped is not None:
-                        self.skip(step.skipped)
+                        self.result.skip(step.skipped)
                         continue
                     observed, difference = self.take(step)
                     if difference is not None:
@@ -99,16 +102,16 @@ class Run:
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
-            self.diverge(Difference("missing", say_missing(error)), number, operation)
+            self.diverge(Difference("missing", format_missing(error)), number, operation)
         except Exception as error:
             # Only the backend's own code can raise anything else here, and the reference
             # does not raise where an operation is legal.
             self.require_device(error)
-            self.diverge(Difference("error", say_raised(error)), number, operation)
+            self.diverge(Difference("error", format_raised(error)), number, operation)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            message = f"would have ended the process: raised {say_error(error)}"
+            message = f"would have ended the process: raised {format_error(error)}"
             self.diverge(Difference("crash", message), number, operation)
         finally:
             if self.coverage is not None:
@@ -123,16 +126,12 @@ class Run:
     def require_device(self, error: BaseException | None) -> None:
         """Raises DeviceLost for an error after which nothing can run in this process."""
         if isinstance(error, Exception) and self.backend.is_fatal(error):
-            raise DeviceLost(say_raised(error)) from error
+            raise DeviceLost(format_raised(error)) from error
 
     def begin(self, step: Step) -> None:
         """Announces a step, also one that is skipped."""
         if self.on_step:
             self.on_step(step.number)
-
-    def skip(self, why: str) -> None:
-        self.result.why_skipped = self.result.why_skipped or why
-        self.result.skipped += 1
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""

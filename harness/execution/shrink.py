@@ -62,7 +62,7 @@ def get_rank(program: Program) -> Rank:
     own = drop_defaults(config, rules.config)
     return Rank(
         operations=len(program.ops),
-        tokens=program.count_tokens(),
+        tokens=program.count_tags(),
         numbers=numbers,
         names=len(names) + config.get("sequences", 1),
         layers=rules.count_layers(config) + len(config.get("caches", ())),
@@ -260,7 +260,7 @@ def get_simpler_configs(program: Program) -> Iterator[Program]:
             if isinstance(old, list) and len(value) == len(old):
                 continue  # it is not the numbers in a list that a person reads
             config = {**program.config, name: value}
-            if rules.why_not(config) is None:
+            if rules.why_illegal(config) is None:
                 yield replace(program, config=config)
 
 

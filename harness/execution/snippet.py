@@ -52,7 +52,7 @@ def write_snippet(program: Program, backend: Backend) -> str:
         raise UsageError(unsupported)
     if backend.code is None:
         raise UsageError(f"{backend.name} does not declare how its code is written")
-    most, tokens = EXACT[program.config["dtype"]], program.count_tokens()
+    most, tokens = EXACT[program.config["dtype"]], program.count_tags()
     if tokens > most:
         raise UsageError(
             f"a snippet tells up to {most} tokens apart in {program.config['dtype']};"

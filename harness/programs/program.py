@@ -54,8 +54,8 @@ class Program:
     def kind(self) -> str:
         return str(self.config["kind"])
 
-    def count_tokens(self) -> int:
-        return self.rules.count_tokens(self.ops)
+    def count_tags(self) -> int:
+        return self.rules.count_tags(self.ops)
 
     def to_json(self) -> dict[str, Any]:
         """The document of a file: without defaults, fields in the order of the format."""
@@ -168,7 +168,7 @@ def parse_program(document: Any, where: str) -> Program:
     if not isinstance(config, dict):
         raise UsageError(f'{where}: "config" must be an object, not {name_type(config)}')
     config = complete(config, contract.config, f"{where}: config")
-    broken = contract.why_not(config)
+    broken = contract.why_illegal(config)
     if broken:
         raise UsageError(f"{where}: config: {broken}")
     ops = parse_operations(document.get("ops"), contract, where)
@@ -202,7 +202,7 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
 def why_too_large(program: Program) -> str | None:
     """Why a program takes too much memory or time, or has more tokens than can be told
     apart; None if it does not."""
-    tokens, config = program.count_tokens(), program.config
+    tokens, config = program.count_tags(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
         return f"writes {tokens} tokens; with these dimensions at most {most}"
@@ -320,25 +320,25 @@ def describe_failure(
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    words = [say_field(name, value) for name, value in fields.items()]
+    words = [format_field(name, value) for name, value in fields.items()]
     return ", ".join(words) or "default config"
 
 
-def say_field(name: str, value: Any) -> str:
+def format_field(name: str, value: Any) -> str:
     """A field of a config, as a person would call it."""
     words = name.replace("_", " ")
     if isinstance(value, bool):
         return words if value else f"no {words}"
-    return f"{words} {say_value(value)}"
+    return f"{words} {format_value(value)}"
 
 
-def say_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A field of a config in words."""
     if isinstance(value, Mapping):
         rest = [part for item in value.items() if item[0] != "kind" for part in item]
         return " ".join(map(str, [value["kind"], *rest]))
     if isinstance(value, list):
-        return " + ".join(map(say_value, value))
+        return " + ".join(map(format_value, value))
     return "none" if value is None else str(value)
 
 
@@ -367,7 +367,7 @@ def list_lives(program: Program, last: int) -> Mapping[int, Life]:
 
 def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
     """Tells where the tokens come from that a divergence is about."""
-    if not divergence.tokens or len(program.ops) * program.count_tokens() > MAX_STORY:
+    if not divergence.tokens or len(program.ops) * program.count_tags() > MAX_STORY:
         return
     lives = list_lives(program, divergence.step)
     for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:

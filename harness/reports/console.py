@@ -20,10 +20,10 @@ from lockstep.harness.reports.model import (
     Matrix,
     OutcomeSummary,
     PairSummary,
+    format_amount,
+    format_verdict,
     list_notes,
     make_matrices,
-    say_amount,
-    say_verdict,
     summarize,
 )
 
@@ -158,7 +158,9 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for line in list_empty_cells(summary):
         console.print(line)
     print_notes(console, summary)
-    text = f"{say_verdict([summary], len(outcome.failures))}: {say_amount([summary])}"
+    text = (
+        f"{format_verdict([summary], len(outcome.failures))}: {format_amount([summary])}"
+    )
     console.print(Text(text, "bold red" if summary.exit_status else "green"))
 
 

@@ -27,7 +27,7 @@ from lockstep.harness.reports.console import (
     print_failure,
     print_notes,
 )
-from lockstep.harness.reports.model import summarize, summarize_pair
+from lockstep.harness.reports.model import get_fields, summarize, summarize_pair
 from lockstep.harness.reports.outcome_file import describe_failure
 
 # --- an exploration ---------------------------------------------------------------------
@@ -167,9 +167,7 @@ def explore_to_json(exploration: Exploration) -> dict[str, Any]:
         "complete": bool(exploration.surveys)
         and all(survey.is_complete for survey in exploration.surveys),
         "exit_status": outcome.get_exit_status(),
-        "versions": outcome.versions,
-        "unavailable": outcome.unavailable,
-        "dead": outcome.dead,
+        **get_fields(outcome, "versions", "unavailable", "dead"),
         "errors": {pair.name: pair.errors for pair in outcome.pairs if pair.errors},
         "pairs": [survey_to_json(survey) for survey in exploration.surveys],
     }
@@ -178,11 +176,9 @@ def explore_to_json(exploration: Exploration) -> dict[str, Any]:
 def survey_to_json(survey: Survey) -> dict[str, Any]:
     pair = survey.pair
     return {
-        "backend": pair.backend,
-        "kind": pair.kind,
+        **get_fields(pair, "backend", "kind"),
         "operations": list(survey.moves),
-        "symmetries": survey.symmetries,
-        "config": dict(survey.config),
+        **get_fields(survey, "symmetries", "config"),
         "complete": survey.is_complete,
         "covered": pair.covered,
         "run": pair.programs,
@@ -415,15 +411,12 @@ def verification_to_json(
 
 def verified_to_json(pair: Pair) -> dict[str, Any]:
     return {
-        "backend": pair.backend,
-        "contract": pair.contract,
-        "kind": pair.kind,
+        **get_fields(pair, "backend", "contract", "kind"),
         "agreed": count_agreed(pair),
         "diverged": count_diverged(pair),
         "not_declared": dict(pair.undeclared),
         "known": pair.avoided,
         "crashed": pair.crashes,
-        "errors": pair.errors,
-        "missing": pair.missing,
+        **get_fields(pair, "errors", "missing"),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.errors import say_needed
+from lockstep.harness.core.errors import format_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.program import ERRORS
 
@@ -109,34 +109,29 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
     return OutcomeSummary(
         [summarize_pair(pair, chosen) for pair in outcome.pairs],
         outcome.settings.seed,
-        outcome.seconds,
-        not outcome.is_cut,
-        outcome.unavailable,
-        outcome.dead,
-        outcome.versions,
-        outcome.get_exit_status(),
+        complete=not outcome.is_cut,
+        exit_status=outcome.get_exit_status(),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
     )
 
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     programs, steps = pair.get_progress()
+    same = "backend", "contract", "kind", "wanted", "margin", "known"
     return PairSummary(
-        pair.backend,
-        pair.contract,
-        pair.kind,
-        programs,
-        steps,
-        [failure.divergence.what for failure in pair.failures],
-        pair.wanted,
-        pair.margin,
-        pair.known,
-        len(pair.cells),
-        pair.group_empty_cells(),
-        pair.errors,
-        pair.outdated,
-        pair.missing,
-        pair.list_undeclared() if pair.backend in chosen else (),
+        programs=programs,
+        steps=steps,
+        whats=[failure.divergence.what for failure in pair.failures],
+        reachable=len(pair.cells),
+        empty=pair.group_empty_cells(),
+        undeclared=pair.list_undeclared() if pair.backend in chosen else (),
+        **get_fields(pair, *same, "errors", "outdated", "missing"),
     )
+
+
+def get_fields(value: Any, *names: str) -> dict[str, Any]:
+    """Returns the fields of these names, for what has fields of the same names."""
+    return {name: getattr(value, name) for name in names}
 
 
 # --- notes ------------------------------------------------------------------------------
@@ -160,7 +155,7 @@ class Note(NamedTuple):
 def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     for pair in outcome.pairs:
         for part, operation in pair.missing.items():
-            yield Note("missing", pair.name, say_needed(part, operation))
+            yield Note("missing", pair.name, format_needed(part, operation))
         if pair.undeclared:
             names = ", ".join(pair.undeclared)
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
@@ -177,7 +172,7 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
 # --- all of it --------------------------------------------------------------------------
 
 
-def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
+def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     """The verdict on several checks in a few words. found: failures."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
@@ -196,7 +191,7 @@ def say_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     return words + (" (stopped before the end)" if is_cut else "")
 
 
-def say_amount(outcomes: Sequence[OutcomeSummary]) -> str:
+def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
     """Words for the amount that was run."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     programs, steps, known = (

@@ -14,7 +14,7 @@ from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.reports.model import OutcomeSummary, PairSummary
+from lockstep.harness.reports.model import OutcomeSummary, PairSummary, get_fields
 
 FORMAT = "lockstep-outcome/1"
 
@@ -30,9 +30,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 2),
         "complete": not outcome.is_cut,
         "exit_status": outcome.get_exit_status(),
-        "versions": outcome.versions,
-        "unavailable": outcome.unavailable,
-        "dead": outcome.dead,
+        **get_fields(outcome, "versions", "unavailable", "dead"),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
@@ -47,12 +45,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 
 def describe_pair(pair: Pair) -> dict[str, Any]:
     return {
-        "backend": pair.backend,
-        "contract": pair.contract,
-        "kind": pair.kind,
-        "wanted": pair.wanted,
-        "programs": pair.programs,
-        "steps": pair.steps,
+        **get_fields(pair, "backend", "contract", "kind", "wanted", "programs", "steps"),
         "skipped": pair.skipped,
         "mean_length": round(pair.steps / pair.programs, 2) if pair.programs else None,
         "margin": pair.margin,
@@ -63,9 +56,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         },
         "cells": {"reachable": len(pair.cells), "empty": pair.group_empty_cells()},
         "known_divergences": pair.known,
-        "outdated": pair.outdated,
-        "errors": pair.errors,
-        "missing": pair.missing,
+        **get_fields(pair, "outdated", "errors", "missing"),
         "undeclared": pair.list_undeclared(),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, structs
 
-from lockstep.harness.backends.backend import Kind, Planted
-from lockstep.harness.backends.environment import get_environment
+from lockstep.harness.backends.backend import Kind, Planted, get_environment
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named

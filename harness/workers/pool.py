@@ -28,18 +28,9 @@ from typing import IO, Any, Literal, TypeVar
 import msgspec
 
 from lockstep.harness.backends.driver.client import limit_by
-from lockstep.harness.core.errors import UsageError, clean, say_exit
+from lockstep.harness.core.errors import UsageError, clean, format_exit
 from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.workers.messages import (
-    MAX_BYTES,
-    Answer,
-    Died,
-    Event,
-    Stopped,
-    Task,
-    decode_event,
-    encode,
-)
+from lockstep.harness.workers import messages
 
 A = TypeVar("A")
 
@@ -69,13 +60,13 @@ class Process:
     connection: Connection
     record: Path
     output: IO[bytes]
-    task: Task[Any] | None = None
+    task: messages.Task[Any] | None = None
     seen: bytes = b""
     since: float = field(default_factory=time.monotonic)
 
-    def start(self, task: Task[Any]) -> None:
+    def start(self, task: messages.Task[Any]) -> None:
         self.task, self.since = task, time.monotonic()
-        self.connection.send_bytes(encode(task))
+        self.connection.send_bytes(messages.encode(task))
 
     def is_stuck(self, seconds: float) -> bool:
         """Whether the record has stood still for too long."""
@@ -85,24 +76,26 @@ class Process:
         limit = seconds if is_running(content) else max(seconds, START_SECONDS)
         return time.monotonic() - self.since > limit
 
-    def receive(self) -> Event:
+    def receive(self) -> messages.Event:
         """The next event; the death of a worker that has gone or sends something else."""
         assert self.task is not None
         try:
-            return decode_event(self.connection.recv_bytes(MAX_BYTES), self.task)
+            return messages.decode_event(
+                self.connection.recv_bytes(messages.MAX_BYTES), self.task
+            )
         except (EOFError, OSError):  # OSError: the message breaks off, or is too large
             with suppress(subprocess.TimeoutExpired):
                 self.popen.wait(EXIT_SECONDS)  # so that it is its own end that is told
             self.popen.kill()
-            why = say_exit(self.popen.wait())
+            why = format_exit(self.popen.wait())
         except ValueError as error:
             why = f"the process sent a message that is not an event: {clean(str(error))}"
         return self.describe_death("crash", why)
 
-    def describe_death(self, what: Literal["crash", "hang"], why: str) -> Died:
+    def describe_death(self, what: Literal["crash", "hang"], why: str) -> messages.Died:
         running, step = get_running(read(self.record))
         words = self.get_last_words()
-        return Died(why, what=what, running=running, step=step, last_words=words)
+        return messages.Died(why, what=what, running=running, step=step, last_words=words)
 
     def get_last_words(self) -> str:
         """The end of what the worker has printed."""
@@ -166,8 +159,8 @@ class Pool:
                 folder.rmdir()
 
     def run(
-        self, tasks: deque[Task[A]], watch: Callable[[], None] = lambda: None
-    ) -> Iterator[tuple[Task[A], Event]]:
+        self, tasks: deque[messages.Task[A]], watch: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[messages.Task[A], messages.Event]]:
         """Hands out tasks and yields their events, until all tasks are over.
 
         Args:
@@ -185,10 +178,10 @@ class Pool:
             yield from self.collect()
             watch()
 
-    def call(self, task: Task[A]) -> A | Stopped:
+    def call(self, task: messages.Task[A]) -> A | messages.Stopped:
         """One task; the event that ends it."""
         for _, event in self.run(deque([task])):
-            if isinstance(event, Answer | Stopped):
+            if isinstance(event, messages.Answer | messages.Stopped):
                 return event  # type: ignore[return-value]
         raise AssertionError("a task always ends with an event")
 
@@ -220,7 +213,7 @@ class Pool:
         theirs.close()
         return Process(popen, ours, record, output)
 
-    def collect(self) -> Iterator[tuple[Task[Any], Event]]:
+    def collect(self) -> Iterator[tuple[messages.Task[Any], messages.Event]]:
         """The events that are there, or come within a tick."""
         busy = [process for process in self.processes if process.task is not None]
         ready = wait([process.connection for process in busy], TICK)
@@ -234,10 +227,10 @@ class Pool:
                 event = process.describe_death("hang", why)
             else:
                 continue
-            if isinstance(event, Died):
+            if isinstance(event, messages.Died):
                 process.stop()
                 self.processes.remove(process)
-            elif isinstance(event, Answer | Stopped):
+            elif isinstance(event, messages.Answer | messages.Stopped):
                 process.task = None
             yield task, event
 

@@ -27,7 +27,7 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
-from lockstep.harness.core.errors import Broken, Unavailable, UsageError, say_error
+from lockstep.harness.core.errors import Broken, Unavailable, UsageError, format_error
 from lockstep.harness.core.payload import UNIT
 
 GROUP = "lockstep.backends"
@@ -98,7 +98,7 @@ def import_backend(name: str) -> Backend:
     try:
         backend = factory()
     except Exception as error:
-        raise Unavailable(f"its factory raised {say_error(error)}") from error
+        raise Unavailable(f"its factory raised {format_error(error)}") from error
     if not isinstance(backend, Backend):
         raise Unavailable(f"its factory returned {type(backend).__name__}, not a Backend")
     return backend
@@ -143,7 +143,9 @@ def import_module(module_name: str) -> Any:
             ) from error
         raise Unavailable(f"needs the package {missing}: {install}") from error
     except Exception as error:
-        raise Unavailable(f"importing {module_name} raised {say_error(error)}") from error
+        raise Unavailable(
+            f"importing {module_name} raised {format_error(error)}"
+        ) from error
 
 
 def check_declaration(backend: Backend) -> None:
@@ -216,7 +218,9 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
     except Broken as broken:
         raise Unavailable(f"opening a {kind} cache: {broken}") from None
     except Exception as error:
-        raise Unavailable(f"opening a {kind} cache raised {say_error(error)}") from error
+        raise Unavailable(
+            f"opening a {kind} cache raised {format_error(error)}"
+        ) from error
     methods = rules.list_methods(kind, declared.operations)
     missing = [name for name in methods if not callable(getattr(cache, name, None))]
     if missing:

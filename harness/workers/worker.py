@@ -27,7 +27,7 @@ from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, say_error
+from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, format_error
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
@@ -222,7 +222,7 @@ class Worker(Runner):
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
-            why = f"the harness itself failed at {where}: {say_error(error)}"
+            why = f"the harness itself failed at {where}: {format_error(error)}"
             self.emit(HarnessFailed(why))
         self.record.clear()
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.environment import compare_environments, get_environment
+from lockstep.harness.backends.backend import compare_environments, get_environment
 from lockstep.harness.cli.main import main
 from lockstep.harness.jobs.outcome import save
 from lockstep.harness.programs.program import Divergence, Program

@@ -44,10 +44,10 @@ def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | N
     ops: list[Op] = []
     for move in moves:
         op = rules.complete_move(move, model)
-        if op is None or rules.operations[op["op"]].illegal(op, model):
+        if op is None or rules.operations[op["op"]].why_illegal(op, model):
             return None
         rules.operations[op["op"]].expect(op, model)
-        model.tag += rules.operations[op["op"]].tokens(op)
+        model.tag += rules.operations[op["op"]].count_tags(op)
         ops.append(op)
     return ops
 

@@ -51,7 +51,7 @@ def test_the_entries_of_one_backend_are_loaded(tmp_path: Path) -> None:
     write(tmp_path, "c", {**ENTRY, "backend": "other"})
     entries = load_ledger(tmp_path, "mine")
     assert [entry.id for entry in entries] == ["one", "two"]
-    assert entries[0].program.count_tokens() == 2
+    assert entries[0].program.count_tags() == 2
     assert load_ledger(None, "mine") == []
 
 

@@ -60,7 +60,7 @@ def test_missing_fields_take_their_defaults() -> None:
     }
     assert program.ops[0] == {"op": "update", "length": 2, "cache": "a"}
     assert program.meta == {}
-    assert program.count_tokens() == 2
+    assert program.count_tags() == 2
 
 
 def test_a_round_trip_changes_nothing() -> None:

@@ -128,10 +128,10 @@ def recount(document: Document) -> Iterator[Cell]:
     model = rules.open_model(program.config)
     for op in program.ops:
         operation = rules.operations[op["op"]]
-        assert operation.illegal(op, model) is None
+        assert operation.why_illegal(op, model) is None
         yield from ((state, op["op"]) for state in rules.get_states(op, model))
         operation.expect(op, model)
-        model.tag += operation.tokens(op)
+        model.tag += operation.count_tags(op)
 
 
 def ungroup(cells: Mapping[str, list[str]]) -> set[Cell]:

@@ -33,7 +33,7 @@ from lockstep.harness.backends.driver.messages import (
     get_operation,
     get_request,
 )
-from lockstep.harness.core.errors import Broken, UsageError, clean, say_exit
+from lockstep.harness.core.errors import Broken, UsageError, clean, format_exit
 
 # --- its process: lines go in, lines come out, within limits ----------------------------
 
@@ -193,7 +193,7 @@ class Process:
         """Words for the end of the process, if it has ended."""
         try:
             code = self.popen.wait(GRACE)
-            words = say_exit(code).removeprefix("the process ")
+            words = format_exit(code).removeprefix("the process ")
         except subprocess.TimeoutExpired:
             words = otherwise
         half = f", after half a line: {self.show()}" if self.buffer else ""

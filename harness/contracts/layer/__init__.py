@@ -18,7 +18,7 @@ from lockstep.harness.contracts.layer.sides import (
     LONG_REACH,
     LayerModel,
     LayerSystem,
-    why_not_config,
+    why_illegal_config,
 )
 from lockstep.harness.contracts.operation import (
     Config,
@@ -340,7 +340,7 @@ class LayerContract(Contract):
     facts = ("offset",)
     letters = LETTERS
     model = LayerModel
-    why_not = staticmethod(why_not_config)
+    why_illegal = staticmethod(why_illegal_config)
     get_states = staticmethod(get_layer_states)
     list_states = staticmethod(list_layer_states)
     list_unreachable = staticmethod(list_unreachable)
@@ -387,8 +387,9 @@ class LayerContract(Contract):
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> LayerSystem:
-        tags = self.count_tokens(ops)
-        system = LayerSystem(backend, config, tags, every, writes=self.writes)
+        tags = self.count_tags(ops)
+        system = LayerSystem(backend, config, tags, every)
+        system.writes = self.writes
         system.get("a")
         return system
 

@@ -39,11 +39,11 @@ class LayerOperation(Operation):
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
 
-    def illegal(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         why = why_no_cache(op["cache"], model)
-        return why or self.illegal_here(op, model)
+        return why or self.why_illegal_here(op, model)
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return None
 
     def draw(self, source: Source, model: LayerModel) -> Op | None:
@@ -88,7 +88,7 @@ class Update(LayerOperation):
     is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return int(op["length"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
@@ -162,7 +162,7 @@ class Size(LayerOperation):
     name = "size"
     kinds = ("kv", "rotating")
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return "a state has no size" if model.config["kind"] == "state" else None
 
     def run(self, op: Op, side: Any) -> Answer:
@@ -209,7 +209,7 @@ class Clone(LayerOperation):
     words = "clone into cache {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         if op["into"] == op["cache"]:
             return "a cache cannot be cloned into itself"
         return why_no_cache(op["into"], model)
@@ -256,7 +256,7 @@ class TakeSnapshot(LayerOperation):
     words = "snapshot {into} from {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return why_full(model, 1)
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
@@ -279,8 +279,8 @@ class Restore(LayerOperation):
         **CACHE,
     }
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        return model.why_not_snapshot(op["snapshot"])
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_illegal_snapshot(op["snapshot"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
@@ -323,10 +323,10 @@ class Split(LayerOperation):
         **CACHE,
     }
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         if op["parent"] == op["child"]:
             return "parent and child need two names"
-        return model.why_not_snapshot(op["snapshot"]) or why_full(model, 2)
+        return model.why_illegal_snapshot(op["snapshot"]) or why_full(model, 2)
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         if not model.snapshots:
@@ -355,11 +355,11 @@ class Merge(LayerOperation):
         **CACHE,
     }
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         parent, child = op["parent"], op["child"]
         if parent == child and parent is not None:
             return "parent and child are one snapshot"
-        return model.why_not_snapshot(parent) or model.why_not_snapshot(child)
+        return model.why_illegal_snapshot(parent) or model.why_illegal_snapshot(child)
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         pairs: list[tuple[str | None, str | None]] = [
@@ -401,8 +401,8 @@ class Close(LayerOperation):
     words = "close {snapshot}"
     fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        return model.why_not_snapshot(op["snapshot"])
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        return model.why_illegal_snapshot(op["snapshot"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         names = list(model.snapshots)
@@ -455,7 +455,7 @@ class Take(LayerOperation):
         **CACHE,
     }
 
-    def illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         if len(set(op["into"])) < len(op["into"]):
             return "two captures need two names"
         return why_full(model, len(op["into"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place
+from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
     Column,
@@ -57,7 +57,7 @@ attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks fo
 numbers."""
 
 
-def why_not_config(config: Config) -> str | None:
+def why_illegal_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
@@ -132,7 +132,7 @@ class LayerModel:
             self.snapshots[name] = snapshot
         return get_range(snapshot)
 
-    def why_not_snapshot(self, name: str | None) -> str | None:
+    def why_illegal_snapshot(self, name: str | None) -> str | None:
         known = name is None or name in self.snapshots
         return None if known else f"there is no snapshot {name}"
 
@@ -157,11 +157,12 @@ def get_range(snapshot: Any) -> list[int] | None:
     return None if snapshot is None else [snapshot.begin, snapshot.end]
 
 
-def list_places(cache: Cache) -> list[Place]:
+def list_places(cache: Cache) -> list[HeldToken]:
     """Lists where a cache has its tokens; those before the window are old."""
     older = {token.tag for token in cache.older()}
     return [
-        Place(token.tag, token.position, (), token.tag in older) for token in cache.tokens
+        HeldToken(token.tag, token.position, (), token.tag in older)
+        for token in cache.tokens
     ]
 
 
@@ -188,16 +189,12 @@ class LayerSystem(System):
         layer: tells the payloads of the layers of one model apart.
     """
 
+    writes: Collection[str] = ("update",)
+
     def __init__(
-        self,
-        backend: Backend,
-        config: Config,
-        tags: int,
-        every: bool,
-        layer: int = 0,
-        writes: Collection[str] = ("update",),
+        self, backend: Backend, config: Config, tags: int, every: bool, layer: int = 0
     ) -> None:
-        super().__init__(backend, config, tags, every, writes)
+        super().__init__(backend, config, tags, every)
         self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         kind = backend.contracts.get("layer", {}).get(config["kind"])

@@ -12,17 +12,6 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
 from lockstep.harness.contracts.operation import Config, Op, Source, iter_steps
-from lockstep.harness.contracts.prefix.config import (
-    CHOICES,
-    CONFIG,
-    KINDS,
-    LIMITS,
-    MODELS,
-    OWNERS,
-    POOLS,
-    count_path_bytes,
-    why_not_config,
-)
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
     ConversationSystem,
@@ -36,7 +25,19 @@ from lockstep.harness.contracts.prefix.shrinking import (
     simplify,
     simplify_config,
 )
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    CHOICES,
+    CONFIG,
+    KINDS,
+    LIMITS,
+    MODELS,
+    OWNERS,
+    POOLS,
+    PrefixModel,
+    PrefixSystem,
+    count_path_bytes,
+    why_illegal_config,
+)
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
 from lockstep.harness.contracts.prefix.states import (
     STATES,
@@ -178,7 +179,7 @@ class PrefixContract(Contract):
     states = tuple(STATES)
     opt_in = frozenset({"interval"})
     facts = ("whole",)
-    why_not = staticmethod(why_not_config)
+    why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)
     propose_misuse = staticmethod(draw_misuse)
     get_domain = staticmethod(get_domain)
@@ -231,7 +232,7 @@ class PrefixContract(Contract):
     ) -> PrefixSystem:
         is_slots = config["kind"] == "slots"
         system = SlotsSystem if is_slots else ConversationSystem
-        return system(backend, config, self.count_tokens(ops), every)
+        return system(backend, config, self.count_tags(ops), every)
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

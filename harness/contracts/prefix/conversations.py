@@ -14,8 +14,13 @@ from lockstep.harness.contracts.layer.sides import (
     list_places,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
-from lockstep.harness.contracts.prefix.config import get_layer_config, open_layers
-from lockstep.harness.contracts.prefix.sides import Path, PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    Path,
+    PrefixModel,
+    PrefixSystem,
+    get_layer_config,
+    open_layers,
+)
 from lockstep.harness.contracts.system import ask_backend
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.layers import Layer

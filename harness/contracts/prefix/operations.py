@@ -15,14 +15,18 @@ from lockstep.harness.contracts.operation import (
     ask,
     index,
 )
-from lockstep.harness.contracts.prefix.config import CONVERSATIONS, KINDS
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
     draw_count,
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    CONVERSATIONS,
+    KINDS,
+    PrefixModel,
+    PrefixSystem,
+)
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.harness.core.document import (
     DERIVED,
@@ -59,13 +63,13 @@ class PrefixOperation(Operation):
     act: ClassVar[str] = ""
     method: ClassVar[str | None] = ""
 
-    def illegal(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal(self, op: Op, model: PrefixModel) -> str | None:
         kind = model.config["kind"]
         if kind not in self.kinds:
             return f"a {kind} cache has no {self.name}"
-        return self.illegal_here(op, model)
+        return self.why_illegal_here(op, model)
 
-    def illegal_here(self, op: Op, model: Any) -> str | None:
+    def why_illegal_here(self, op: Op, model: Any) -> str | None:
         return None
 
     def draw(self, source: Source, model: PrefixModel) -> Op | None:
@@ -112,7 +116,7 @@ class Begin(PrefixOperation):
     weight = 9
     fields: ClassVar[Mapping[str, Schema]] = {"tokens": TOKENS, **USER}
 
-    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         if model.has_users and model.is_open(get_user(op)):
             return f"user {op['user']} has an open request"
         return None
@@ -147,10 +151,10 @@ class RequestOperation(PrefixOperation):
 class Pass(RequestOperation):
     """A pass with the next tokens of a request, or all that remain if there are fewer."""
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return int(op["count"])
 
-    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         if not model.is_open(get_user(op)):
             return "no request is open"
         if model.is_broken(get_user(op)):
@@ -201,10 +205,10 @@ class Break(Pass):
         **USER,
     }
 
-    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         if op["layers"] >= len(model.config["layers"]):
             return "all layers would have seen the tokens"
-        why = super().illegal_here(op, model)
+        why = super().why_illegal_here(op, model)
         if why is None and not model.get_remaining(get_user(op)):
             return "no token remains"
         return why
@@ -232,7 +236,7 @@ class Close(RequestOperation):
     weight = 9
     early = 8
 
-    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         is_open = not model.has_users or model.is_open(get_user(op))
         return None if is_open else "no request is open"
 
@@ -367,7 +371,7 @@ class Open(WrongOperation):
         name: optional(integer(-8, 64)) for name in SIZES
     }
 
-    def illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         return None if self.expect(op, model) else "such a cache can be opened"
 
     def expect(self, op: Op, model: PrefixModel) -> Answer:
@@ -398,7 +402,7 @@ class SlotOperation(WrongOperation):
         "count": integer(-8, MAX_LENGTH),
     }
 
-    def illegal_here(self, op: Op, model: SlotsModel) -> str | None:
+    def why_illegal_here(self, op: Op, model: SlotsModel) -> str | None:
         slots, number = model.slots.slots, op["slot"]
         if number not in range(len(slots)) or not slots[number].in_use:
             return None

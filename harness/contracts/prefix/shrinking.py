@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from lockstep.harness.contracts.contract import replace_at
+from lockstep.harness.contracts.contract import Changed, replace_at
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.prefix.config import get_token_bytes
+from lockstep.harness.contracts.prefix.sides import get_token_bytes
 from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")
@@ -141,14 +141,13 @@ def rename_token(op: Op, names: Mapping[int, int]) -> Op:
 
 # --- the config, and the limits along with it -------------------------------------------
 
-Simpler = tuple[Config, Sequence[Op]]
 Propose = Callable[[Sequence[Op]], Iterable[list[Op]]]
 """Lists simpler operations."""
 Weigh = Callable[[Config, Sequence[Op]], int]
 """Counts the bytes that are stored after some operations."""
 
 
-def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Simpler]:
+def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Changed]:
     """Simpler configs, and the operations that go with them.
 
     A layer fewer, without it in the operations that name layers; a plain one in its
@@ -175,7 +174,7 @@ def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator
 
 def change_limits(
     config: Config, ops: Sequence[Op], change: Callable[[int], int]
-) -> Simpler:
+) -> Changed:
     """The same with other limits, where there are any."""
     limit = config["limit"]
     changed = [
@@ -185,7 +184,7 @@ def change_limits(
     return {**config, "limit": limit if limit is None else change(limit)}, changed
 
 
-def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Simpler:
+def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
     """Limits for as many tokens in the new config as in the old one."""
     if old["kind"] != "trie":
         return new, ops
@@ -195,7 +194,7 @@ def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Simpler:
 
 def list_other_limits(
     config: Config, ops: Sequence[Op], weigh: Weigh
-) -> Iterator[Simpler]:
+) -> Iterator[Changed]:
     """A limit that holds from the beginning on; then shorter operations before one, and a
     limit that is just too low for what is stored then."""
     places = [place for place, op in enumerate(ops) if op["op"] == "limit"]
@@ -209,7 +208,7 @@ def list_other_limits(
 
 def list_lower_limits(
     config: Config, ops: Sequence[Op], propose: Propose
-) -> Iterator[Simpler]:
+) -> Iterator[Changed]:
     """Lower limits, alone and for shorter operations."""
     if config["limit"] is None and not any(op.get("bytes") for op in ops):
         return

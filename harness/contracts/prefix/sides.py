@@ -1,5 +1,4 @@
-"""Both sides of a prefix program, the reference model and the system under test: what all
-kinds share."""
+"""What all prefix programs share: their config, and both sides of them."""
 
 from __future__ import annotations
 
@@ -9,7 +8,234 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.sides import open_cache
+from lockstep.harness.contracts.layer.sides import why_illegal_config as why_illegal_layer
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
+from lockstep.harness.contracts.unified.model import (
+    why_illegal_config as why_illegal_unified,
+)
+from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
+from lockstep.reference.layers import Layer
+
+# --- the config: fields and rules, and the configs of the caches below ------------------
+
+
+CONVERSATIONS = ("session", "trie")
+"""The kinds above one cache for each layer; slots are above one cache for all layers."""
+
+KINDS = (*CONVERSATIONS, "slots")
+
+LAYERS: Mapping[str, Sequence[str]] = {"kv": (), "rotating": ("window",), "state": ()}
+"""The caches under a session or a trie, and the sizes that follow their name in a config:
+"rotating:4"."""
+
+POOLED: Mapping[str, Sequence[str]] = {
+    "causal": (),
+    "swa": ("window",),
+    "swa-memory": ("window", "memory"),
+    "chunked": ("chunk",),
+    "recurrent": (),
+    "encoder": (),
+}
+"""The caches under slots: "swa-memory:2:5"."""
+
+SIZES = {**LAYERS, **POOLED}
+
+DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
+
+CONFIG: Mapping[str, Schema] = {
+    "kind": {"enum": [*KINDS]},
+    "layers": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 8,
+        "items": {
+            "type": ["string", "null"],
+            "pattern": "^(" + "|".join(SIZES) + r")(:[0-9]{1,5}){0,2}(?![\s\S])",
+        },
+        "default": ["kv"],
+    },
+    "limit": optional(integer(0, 1 << 40)),
+    "interval": optional(integer(1, MAX_POSITION)),
+    "slots": {**integer(1, 8), "default": 1},
+    "context": {**integer(1, 1024), "default": 16},
+    "keep": {**integer(0, 1023), "default": 0},
+    "several_users": {"type": "boolean", "default": False},
+    "step": {**integer(1, 4096), "default": 256},
+    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift")},
+}
+"""`layers`: the cache of each layer, null for none; of slots, the caches of a wrapper, or
+the only one. `limit` is in bytes."""
+
+OWNERS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("slots", "context", "keep", "several_users", "shift"), ("slots",)),
+    "limit": ("trie",),
+    "interval": ("trie", "slots"),
+}
+"""The fields that some kinds do not have → those that have them."""
+
+# --- rules ------------------------------------------------------------------------------
+
+
+def why_illegal_config(config: Config) -> str | None:
+    """The rule between its fields that a config breaks, or None."""
+    kind = config["kind"]
+    for name, owners in OWNERS.items():
+        if kind not in owners and config[name] != CONFIG[name].get("default"):
+            return f"{name} belongs to {' and '.join(owners)}, not to {kind}"
+    for spec in config["layers"]:
+        if why := why_illegal_spec(spec, kind):
+            return why
+    if kind != "slots":
+        layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
+        return next((why for layer in layers if (why := why_illegal_layer(layer))), None)
+    if config["interval"] is not None and "recurrent" not in config["layers"]:
+        return "interval belongs to recurrent caches, and these slots have none"
+    if config["keep"] >= config["context"]:
+        return f"keep {config['keep']} must be less than context {config['context']}"
+    return why_illegal_unified(get_unified_config(config))
+
+
+def why_illegal_spec(spec: str | None, kind: str) -> str | None:
+    """The same for one entry of `layers`."""
+    if spec is None:
+        return "slots need a cache in every layer" if kind == "slots" else None
+    name, *sizes = spec.split(":")
+    if name not in (POOLED if kind == "slots" else LAYERS):
+        return f"{kind} has no layer of kind {name}"
+    if len(sizes) != len(SIZES[name]):
+        return f'"{spec}" is not a layer; write {":".join((name, *SIZES[name]))}'
+    return None
+
+
+# --- the caches below -------------------------------------------------------------------
+
+CHECKPOINTS = 4
+"""The checkpoints of each state that a recurrent cache keeps."""
+
+LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
+    {name: schema.get("default") for name, schema in schemas.items()}
+    for schemas in (LAYER_CONFIG, UNIFIED_CONFIG)
+)
+"""The values of the fields of another contract that this one does not have."""
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+STATE_ITEM_BYTES = 4
+"""The delta state is always float32."""
+
+
+def parse_layer(spec: str) -> dict[str, Any]:
+    """{"kind": "rotating", "window": 4} of "rotating:4"."""
+    name, *sizes = spec.split(":")
+    return {"kind": name, **dict(zip(SIZES[name], map(int, sizes), strict=True))}
+
+
+def get_layer_config(config: Config, spec: str) -> dict[str, Any]:
+    """A complete config of the layer contract, for one layer."""
+    own = {name: config[name] for name in (*DIMENSIONS, "step")}
+    return {**LAYER_DEFAULTS, **own, **parse_layer(spec)}
+
+
+def get_unified_config(config: Config) -> dict[str, Any]:
+    """A complete config of the unified contract, for the cache under the slots."""
+    own = {name: config[name] for name in (*DIMENSIONS, "shift")}
+    unified = {**UNIFIED_DEFAULTS, **own}
+    unified |= {"sequences": config["slots"], "capacity": config["context"]}
+    unified["batch"] = config["context"]
+    if config["interval"] is not None:
+        unified |= {"interval": config["interval"], "checkpoints": CHECKPOINTS}
+    layers = [parse_layer(spec) for spec in config["layers"]]
+    if len(layers) == 1:
+        return {**unified, **layers[0]}
+    return {**unified, "kind": "wrapper", "caches": layers}
+
+
+def open_layers(config: Config) -> list[Layer | None]:
+    """The reference of each layer under a session or a trie."""
+    return [open_layer(config, spec) if spec else None for spec in config["layers"]]
+
+
+def open_layer(config: Config, spec: str) -> Layer:
+    item, heads, key_dim = ITEM_BYTES[config["dtype"]], config["heads"], config["key_dim"]
+    conv = (config["conv_width"] - 1) * heads * key_dim * item
+    delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
+    token = heads * (key_dim + config["value_dim"]) * item
+    cache = open_cache(get_layer_config(config, spec))
+    return Layer(cache, token_bytes=token, state_bytes=conv + delta)
+
+
+# --- drawing ----------------------------------------------------------------------------
+
+MODELS: Sequence[Sequence[str | None]] = (
+    ["kv"],
+    ["kv", "rotating:4"],
+    ["kv", "state"],
+    ["rotating:2"],
+    ["kv", None, "rotating:3", "state"],
+    ["state"],
+    ["kv", "kv"],
+    ["rotating:8", "kv"],
+    ["state", "rotating:1"],
+    ["rotating:5", "rotating:2"],
+    ["rotating:2", "state"],
+    [None],
+)
+"""The layers of a model under a session or a trie, as models combine them."""
+
+POOLS: Sequence[Sequence[str]] = (
+    ["causal"],
+    ["swa:2"],
+    ["causal", "swa:3"],
+    ["swa-memory:2:5"],
+    ["recurrent"],
+    ["chunked:3"],
+    ["causal", "recurrent"],
+    ["causal", "encoder"],
+    ["swa:6"],
+)
+"""The layers of a model under slots."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "slots": (1, 2, 3, 2, 4),
+    "context": (8, 4, 5, 6, 12, 16, 3),
+    "keep": (0, 1, 2, 3, 0),
+    "several_users": (False, True),
+    "step": (4, 1, 2, 256),
+    "heads": (1, 2, 1),
+    "key_dim": (4, 6),
+    "value_dim": (4, 6),
+    "conv_width": (4, 2),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "shift": (True, True, True, False),
+}
+"""The values that are drawn for a field, the simplest first."""
+
+LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
+"""A trie may store the bytes of one path of so many tokens; mostly tiny, so that much is
+evicted."""
+
+TOKENS_PER_CAPTURE = 6
+"""The average distance of the captures on such a path."""
+
+
+def count_path_bytes(config: Config, tokens: int) -> int:
+    """The bytes of a stored path of so many tokens."""
+    total = 0
+    for layer in filter(None, open_layers(config)):
+        captures = 1 if layer.can_be_cut else 1 + tokens // TOKENS_PER_CAPTURE
+        total += layer.count_bytes(0, tokens) * captures
+    return total
+
+
+def get_token_bytes(config: Config) -> int:
+    """The bytes of one token in all layers."""
+    return sum(layer.count_bytes(0, 1) for layer in filter(None, open_layers(config)))
+
+
+# --- the reference model ----------------------------------------------------------------
+
 
 MOST_TOLD = 24
 """Conversations that are remembered to draw others from."""
@@ -20,6 +246,14 @@ Path = Sequence[int]
 
 class PrefixModel(ABC):
     """The reference of one program.
+
+    An operation is carried out by the method of its name, or of its `act`:
+
+    * begin: opens a request.
+    * feed: computes a pass, the whole or the first `layers` of it, and adds the tokens
+      that were generated.
+    * close: ends a request, whether by close or by cancel.
+    * refuse: makes the caches below refuse the next time.
 
     Attributes:
         tag: the tag of the next token.
@@ -44,25 +278,6 @@ class PrefixModel(ABC):
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
         self.alphabet: Path = (1, 2, 3)
         self.reach = 12
-
-    # --- operations ---------------------------------------------------------------------
-
-    @abstractmethod
-    def begin(self, op: Op) -> Answer:
-        """Opens a request."""
-
-    @abstractmethod
-    def feed(self, op: Op) -> Answer:
-        """Computes a pass, the whole or the first `layers` of it, and adds the tokens
-        that were generated."""
-
-    @abstractmethod
-    def close(self, op: Op) -> Answer:
-        """Ends a request, whether by close or by cancel."""
-
-    @abstractmethod
-    def refuse(self, op: Op) -> Answer:
-        """Makes the caches below refuse the next time."""
 
     # --- the open requests --------------------------------------------------------------
 
@@ -126,6 +341,9 @@ NO_TOKEN = -1
 class PrefixSystem(ABC):
     """The cache of one program in a backend.
 
+    It has the same methods as `PrefixModel` for operations, with the reference after the
+    operation, here and below, as one more argument.
+
     Attributes:
         builds_on: the backend builds it on caches that it is given.
         given: the config that it was opened with.
@@ -159,22 +377,6 @@ class PrefixSystem(ABC):
         answer = self.ask(lambda: call(lent))
         lent[:] = [NO_TOKEN] * len(lent)
         return answer
-
-    @abstractmethod
-    def begin(self, op: Op, model: Any) -> Answer:
-        """Opens a request. model: the reference after `op`, here and below."""
-
-    @abstractmethod
-    def feed(self, op: Op, model: Any) -> Answer:
-        """Computes a pass, or its first layers, and adds what was generated."""
-
-    @abstractmethod
-    def close(self, op: Op, model: Any) -> Answer:
-        """Ends a request by the method that the operation names."""
-
-    @abstractmethod
-    def refuse(self, op: Op, model: Any) -> Answer:
-        """Makes the caches below refuse the next time."""
 
     @abstractmethod
     def verify_attention(self, model: Any) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
-from lockstep.harness.contracts.prefix.config import get_unified_config
-from lockstep.harness.contracts.prefix.sides import PrefixModel, PrefixSystem
+from lockstep.harness.contracts.prefix.sides import (
+    PrefixModel,
+    PrefixSystem,
+    get_unified_config,
+)
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken

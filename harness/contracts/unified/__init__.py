@@ -18,7 +18,7 @@ from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
     UnifiedModel,
-    why_not_config,
+    why_illegal_config,
 )
 from lockstep.harness.contracts.unified.operations import OPERATIONS
 from lockstep.harness.contracts.unified.shrinking import (
@@ -203,7 +203,7 @@ class UnifiedContract(Contract):
     facts = ("room", "rows")
     letters = LETTERS
     model = UnifiedModel
-    why_not = staticmethod(why_not_config)
+    why_illegal = staticmethod(why_illegal_config)
     get_states = staticmethod(get_unified_states)
     list_states = staticmethod(list_unified_states)
     list_unreachable = staticmethod(list_unreachable)
@@ -244,15 +244,16 @@ class UnifiedContract(Contract):
         fitting = [
             caches
             for caches in options
-            if self.why_not(drop_slots({**config, "caches": caches})) is None
+            if self.why_illegal(drop_slots({**config, "caches": caches})) is None
         ]
         return list(source.pick(fitting or list(options)))
 
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
-        tags, places = self.count_tokens(ops), list_places(ops)
-        return UnifiedSystem(backend, config, tags, every, places, self.writes)
+        system = UnifiedSystem(backend, config, self.count_tags(ops), every)
+        system.places, system.writes = list_places(ops), self.writes
+        return system
 
     def get_tag_dimension(self, config: Config) -> int:
         """Tags are read from values: keys depend on positions."""
@@ -263,7 +264,7 @@ class UnifiedContract(Contract):
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
         """Rows of a pass stand at the next positions of their sequences."""
-        op = {**self.operations[move["op"]].get_defaults(), **move}
+        op = self.operations[move["op"]].complete(move)
         if op["op"] == "forward":
             rows = enumerate(op["sequences"])
             op["positions"] = [

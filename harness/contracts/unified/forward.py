@@ -85,7 +85,7 @@ class Forward(UnifiedOperation):
         "reserve": {"type": "boolean", "default": False},
     }
 
-    def tokens(self, op: Op) -> int:
+    def count_tags(self, op: Op) -> int:
         return count_tags(op)
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
@@ -103,7 +103,9 @@ class Forward(UnifiedOperation):
         own: dict[int, list[int]] = {}
         for position, sequence in rows:
             own.setdefault(sequence, []).append(position)
-        parts = [f"{say_positions(at)} of sequence {owner}" for owner, at in own.items()]
+        parts = [
+            f"{format_positions(at)} of sequence {owner}" for owner, at in own.items()
+        ]
         text = "reserve for " if op["reserve"] else "forward with "
         text += " and ".join(parts) or "no rows"
         if len(op["positions"]) != len(op["sequences"]):
@@ -165,7 +167,7 @@ class Forward(UnifiedOperation):
         return {**op, **source.pick(wrong)}
 
 
-def say_positions(positions: Sequence[int]) -> str:
+def format_positions(positions: Sequence[int]) -> str:
     first, last = positions[0], positions[-1]
     if len(positions) > 1 and list(positions) == list(range(first, last + 1)):
         return f"positions {first}-{last}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Place, ask
+from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op, ask
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
@@ -88,7 +88,7 @@ CONFIG: Mapping[str, Schema] = {
 layers; `permuted_values` asks for V with its columns last."""
 
 
-def why_not_config(config: Config) -> str | None:
+def why_illegal_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
@@ -98,7 +98,7 @@ def why_not_config(config: Config) -> str | None:
         return "the sizes of a wrapper stand in its caches"
     parts = list_part_configs(config)
     for part in parts:
-        why = why_not_part(part)
+        why = why_illegal_part(part)
         if why:
             return why
     if all(part["kind"] != "recurrent" for part in parts):
@@ -117,7 +117,7 @@ RECURRENT = ("slots", "interval", "checkpoints")
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
 
 
-def why_not_part(config: Config) -> str | None:
+def why_illegal_part(config: Config) -> str | None:
     kind = config["kind"]
     needs = NEEDS.get(kind, ())
     for name in SIZES:
@@ -331,12 +331,12 @@ class UnifiedModel:
             self.batch = None
 
 
-def list_places(part: Part) -> list[Place]:
+def list_places(part: Part) -> list[HeldToken]:
     if isinstance(part, EncoderCache):
         image = part.stored
-        return [Place(tag, image.position) for tag in image.tags] if image else []
+        return [HeldToken(tag, image.position) for tag in image.tags] if image else []
     return [
-        Place(token.tag, token.position, tuple(sorted(token.sequences)))
+        HeldToken(token.tag, token.position, tuple(sorted(token.sequences)))
         for token in part.tokens
     ]
 

@@ -143,7 +143,7 @@ class Save(UnifiedOperation):
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         if model.config["kind"] not in CAUSAL:
             return f"a {model.config['kind']} cache is not saved"
         if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
@@ -167,7 +167,7 @@ class Load(UnifiedOperation):
         "fresh": {"type": "boolean", "default": False},
     }
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         known = op["from"] in model.saved
         return None if known else f"nothing was saved as {op['from']}"
 
@@ -186,17 +186,6 @@ class Load(UnifiedOperation):
         return f"load {op['from']}{where}"
 
 
-def why_not_layer(op: Op, model: UnifiedModel) -> str | None:
-    """Says why there is nothing to ask of this layer, whatever the state."""
-    count = len(model.parts)
-    if op["type"] >= count:
-        return f"there are {count} layer types"
-    is_encoder = model.kinds[op["type"]] == "encoder"
-    if is_encoder and op["layer"] not in range(model.config["layers"]):
-        return "an encoder cache does not know how many layers there are"
-    return None
-
-
 LAYER: Mapping[str, Schema] = {
     "layer": {**integer(-4, 2048), "default": 0},
     "type": {**integer(0, 3), "default": 0},
@@ -207,17 +196,29 @@ FORM: Mapping[str, Schema] = {
 }
 
 
-class Get(UnifiedOperation):
-    """Reads the open pass again; a usage error where none is open, or where the layer was
-    never written."""
+class Again(UnifiedOperation):
+    """Repeats part of a pass, in one layer."""
 
-    name = "get"
     is_method = False
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = LAYER
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return why_not_layer(op, model)
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        """Says why there is nothing to ask of this layer, whatever the state."""
+        count = len(model.parts)
+        if op["type"] >= count:
+            return f"there are {count} layer types"
+        is_encoder = model.kinds[op["type"]] == "encoder"
+        if is_encoder and op["layer"] not in range(model.config["layers"]):
+            return "an encoder cache does not know how many layers there are"
+        return None
+
+
+class Get(Again):
+    """Reads the open pass again; a usage error where none is open, or where the layer was
+    never written."""
+
+    name, words = "get", "get layer {layer} of type {type} again"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -243,20 +244,12 @@ class Get(UnifiedOperation):
     def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.get(op["type"], op["layer"], model)
 
-    def describe(self, op: Op) -> str:
-        return f"get layer {op['layer']} of type {op['type']} again"
 
-
-class Put(UnifiedOperation):
+class Put(Again):
     """Puts K and V once more, as they were, or of a form that the pass must refuse."""
 
-    name = "put"
-    is_method = False
-    writes = has_misuse = True
+    name, writes = "put", True
     fields: ClassVar[Mapping[str, Schema]] = {**LAYER, **FORM}
-
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        return why_not_layer(op, model)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -331,7 +324,7 @@ class Open(UnifiedOperation):
         "memory": integer(0, LARGEST),
     }
 
-    def illegal(self, op: Op, model: UnifiedModel) -> str | None:
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         kind = model.config["kind"]
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 

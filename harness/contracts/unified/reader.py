@@ -89,7 +89,7 @@ def round_to(array: F32, dtype: str) -> F32:
 # --- the reader -------------------------------------------------------------------------
 
 
-Place = tuple[int, int]
+TokenAt = tuple[int, int]
 """(position, tag)"""
 
 UNSEEN = "what no row sees"
@@ -110,11 +110,11 @@ class PositionReader(PairReader):
     ) -> None:
         super().__init__(backend, config, limit, layer, config["permuted_values"])
         self.base = base
-        self.stored: dict[Place, bytes] = {}
-        self.accepted: dict[tuple[Place, Turns], bytes] = {}
+        self.stored: dict[TokenAt, bytes] = {}
+        self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
         self.margin = 0.0
 
-    def learn(self, places: Sequence[Place]) -> None:
+    def learn(self, places: Sequence[TokenAt]) -> None:
         """Computes the keys at these places.
 
         All 40 places of a program take twice as long as a pass of three rows, of which it
@@ -215,7 +215,9 @@ class PositionReader(PairReader):
             if isinstance(column, tuple):
                 self.accepted[column, turns.get(column[1], NEVER)] = key
 
-    def was_accepted(self, place: Place, key: bytes, turns: Mapping[int, Turns]) -> bool:
+    def was_accepted(
+        self, place: TokenAt, key: bytes, turns: Mapping[int, Turns]
+    ) -> bool:
         """Says whether a key was found near enough before, after the same turns."""
         return self.accepted.get((place, turns.get(place[1], NEVER))) == key
 

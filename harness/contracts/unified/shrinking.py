@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from lockstep.harness.contracts.contract import list_steps, replace_at
+from lockstep.harness.contracts.contract import Changed, list_steps, replace_at
 from lockstep.harness.contracts.operation import Config, Op, list_names
 from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_owner
 
@@ -112,9 +112,6 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
         elif owner in (None, op.get("sequence", op.get("source"))):
             values = (op.get(name) for name in PLACES)
             yield from (value for value in values if value is not None and value >= 0)
-
-
-Changed = tuple[Config, Sequence[Op]]
 
 
 def simplify_config(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:

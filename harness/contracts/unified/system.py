@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,40 +22,32 @@ from lockstep.harness.contracts.system import (
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
 from lockstep.harness.contracts.unified.reader import (
     Attention,
-    Place,
     PositionReader,
     Positions,
+    TokenAt,
     View,
 )
 from lockstep.harness.core.errors import Broken
+from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
-if TYPE_CHECKING:
-    from lockstep.reference.batch import Batch
-
-WRITES = ("forward", "remove", "load", "put")
+FORWARD_FIELDS = ("positions", "sequences", "except", "multimodal", "reserve")
 
 
 class UnifiedSystem(System):
     """The cache of one program in a backend.
 
-    Args:
+    Attributes:
         places: (position, tag) of the tokens, as far as it is known before.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        config: Config,
-        tags: int,
-        every: bool,
-        places: Sequence[Place] = (),
-        writes: Collection[str] = WRITES,
-    ) -> None:
-        super().__init__(backend, config, tags, every, writes)
-        self.places = places
+    writes: Collection[str] = ("forward", "remove", "load", "put")
+    places: Sequence[TokenAt] = ()
+
+    def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
+        super().__init__(backend, config, tags, every)
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
         self.inputs: list[Array] = []
@@ -114,13 +106,7 @@ class UnifiedSystem(System):
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
         """Runs a whole pass: announced, then put and got in every layer of every part."""
         answer = self.ask(
-            lambda: self.cache.forward(
-                op["positions"],
-                op["sequences"],
-                op["except"],
-                op["multimodal"],
-                op["reserve"],
-            )
+            lambda: self.cache.forward(*(op[name] for name in FORWARD_FIELDS))
         )
         self.last = []
         if answer or model.batch is None or model.tags.start != model.tag:

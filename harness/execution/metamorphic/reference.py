@@ -17,7 +17,7 @@ from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer, Config
-from lockstep.harness.core.errors import UsageError, say_error
+from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
     COLUMNS,
     PARTS,
@@ -58,7 +58,7 @@ def find_broken_claim(
         return None  # too large to be checked
     except Exception as error:
         first = derived.claims[0]
-        message = f"the reference raised {say_error(error)}, {say_derived(derived)}"
+        message = f"the reference raised {format_error(error)}, {format_derived(derived)}"
         operation = program.ops[first.step]["op"]
         return Divergence(relation.name, first.step, operation, message)
     for claim in derived.claims:
@@ -71,7 +71,7 @@ def find_broken_claim(
                 relation.name,
                 claim.step,
                 program.ops[claim.step]["op"],
-                f"{difference.message}, {say_derived(derived, claim)}",
+                f"{difference.message}, {format_derived(derived, claim)}",
                 answer,
                 claim.answer,
                 difference.tokens,
@@ -140,7 +140,7 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
     return kept
 
 
-def say_derived(derived: Derived, claim: Claim | None = None) -> str:
+def format_derived(derived: Derived, claim: Claim | None = None) -> str:
     """The derived program in words, with its last operations up to a claim."""
     rules = derived.program.rules
     lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
@@ -272,8 +272,7 @@ def execute(
             if on_step:
                 on_step(number)
             if step.skipped is not None:
-                result.why_skipped = result.why_skipped or step.skipped
-                result.skipped += 1
+                result.skip(step.skipped)
                 continue
             if coverage is not None:
                 for state in program.rules.get_states(step.op, step.model):
@@ -281,7 +280,7 @@ def execute(
             step.expect()
             result.steps += 1
     except Exception as error:
-        message = f"raised {say_error(error)}"
+        message = f"raised {format_error(error)}"
         result.divergence = Divergence("error", number, operation, message)
         return result
     result.divergence = find_contradiction(program, every, wanted=wanted)

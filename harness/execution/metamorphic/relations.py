@@ -78,7 +78,7 @@ def make_history(
     operations = program.rules.operations
     steps, tag = [], 0
     for number, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
-        end = tag + operations[op["op"]].tokens(op)
+        end = tag + operations[op["op"]].count_tags(op)
         if "skipped" not in answer:
             steps.append(Step(number, op, answer, range(tag, end)))
         tag = end
@@ -237,10 +237,10 @@ class Builder:
             tags: those of the first program that its tokens stand for.
         """
         operation = self.rules.operations[op["op"]]
-        op = {**operation.get_defaults(), **op}
+        op = operation.complete(op)
         self.ops.append(op)
         self.tags |= dict(enumerate(tags, self.tag))
-        self.tag += operation.tokens(op)
+        self.tag += operation.count_tags(op)
         return len(self.ops) - 1
 
     def take(self, step: Step, **changes: Any) -> int:
@@ -273,7 +273,11 @@ class Builder:
     def build(self, words: str) -> Derived | None:
         """None if there is nothing to compare, or if no program may be so large."""
         program = Program(self.contract, self.config, self.ops)
-        if not self.claims or self.rules.why_not(self.config) or why_too_large(program):
+        if (
+            not self.claims
+            or self.rules.why_illegal(self.config)
+            or why_too_large(program)
+        ):
             return None
         return Derived(words, program, self.tags, self.claims)
 

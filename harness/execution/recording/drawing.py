@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Held, Place
+from lockstep.harness.contracts.operation import Answer, Held, HeldToken
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.compare import (
     COLUMNS,
@@ -58,11 +58,11 @@ class Known:
     any. born: the step in which each was written.
     """
 
-    places: Mapping[int, Place]
-    elsewhere: Mapping[int, Place]
+    places: Mapping[int, HeldToken]
+    elsewhere: Mapping[int, HeldToken]
     born: Mapping[int, int]
 
-    def within(self, places: Sequence[Place]) -> Known:
+    def within(self, places: Sequence[HeldToken]) -> Known:
         """The same for a cache that holds these."""
         return replace(self, places={place.tag: place for place in places})
 

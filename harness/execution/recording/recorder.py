@@ -35,6 +35,7 @@ class Kept:
     held: Sequence[Held] = ()
 
 
+@dataclass(eq=False, kw_only=True)
 class Recorder(Run):
     """A run whose first and last steps are kept.
 
@@ -42,18 +43,12 @@ class Recorder(Run):
     program before it runs.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        backend: Backend,
-        every: bool,
-        until: int,
-        bounds: Bounds,
-        note: Note,
-        on_step: OnStep,
-    ) -> None:
-        super().__init__(program, backend, every, on_step=on_step)
-        self.until, self.bounds, self.note = until, bounds, note
+    until: int
+    bounds: Bounds
+    note: Note
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.kept: list[Kept] = []
         self.now = Kept(0, {})
         self.born: dict[int, int] = {}
@@ -72,7 +67,7 @@ class Recorder(Run):
                 if step.skipped is None:
                     self.expect(step)
                 else:
-                    self.skip(step.skipped)
+                    self.result.skip(step.skipped)
         return self.result
 
     def open_system(self) -> Any:
@@ -86,7 +81,7 @@ class Recorder(Run):
         super().begin(step)
         self.now = Kept(step.number, step.op, step.skipped)
         first = step.model.tag
-        tags = range(first, first + step.operation.tokens(step.op))
+        tags = range(first, first + step.operation.count_tags(step.op))
         self.born.update(dict.fromkeys(tags, step.number))
         if self.is_kept(step.number):
             self.kept.append(self.now)
@@ -172,8 +167,8 @@ def record(
         The run that fails as `wanted` says, if one does; or else the first that fails."""
         recorders = []
         for every in (True, False):
-            place = program, backend, every, 0 if is_alone else steps, bounds
-            recorder = Recorder(*place, note, on_step)
+            own, until = (program, backend, every, None, on_step), steps * (not is_alone)
+            recorder = Recorder(*own, until=until, bounds=bounds, note=note)
             divergence = recorder.run().divergence
             if divergence and divergence.get_signature(program) == wanted:
                 return recorder

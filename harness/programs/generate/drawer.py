@@ -107,7 +107,7 @@ class Drawer:
             op = aim.draw(model) or self.draw_operation(source, model, misuses)
             if op is None or (self.avoid and self.is_known(op, model)):
                 continue
-            if model.tag + rules.operations[op["op"]].tokens(op) > most:
+            if model.tag + rules.operations[op["op"]].count_tags(op) > most:
                 continue
             ops.append(op)
             advance(rules.operations, op, model)
@@ -119,16 +119,10 @@ class Drawer:
         op = None
         if misuses and source.below(3) == 0:
             op = self.rules.draw_misuse(source, model, self.names)
-        op = op or self.rules.draw_operation(source, model, self.names)
-        return op and complete(self.rules, op)
+        return op or self.rules.draw_operation(source, model, self.names)
 
     def is_known(self, op: Op, model: Any) -> bool:
         return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)
-
-
-def complete(rules: Contract, op: Op) -> Op:
-    """The same with every field set."""
-    return {**rules.operations[op["op"]].get_defaults(), **op}
 
 
 class Aim:
@@ -153,15 +147,16 @@ class Aim:
         rules = self.rules
         if not self.misuses and self.source.below(2):
             return None
-        op = rules.operations[self.name].draw(self.source, model)
+        operation = rules.operations[self.name]
+        op = operation.draw(self.source, model)
         if op is None and self.misuses:
             op = rules.draw_misuse(self.source, model, [self.name])
         if op is None:
             return None
-        op = complete(rules, op)
-        if rules.operations[self.name].illegal(op, model) is not None:
-            return None
-        if self.state not in rules.get_states(op, model):
+        op = operation.complete(op)
+        if operation.why_illegal(op, model) or self.state not in rules.get_states(
+            op, model
+        ):
             return None
         self.state, self.name = self.source.pick(self.cells)
         return op

@@ -44,7 +44,7 @@ def fit(
         allowed = declared.config.get(name, plain)
         for value in values:
             candidate = {**config, name: value}
-            if value in allowed and rules.why_not(candidate) is None:
+            if value in allowed and rules.why_illegal(candidate) is None:
                 config = candidate
                 break
     moves = [move for move in domain.moves if move["op"] in declared.operations]
@@ -140,7 +140,7 @@ class Walk:
         for number, move in enumerate(self.world.moves):
             path = (*start.path, number)
             op = self.rules.complete_move(move, model) if self.is_first(path) else None
-            if op is None or self.rules.operations[op["op"]].illegal(op, model):
+            if op is None or self.rules.operations[op["op"]].why_illegal(op, model):
                 continue
             if self.is_known(op, model):
                 self.avoided += 1

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.backends.environment import compare_environments
+from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environments
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
@@ -27,12 +26,7 @@ from lockstep.harness.reports.pages.view import (
     check_step,
     read_saved,
 )
-from lockstep.harness.workers.messages import (
-    Recorded,
-    RecordProgram,
-    Stopped,
-    WriteSnippet,
-)
+from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
@@ -154,7 +148,7 @@ class Stage:
                 saved, [f"Only the reference is shown: {why}."], bounds
             )
         event = self.record(backend, saved.program, None, bounds, saved.signature)
-        if isinstance(event, Recorded):
+        if isinstance(event, messages.Recorded):
             played = read_played(event, backend, saved)
             return replace(played, snippet=self.write_snippet(saved.program, played))
         blamed = event.blame()
@@ -170,8 +164,8 @@ class Stage:
             return None
         meta = {"signature": divergence.get_signature(program), "step": divergence.step}
         seen = replace(program, meta=meta).to_json()
-        event = self.pool.call(WriteSnippet(str(played.backend), seen))
-        if isinstance(event, Stopped) or len(event.text) > MOST_SNIPPET:
+        event = self.pool.call(messages.WriteSnippet(str(played.backend), seen))
+        if isinstance(event, messages.Stopped) or len(event.text) > MOST_SNIPPET:
             return None
         return event.text
 
@@ -183,7 +177,7 @@ class Stage:
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
         event = self.record(REFERENCE_NAME, program, 0, bounds)
-        if isinstance(event, Stopped):
+        if isinstance(event, messages.Stopped):
             more = f"The reference did not come to an end: {clean(event.why)}"
             return Played("recorded", (), [*notes, more])
         return Played("recorded", event.steps, notes)
@@ -193,9 +187,9 @@ class Stage:
     ) -> Played:
         """Both sides up to the step at which the backend ended or stood still."""
         again = self.record(backend, program, divergence.step, bounds)
-        if isinstance(again, Stopped):
+        if isinstance(again, messages.Stopped):
             again = self.record(REFERENCE_NAME, program, 0, bounds)
-        steps = again.steps if isinstance(again, Recorded) else []
+        steps = again.steps if isinstance(again, messages.Recorded) else []
         return Played(divergence.what, steps, (), divergence, (), backend)
 
     def record(
@@ -205,12 +199,12 @@ class Stage:
         until: int | None,
         bounds: Bounds,
         wanted: str | None = None,
-    ) -> Recorded | Stopped:
-        task = RecordProgram(backend, program.to_json(), bounds, until, wanted)
+    ) -> messages.Recorded | messages.Stopped:
+        task = messages.RecordProgram(backend, program.to_json(), bounds, until, wanted)
         return self.pool.call(task)
 
 
-def read_played(event: Recorded, backend: str, saved: Saved) -> Played:
+def read_played(event: messages.Recorded, backend: str, saved: Saved) -> Played:
     if event.divergence is None:
         here = event.get_environment()
         differs = compare_environments(saved.program.meta, backend, here)

@@ -7,7 +7,6 @@ import hashlib
 import os
 from contextlib import suppress
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,7 @@ def make_readable(value: Any) -> Any:
 
 
 def read_resource(name: str) -> str:
-    return (
-        resources.files("lockstep.harness.reports.pages")
-        .joinpath(name)
-        .read_text(encoding="utf-8")
-    )
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def make_policy(style: str, script: str) -> str:

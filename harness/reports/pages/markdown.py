@@ -140,7 +140,7 @@ def render_annotations(report: ReportView) -> str:
     that is not there."""
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
-        (f"{one.name}: {one.signature}", say_failure(one)) for one in report.failures
+        (f"{one.name}: {one.signature}", format_failure(one)) for one in report.failures
     ]
     errors += [(note.subject, note.words) for note in notes if note.sort != "unavailable"]
     errors += [(NAME, line) for line in report.broken]
@@ -154,7 +154,7 @@ def render_annotations(report: ReportView) -> str:
     return "".join(lines)
 
 
-def say_failure(failure: FailureView) -> str:
+def format_failure(failure: FailureView) -> str:
     """The difference, and below it the line that runs it again."""
     step = "" if failure.step is None else f"step {failure.step}: "
     return f"{step}{failure.message}\n{failure.replay}"

@@ -151,9 +151,9 @@ class Painter:
                 self.say(grid.left_out, "dim")
 
     def list_chips(self, chips: Sequence[Chip]) -> str:
-        return " ".join(map(self.say_chip, chips)) or "nothing"
+        return " ".join(map(self.format_chip, chips)) or "nothing"
 
-    def say_chip(self, chip: Chip) -> str:
+    def format_chip(self, chip: Chip) -> str:
         """A token as tag@position, and whose it is."""
         if chip.tag is None:
             label = {"gap": self.signs.gap, "unread": self.signs.squares[HIDDEN]}

@@ -20,9 +20,9 @@ from lockstep.harness.programs.program import (
 from lockstep.harness.reports.model import (
     OutcomeSummary,
     PairSummary,
+    format_amount,
+    format_verdict,
     list_notes,
-    say_amount,
-    say_verdict,
 )
 
 # --- a failure as its file tells it, which is not trusted, and as it runs again ---------
@@ -254,14 +254,14 @@ class ReportView:
     @property
     def headline(self) -> str:
         """The verdict in a few words."""
-        return say_verdict(self.outcomes, len(self.failures) + self.more)
+        return format_verdict(self.outcomes, len(self.failures) + self.more)
 
     @property
     def summary(self) -> str:
         """Words for the amount that was run."""
         if not self.pairs:
             return "no outcome of a check: programs from files"
-        return say_amount(self.outcomes)
+        return format_amount(self.outcomes)
 
 
 def make_report(

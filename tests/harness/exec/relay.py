@@ -125,7 +125,7 @@ class Relay:
         """Of a prefix cache that builds on others: with those."""
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
-        from lockstep.harness.contracts.prefix.config import (
+        from lockstep.harness.contracts.prefix.sides import (
             get_layer_config,
             get_unified_config,
         )
@@ -244,7 +244,7 @@ class Relay:
         return {}
 
     def do_layers(self, cache: Any, config: Message, m: Message) -> Answer:
-        from lockstep.harness.contracts.prefix.config import get_layer_config
+        from lockstep.harness.contracts.prefix.sides import get_layer_config
 
         layers = [
             layer
@@ -257,7 +257,7 @@ class Relay:
         return {"layers": layers}
 
     def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
-        from lockstep.harness.contracts.prefix.config import get_unified_config
+        from lockstep.harness.contracts.prefix.sides import get_unified_config
 
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts.operation import Place
+from lockstep.harness.contracts.operation import HeldToken
 from lockstep.harness.execution.compare import subtract
 from lockstep.harness.execution.recording import drawing
 from lockstep.harness.execution.recording.drawing import Known, Sights, draw_grid
@@ -194,7 +194,7 @@ def test_more_rows_than_fit_are_counted() -> None:
     ],
 )
 def test_what_is_said_of_a_token(token: Any, label: str, mark: str, words: str) -> None:
-    own = {1: Place(1, 4, (0, 2)), 2: Place(2, 5, (), True)}
-    known = Known(own, {**own, 3: Place(3, 6)}, {1: 3})
+    own = {1: HeldToken(1, 4, (0, 2)), 2: HeldToken(2, 5, (), True)}
+    known = Known(own, {**own, 3: HeldToken(3, 6)}, {1: 3})
     chip = known.make_chip(token)
     assert (chip.label, chip.mark, chip.words) == (label, mark, words)
