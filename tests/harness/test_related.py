@@ -2,96 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+
+import pytest
 
 from lockstep.harness.execution.cluster import find_likely, is_likely_one
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
+from tests.harness.building import make as make_program
+from tests.harness.building import trim, update
+
+Shows = Callable[[Program], str | None]
+KNOWN = {"update": update(1), "clone": {"op": "clone", "into": "b"}, "trim": trim(1)}
 
 
-def make(*names: str, **config: Any) -> Program:
-    known: dict[str, dict[str, Any]] = {
-        "update": {"op": "update", "length": 1},
-        "clone": {"op": "clone", "into": "b"},
-        "trim": {"op": "trim", "count": 1},
-        "view": {"op": "view"},
-        "state": {"op": "state"},
-        "size": {"op": "size"},
-    }
-    config = {"kind": "kv", **config}
-    document = {"format": "lockstep/1", "contract": "layer", "config": config}
-    return parse_program({**document, "ops": [known[name] for name in names]}, "here")
+def make(names: str) -> Program:
+    return make_program(*(KNOWN.get(name, {"op": name}) for name in names.split()))
 
 
-def get_names(program: Program) -> list[str]:
-    return [op["op"] for op in program.ops]
-
-
-def contains(names: list[str], wanted: list[str]) -> bool:
-    rest = iter(names)
-    return all(name in rest for name in wanted)
-
-
-def shows_clone(program: Program) -> str | None:
-    """One bug: after update, clone, whatever is read is wrong."""
-    names = get_names(program)
-    for last in ("view", "state"):
-        if contains(names, ["update", "clone", last]):
-            return last
-    return None
-
-
-def shows_two(program: Program) -> str | None:
-    """Two: the one shows after an update and a clone, the other after a trim and a
-    size."""
-    names = get_names(program)
-    if contains(names, ["update", "clone", "view"]):
-        return "view"
-    return "state" if contains(names, ["trim", "size", "state"]) else None
-
-
-ONE = make("update", "clone", "view")
-OTHER = make("update", "clone", "state")
-DIFFERENT = make("trim", "size", "state")
-
-
-def test_the_same_steps_seen_by_two_operations_are_likely_one_bug() -> None:
-    assert is_likely_one(ONE, OTHER, "state", shows_clone)
-    assert find_likely([(ONE, "view"), (OTHER, "state")], shows_clone) == {1: 0}
-
-
-def test_other_steps_are_not() -> None:
-    assert not is_likely_one(ONE, DIFFERENT, "state", shows_two)
-    assert not is_likely_one(DIFFERENT, ONE, "view", shows_two)
-    assert find_likely([(ONE, "view"), (DIFFERENT, "state")], shows_two) == {}
-
-
-def test_steps_that_are_not_all_needed_are_not() -> None:
-    """Any state is wrong here: what came before it says nothing."""
+def show(bugs: Mapping[str, str]) -> Shows:
+    """steps → the operation that is wrong where a program has them, in this order."""
 
     def shows(program: Program) -> str | None:
-        names = get_names(program)
-        if contains(names, ["update", "clone", "view"]):
-            return "view"
-        return "state" if contains(names, ["update", "state"]) else None
-
-    state = make("update", "size", "state")
-    assert shows(state) == "state"
-    assert not is_likely_one(ONE, state, "state", shows)
-
-
-def test_one_plain_step_leads_anywhere_and_says_nothing() -> None:
-    def shows(program: Program) -> str | None:
-        names = get_names(program)
-        for last in ("view", "state"):
-            if contains(names, ["update", last]):
+        for steps, last in bugs.items():
+            rest = iter([op["op"] for op in program.ops])
+            if all(name in rest for name in steps.split()):
                 return last
         return None
 
-    assert not is_likely_one(
-        make("update", "view"), make("update", "state"), "state", shows
-    )
+    return shows
 
 
-def test_three_are_one_if_the_second_and_the_third_are() -> None:
-    failing = [(make("trim", "size"), "size"), (ONE, "view"), (OTHER, "state")]
-    assert find_likely(failing, shows_clone) == {2: 1}
+ONE, OTHER = "update clone view", "update clone state"
+DIFFERENT = "trim size state"
+SHOWS_CLONE = show({ONE: "view", OTHER: "state"})
+SHOWS_TWO = show({ONE: "view", DIFFERENT: "state"})
+SHOWS_STATE = show({ONE: "view", "update state": "state"})
+SHOWS_ALL = show({"update view": "view", "update state": "state"})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "last", "shows", "is_one"),
+    [
+        (ONE, OTHER, "state", SHOWS_CLONE, True),  # seen by two operations
+        (ONE, DIFFERENT, "state", SHOWS_TWO, False),
+        (DIFFERENT, ONE, "view", SHOWS_TWO, False),
+        (ONE, "update size state", "state", SHOWS_STATE, False),  # not all are needed
+        ("update view", "update state", "state", SHOWS_ALL, False),  # leads anywhere
+    ],
+)
+def test_the_same_steps_are_likely_one_bug(
+    left: str, right: str, last: str, shows: Shows, is_one: bool
+) -> None:
+    assert shows(make(right)) == last
+    assert is_likely_one(make(left), make(right), last, shows) == is_one
+
+
+def test_failures_are_clustered() -> None:
+    one, other, different = (make(ONE), "view"), (make(OTHER), "state"), make(DIFFERENT)
+    assert find_likely([one, other], SHOWS_CLONE) == {1: 0}
+    assert find_likely([one, (different, "state")], SHOWS_TWO) == {}
+    assert find_likely([(make("trim size"), "size"), one, other], SHOWS_CLONE) == {2: 1}

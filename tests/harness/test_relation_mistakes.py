@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.metamorphic.check import find_contradiction
 from lockstep.harness.execution.metamorphic.reference import REFERENCE
-from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
+from tests.harness.building import KINDS, draw_some
 from tests.harness.mistaken import CHOSEN, MISTAKES
 
 PROGRAMS = 150
@@ -45,38 +43,32 @@ OFTEN = {
 """Kind → the relations that apply to one program in twenty at least."""
 
 Lockstep = Callable[..., Any]
-KINDS = [
-    (contract, kind) for contract, rules in CONTRACTS.items() for kind in rules.kinds
-]
-
-
-def draw_programs(contract: str, kind: str, count: int) -> list[Program]:
-    programs: list[Program] = []
-    declared = REFERENCE.contracts[contract][kind]
-    drawer = Drawer(contract, kind, declared, REFERENCE.dtypes)
-    GENERATORS["plain"](count, 0, drawer.draw, programs.append)
-    return programs
 
 
 @cache
 def get_programs(kind: str) -> list[Program]:
     """Drawn while the reference is right: what they are must not depend on a mistake."""
     (contract,) = [contract for contract, name in KINDS if name == kind]
-    return draw_programs(contract, kind, PROGRAMS)
+    declared = REFERENCE.contracts[contract][kind]
+    return draw_some(PROGRAMS, contract, kind, declared, 0, REFERENCE.dtypes)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, plant = MISTAKES[name]
-    programs = get_programs(kind)
-    plant(monkeypatch.setattr)
+def test_a_planted_mistake_is_found_by_its_relation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake = MISTAKES[name]
+    programs = get_programs(mistake.kind)
+    mistake.plant(monkeypatch.setattr)
     found = (run(program, REFERENCE).divergence for program in programs)
-    assert any(found), f"{name} was not found"
+    assert any(each and each.what == mistake.relation for each in found)
 
 
-def test_there_are_two_mistakes_for_every_kind() -> None:
-    planted = Counter(kind for kind, _ in MISTAKES.values())
+def test_there_are_two_mistakes_for_every_kind_and_one_for_every_relation() -> None:
+    planted = Counter(mistake.kind for mistake in MISTAKES.values())
     assert min(planted[kind] for _, kind in KINDS) >= 2
+    relations = {name for _, kind in KINDS for name in OFTEN[kind]}
+    assert {mistake.relation for mistake in MISTAKES.values()} == relations
 
 
 @pytest.mark.parametrize(("contract", "kind"), KINDS)

@@ -4,47 +4,74 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.execution.shrink import Shrinker, get_simpler, make_busy_clock
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
-from lockstep.harness.programs.program import Program
-from lockstep.harness.programs.walk import trace
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.execution.shrink import (
+    Shrinker,
+    get_domain_steps,
+    get_merged,
+    get_simpler,
+    get_simpler_configs,
+    get_simpler_fields,
+    make_busy_clock,
+    rename,
+)
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.walk import trace, walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from tests.harness.building import (
+    KINDS,
+    declare_all,
+    draw,
+    draw_some,
+    forward,
+    make,
+    trim,
+    update,
+)
 
-Make = Callable[..., Program]
 Fails = Callable[[Program], bool]
+DTYPES = ("float32", "bfloat16")
+
+every_seed = pytest.mark.parametrize("seed", range(4))
 
 
-def draw_failing(kind: str, fails: Fails, seed: int) -> Program:
-    declared = Kind(OPERATIONS[kind], CONFIG[kind])
-    drawer = Drawer("layer", kind, declared, ("float32", "bfloat16"))
-    source = RandomSource(seed)
-    while True:
-        program = drawer.draw(source)
-        if fails(program):
-            return program
-
-
-def shrink(program: Program, fails: Fails) -> tuple[list[dict[str, Any]], Shrinker]:
+def draw_and_shrink(
+    contract: str, kind: str, declared: Kind, fails: Fails, seed: int
+) -> Shrinker:
+    """The first program that fails, shrunk."""
+    program = next(filter(fails, draw(contract, kind, declared, seed, DTYPES)))
     shrinker = Shrinker(program, fails, 20)
     small = shrinker.shrink()
     assert fails(small)
-    return small.to_json()["ops"], shrinker
+    assert parse_program(small.to_json(), "here") == small
+    return shrinker
+
+
+def shrink_layer(kind: str, fails: Fails, seed: int) -> Shrinker:
+    shrinker = draw_and_shrink(
+        "layer", kind, Kind(OPERATIONS[kind], CONFIG[kind]), fails, seed
+    )
+    assert shrinker.runs < 300
+    return shrinker
+
+
+def get_ops(program: Program) -> list[dict[str, Any]]:
+    """As a file has them."""
+    ops: list[dict[str, Any]] = program.to_json()["ops"]
+    return ops
 
 
 def trims_two_of_five(program: Program) -> bool:
     """Some trim takes two tokens or more from a cache that has five or more."""
-    answers = zip(program.ops, trace(program), strict=True)
-    return any(
-        op["op"] == "trim" and answer["trimmed"] >= 2
-        and answer["trimmed"] + answer["offset"] >= 5
-        for op, answer in answers
-    )  # fmt: skip
+    answers = [a for a in trace(program) if a.get("trimmed", 0) >= 2]
+    return any(answer["trimmed"] + answer["offset"] >= 5 for answer in answers)
 
 
 def comes_back(program: Program) -> bool:
@@ -73,46 +100,100 @@ def wraps_and_chunks(program: Program) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_seed
 def test_a_trim(seed: int) -> None:
-    program = draw_failing("kv", trims_two_of_five, seed)
-    ops, shrinker = shrink(program, trims_two_of_five)
-    assert ops == [{"op": "update", "length": 5}, {"op": "trim", "count": 2}]
-    assert shrinker.runs < 300
+    small = shrink_layer("kv", trims_two_of_five, seed).best
+    assert get_ops(small) == [update(5), trim(2)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_seed
 def test_a_snapshot_that_is_restored(seed: int) -> None:
     """An empty cache is had by free, or by taking another; names that are left are the
     first."""
-    ops, shrinker = shrink(draw_failing("state", comes_back, seed), comes_back)
+    ops = get_ops(shrink_layer("state", comes_back, seed).best)
     assert len(ops) <= 4
     assert {op["length"] for op in ops if op["op"] == "update"} == {2}
-    assert ops[-1]["op"] == "restore"
-    assert ops[-1]["snapshot"] == "s0"
-    assert shrinker.runs < 300
+    assert (ops[-1]["op"], ops[-1]["snapshot"]) == ("restore", "s0")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_seed
 def test_the_window_shrinks_too(seed: int) -> None:
-    program = draw_failing("rotating", wraps_and_chunks, seed)
-    ops, shrinker = shrink(program, wraps_and_chunks)
-    assert shrinker.best.config["window"] == 1
-    assert ops == [{"op": "update", "length": 2}, {"op": "update", "length": 2}]
+    small = shrink_layer("rotating", wraps_and_chunks, seed).best
+    assert small.config["window"] == 1
+    assert get_ops(small) == [update(2), update(2)]
 
 
-def test_a_config_that_does_not_matter_ends_plain(make: Make) -> None:
+def shrink_prefix(kind: str, fails: Fails, seed: int) -> Program:
+    declared = declare_all("prefix", kind, config={"interval": (None, 2)})
+    return draw_and_shrink("prefix", kind, declared, fails, seed).best
+
+
+def reuses_two(program: Program) -> bool:
+    """Some request reuses two tokens or more."""
+    return any(
+        len(op["tokens"]) - len(answer["remaining"]) >= 2
+        for op, answer in zip(program.ops, trace(program), strict=True)
+        if op["op"] == "begin" and "remaining" in answer
+    )
+
+
+@every_seed
+@pytest.mark.parametrize("kind", PREFIX.kinds)
+def test_a_reuse_needs_one_request_before(kind: str, seed: int) -> None:
+    small = shrink_prefix(kind, reuses_two, seed)
+    names = [op["op"] for op in small.ops]
+    if kind == "slots" and small.config["several_users"]:  # a fork needs no close
+        assert names == ["begin", "feed", "begin"]
+    else:
+        assert names == ["begin", "feed", "close", "begin"]
+    assert [len(op["tokens"]) for op in small.ops if op["op"] == "begin"] == [2, 3]
+    assert small.config["layers"] == ["causal" if kind == "slots" else "kv"]
+    assert {token for op in small.ops for token in op.get("tokens", ())} == {1}
+
+
+def loses_something_to_a_limit(program: Program) -> bool:
+    """Less is stored after a limit was set than before it."""
+    for step in walk(program, rows=False):
+        before = step.model.describe_store()["bytes"]
+        step.finish()
+        less = step.model.describe_store()["bytes"] < before
+        if step.op["op"] == "limit" and less:
+            return True
+    return False
+
+
+@every_seed
+def test_a_limit_needs_something_that_nobody_stands_on(seed: int) -> None:
+    small = shrink_prefix("trie", loses_something_to_a_limit, seed)
+    names = [op["op"] for op in small.ops]
+    assert names == ["begin", "feed", "close", "begin", "limit"]
+    assert (small.config["layers"], small.config["limit"]) == (["kv"], None)
+
+
+LAYER = {"heads": 3, "key_dim": 8, "value_dim": 6, "step": 8, "mask_padding": 4}
+PASS = {"sequences": 7, "heads": 3, "cache_padding": 4}
+
+
+@pytest.mark.parametrize(
+    ("program", "simpler"),
+    [
+        (make(update(3), dtype="float16", **LAYER), make(update(1))),
+        (
+            make(forward([41, 900], [3, 5]), contract="unified", kind="causal", **PASS),
+            make(forward([0], [0]), contract="unified", kind="causal"),
+        ),
+    ],
+)
+def test_a_config_that_does_not_matter_ends_plain(
+    program: Program, simpler: Program
+) -> None:
     """A person reads the fields that stand in a file as those that are needed."""
-    program = make(
-        {"op": "update", "length": 3},
-        heads=3, key_dim=8, value_dim=6, step=8, dtype="float16", mask_padding=4,
-    )  # fmt: skip
     small = Shrinker(program, lambda candidate: bool(candidate.ops), 10).shrink()
-    assert small.to_json()["config"] == {"kind": "kv"}
+    assert small.to_json() == simpler.to_json()
 
 
-def test_a_config_that_matters_stays(make: Make) -> None:
-    program = make({"op": "update", "length": 3}, heads=3, step=8, dtype="bfloat16")
+def test_a_config_that_matters_stays() -> None:
+    program = make(update(3), heads=3, step=8, dtype="bfloat16")
 
     def fails(candidate: Program) -> bool:
         return candidate.config["heads"] > 1 and candidate.config["dtype"] == "bfloat16"
@@ -121,14 +202,13 @@ def test_a_config_that_matters_stays(make: Make) -> None:
     assert (config["heads"], config["dtype"]) == (2, "bfloat16")
 
 
-def test_names_end_in_the_order_of_their_appearance(make: Make) -> None:
-    ops = [
-        {"op": "update", "length": 1, "cache": "c"},
+def test_names_end_in_the_order_of_their_appearance() -> None:
+    program = make(
+        update(1, cache="c"),
         {"op": "snapshot", "from": 0, "into": "s4", "cache": "c"},
         {"op": "snapshot", "from": 0, "into": "s2", "cache": "c"},
         {"op": "restore", "snapshot": "s4", "target": 1},
-    ]
-    program = make(*ops)
+    )
     ends = [*map(frozenset, trace(program))]
 
     def fails(candidate: Program) -> bool:
@@ -137,7 +217,7 @@ def test_names_end_in_the_order_of_their_appearance(make: Make) -> None:
         same = len({*caches[:3]}) == 1 and caches[0] != caches[-1] and len({*names}) == 2
         return same and ends == [*map(frozenset, trace(candidate))]
 
-    small = Shrinker(program, fails, 10).shrink().to_json()["ops"]
+    small = get_ops(Shrinker(program, fails, 10).shrink())
     assert [op.get("cache") for op in small] == ["b", "b", "b", None]
     assert [small[1]["into"], small[2]["into"]] == ["s0", "s1"]
     assert small[3]["snapshot"] in ("s0", "s1", None)
@@ -162,31 +242,48 @@ def test_simpler_values(value: Any, schema: dict[str, Any], simpler: list[Any]) 
     assert get_simpler(value, schema) == simpler
 
 
-def test_nothing_is_tried_twice(make: Make) -> None:
+PASSES = (get_simpler_configs, get_merged, get_domain_steps, get_simpler_fields)
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_whatever_is_left_of_misuse_can_be_made_simpler(contract: str, kind: str) -> None:
+    """Most of what is proposed is illegal; but it is a program, or is left out before it
+    runs."""
+    declared = declare_all(contract, kind, refuses=True)
+    for whole in draw_some(12, contract, kind, declared, 11, misuse=1):
+        for op in whole.ops:
+            program = replace(whole, ops=[op])
+            candidates = [one for propose in PASSES for one in propose(program)]
+            for candidate in [rename(program), *candidates]:
+                assert CONTRACTS[contract].why_not(candidate.config) is None
+                assert len(candidate.ops) <= 1
+
+
+def test_nothing_is_tried_twice() -> None:
     seen: list[str] = []
 
     def fails(candidate: Program) -> bool:
         seen.append(candidate.digest())
         return len(candidate.ops) > 3
 
-    Shrinker(make(*[{"op": "update", "length": 2}] * 9), fails, 10).shrink()
+    Shrinker(make(*[update(2)] * 9), fails, 10).shrink()
     assert len(seen) == len(set(seen))
 
 
-def test_it_stops_in_time_and_with_what_still_fails(make: Make) -> None:
+def test_it_stops_in_time_and_with_what_still_fails() -> None:
     def fails(candidate: Program) -> bool:
         time.sleep(0.02)
         return sum(op["length"] for op in candidate.ops) > 30
 
     started = time.monotonic()
-    small = Shrinker(make(*[{"op": "update", "length": 2}] * 60), fails, 0.3).shrink()
+    small = Shrinker(make(*[update(2)] * 60), fails, 0.3).shrink()
     assert time.monotonic() - started < 1
     assert 30 < sum(op["length"] for op in small.ops) < 120
 
 
-def test_it_stops_in_time_when_the_program_is_long(make: Make) -> None:
+def test_it_stops_in_time_when_the_program_is_long() -> None:
     """To think about candidates takes time too, when there are thousands."""
-    program = make(*[{"op": "update", "length": 1}, {"op": "trim", "count": 1}] * 750)
+    program = make(*[update(1), trim(1)] * 750)
     started = time.monotonic()
     Shrinker(program, lambda candidate: False, 0.2).shrink()
     assert time.monotonic() - started < 2
