@@ -20,7 +20,7 @@ from lockstep.impl.faults import FAULTS, Fault
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
 
-SLICE = 50
+SLICE = 10
 """Programs that are run before it is seen whether they were enough."""
 
 EXCESS = 2

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
+from lockstep.harness.execution.record import Record
+from lockstep.harness.workers.messages import Event, Task, decode_event, encode
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.tasks import decode_task
+from lockstep.harness.workers.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.harness.misbehaving"
@@ -27,9 +35,14 @@ class Ended:
     err: str
 
     @property
+    def text(self) -> str:
+        """All that was printed."""
+        return self.out + self.err
+
+    @property
     def words(self) -> str:
-        """All that was printed, without the breaks of the terminal."""
-        return " ".join((self.out + self.err).split())
+        """The same without the breaks of the terminal."""
+        return " ".join(self.text.split())
 
 
 Run = Callable[..., Ended]
@@ -73,3 +86,18 @@ def invoke(*arguments: object) -> Ended:
     runner = CliRunner(env={"COLUMNS": "80"})
     ended = runner.invoke(main, [str(argument) for argument in arguments])
     return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def run_here(
+    pool: Pool, tasks: deque[Task[Any]], watch: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Task[Any], Event]]:
+    """`Pool.run`, with a worker in this process; messages go the way that they go."""
+    events: list[Event] = []
+    with closing(Record(pool.folder / "here.json")) as record:
+        worker = Worker(record, events.append, pool.limits)
+        while tasks:
+            task = tasks.popleft()
+            worker.do(decode_task(encode(task)))
+            yield from ((task, decode_event(encode(event), task)) for event in events)
+            events.clear()
+            watch()

@@ -1,20 +1,13 @@
-"""The reference with one mistake each, to see that it is caught by a relation alone.
-
-`reference` makes the reference with the mistake that an environment variable names, as a
-backend: what `lockstep check --backend tests.harness.mistaken:reference` runs.
-"""
+"""The reference with one mistake each, to see that it is caught by a relation alone."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
 import lockstep.reference.session
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.metamorphic.reference import REFERENCE
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -30,8 +23,6 @@ from lockstep.reference.state import StateCache
 from lockstep.reference.token import SharedToken, Token
 from lockstep.reference.trie import Path, Trie
 from lockstep.reference.wrapper import WrapperCache
-
-CHOSEN = "LOCKSTEP_TEST_MISTAKE"
 
 
 class Mistake(NamedTuple):
@@ -69,11 +60,6 @@ def mistake(
         return wrong
 
     return note
-
-
-def reference() -> Backend:
-    MISTAKES[os.environ[CHOSEN]].plant(setattr)
-    return REFERENCE
 
 
 # --- layer caches -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import select
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,9 @@ from lockstep.harness.reports import progress
 from lockstep.harness.reports.console import print_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
 from lockstep.harness.workers.messages import Counts
+from tests.harness.commands import CORRECT, ROOT, begin
 
-ROOT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-Begin = Callable[..., subprocess.Popen[str]]
 
 
 def make_outcome(seconds: float | None = None) -> Outcome:
@@ -45,9 +43,12 @@ def make_outcome(seconds: float | None = None) -> Outcome:
     return Outcome(settings, pairs=[running, waiting], started=started)
 
 
+def make_console(width: int) -> Console:
+    return Console(width=width, file=io.StringIO(), highlight=False)
+
+
 def show(what: Any, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    with console.capture() as captured:
+    with (console := make_console(width)).capture() as captured:
         console.print(what)
     return captured.get()
 
@@ -60,10 +61,9 @@ def test_the_status_says_how_far_how_fast_and_how_long() -> None:
 
 
 def test_no_longer_is_left_than_the_time_that_was_given() -> None:
-    words = get_status(make_outcome(seconds=15)).plain
-    assert re.search(r"about [45] s left$", words)
-    words = get_status(make_outcome(seconds=5)).plain
-    assert re.search(r"about 0 s left$", words)
+    for seconds, left in ((15, "[45]"), (5, "0")):
+        words = get_status(make_outcome(seconds=seconds)).plain
+        assert re.search(rf"about {left} s left$", words)
 
 
 def test_a_pair_that_runs_has_a_row() -> None:
@@ -85,22 +85,20 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 
 
 def print_all(outcome: Outcome, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), highlight=False)
-    with console.capture() as captured:
+    with (console := make_console(width)).capture() as captured:
         print_outcome(console, outcome)
     return captured.get()
 
 
 @pytest.mark.parametrize(
-    "options", [{"force_terminal": False}, {"force_terminal": True, "_environ": "dumb"}]
+    "options",
+    [{"force_terminal": False}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}],
 )
 def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pipe, and on a terminal that is dumb: without control sequences."""
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
-    if options.pop("_environ", None):
-        options["_environ"] = {"TERM": "dumb"}
     file = io.StringIO()
     console = Console(file=file, width=80, **options)
     with Progress(console, lambda _: Text("drawn"), lambda n: Text(f"line {n}")) as shown:
@@ -138,11 +136,17 @@ def test_a_real_terminal(
     tmp_path: Path, environment: dict[str, str], has_control: bool, has_colour: bool
 ) -> None:
     master, slave = os.openpty()
-    backend = ("--backend", "tests.harness.misbehaving:correct")
-    command = ("check", *backend, "--programs", "40", "--failures", str(tmp_path))
+    command = ("check", "--backend", CORRECT, "--programs", "40")
     kept = {name: value for name, value in os.environ.items() if "COLOR" not in name}
     process = subprocess.Popen(
-        [sys.executable, "-m", "lockstep.harness.cli.main", *command],
+        [
+            sys.executable,
+            "-m",
+            "lockstep.harness.cli.main",
+            *command,
+            "--failures",
+            tmp_path,
+        ],
         cwd=ROOT,
         env={**kept, "COLUMNS": "80", **environment},
         stdin=slave,
@@ -160,9 +164,7 @@ def test_a_real_terminal(
 
 
 @pytest.mark.parametrize("when", ["while it starts", "while it runs"])
-def test_ctrl_c_ends_a_check_within_a_second(
-    begin: Begin, tmp_path: Path, when: str
-) -> None:
+def test_ctrl_c_ends_a_check_within_a_second(tmp_path: Path, when: str) -> None:
     """Of a framework that takes seconds to import; what was done is shown."""
     pytest.importorskip("torch")
     running = tmp_path / "f" / "running"
@@ -193,4 +195,6 @@ def test_ctrl_c_ends_a_check_within_a_second(
     if when == "while it runs":
         assert re.search(r"torch-cpu × kv +[1-9]\d* +[1-9]", out)
         assert re.search(r"torch-cpu +… [1-9]", out)
+        outcome = json.loads((tmp_path / "f" / "outcome.json").read_text())
+        assert outcome["complete"] is False
     assert not running.exists()

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.metamorphic.check import find_contradiction
-from lockstep.harness.execution.metamorphic.reference import REFERENCE
+from lockstep.harness.execution.metamorphic.reference import REFERENCE, execute
 from lockstep.harness.programs.program import Program
 from tests.harness.building import KINDS, draw_some
-from tests.harness.mistaken import CHOSEN, MISTAKES
+from tests.harness.commands import Run
+from tests.harness.mistaken import MISTAKES
 
 PROGRAMS = 150
 """Of each kind; the ci profile has 250 for the reference. Half of the mistakes are found
@@ -42,8 +39,6 @@ OFTEN = {
 }
 """Kind → the relations that apply to one program in twenty at least."""
 
-Lockstep = Callable[..., Any]
-
 
 @cache
 def get_programs(kind: str) -> list[Program]:
@@ -60,7 +55,7 @@ def test_a_planted_mistake_is_found_by_its_relation(
     mistake = MISTAKES[name]
     programs = get_programs(mistake.kind)
     mistake.plant(monkeypatch.setattr)
-    found = (run(program, REFERENCE).divergence for program in programs)
+    found = (execute(program).divergence for program in programs)
     assert any(each and each.what == mistake.relation for each in found)
 
 
@@ -81,27 +76,26 @@ def test_every_relation_often_applies(contract: str, kind: str) -> None:
     assert not rare, applied
 
 
-@pytest.mark.parametrize("mistake", ["clone-is-the-cache", "restore-goes-on-top"])
+@pytest.mark.parametrize("name", ["clone-is-the-cache", "restore-goes-on-top"])
 def test_a_contradiction_is_an_ordinary_failure(
-    lockstep: Lockstep, tmp_path: Path, mistake: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Found, shrunk, saved, printed and replayed like that of any backend, each as it was
     first seen."""
-    mistaken = "tests.harness.mistaken:reference"
-    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 32, "--jobs", 1)
-    planted = {CHOSEN: mistake}
-    where = ("--failures", tmp_path)
-    ended = lockstep("check", *arguments, *where, "--json", **planted)
+    backend = ("--backend", "reference")
+    with monkeypatch.context() as planted:
+        MISTAKES[name].plant(planted.setattr)
+        ended = run("check", *backend, "--kind", "kv", "--programs", 32, "--json")
+        failed = run("replay", "failures", *backend)
     assert ended.status == 1, ended.words
     (pair,) = json.loads(ended.out)["pairs"]
     assert pair["failures"]
     for failure in pair["failures"]:
         assert failure["signature"].startswith("layer-kv-")
         assert failure["operations"] <= 6, failure["signature"]
-    failed = lockstep("replay", tmp_path, "--backend", mistaken, **planted)
     assert failed.status == 1
     assert failed.out.count("FAILED") == len(pair["failures"])
     assert "in another way than before" not in failed.words
-    fixed = lockstep("replay", tmp_path, "--backend", "reference")
+    fixed = run("replay", "failures", *backend)
     assert fixed.status == 0, fixed.words
     assert fixed.out.count("FIXED") == len(pair["failures"])
