@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.harness.hostile.files import make_folder
-from tests.harness.hostile.makers import DEEP, ESCAPES, Cases, Make, as_file
+from tests.harness.hostile.makers import ESCAPES, Cases, Make, as_file
 
 
 def as_driver(script: str | bytes, mode: int = 0o755) -> Make:
-    """A file that is started as a driver."""
+    """A file that is started as a driver. What else one may answer is in `exec`."""
 
     def make(folder: Path) -> Path:
         path = as_file(script, "driver")(folder)
@@ -29,22 +29,12 @@ HELLO = '{"id": 1, "protocol": 1, "name": "it", "contracts": {"layer": {"kv": %s
 DRIVERS: Cases = {
     "no program": (as_driver("", 0o644), "cannot be executed; chmod +x"),
     "a folder": (make_folder, "p.json is a folder"),
-    "empty": (as_driver(""), "no snippet"),
-    "rubbish": (as_driver(b"\x7fELF" + bytes(100)), "no snippet"),
     "an interpreter that is not there": (as_driver("#!/nothing/sh\n"), "no snippet"),
-    "ends at once": (as_driver("#!/bin/sh\nexit 3\n"), "exit status 3"),
-    "dies": (as_driver("#!/bin/sh\nkill -SEGV $$\n"), "SIGSEGV"),
-    "says nothing": (answering(""), "no snippet"),
-    "no JSON": (answering("hello"), "no snippet"),
     "escape sequences": (answering(ESCAPES), "no snippet"),
     "words that do harm": (
         as_driver(f"#!/bin/sh\nprintf '%s\\n' '{ESCAPES}' >&2\nexit 1\n"),
         "no snippet",
     ),
-    "NaN": (answering('{"id": NaN}'), "no snippet"),
-    "deep": (answering("[" * DEEP), "no snippet"),
-    "another question's answer": (answering('{"id": 7, "protocol": 1}'), "no snippet"),
-    "a kind without operations": (answering(HELLO % "{}"), "no snippet"),
     "operations that are none": (
         answering(HELLO % f'{{"operations": ["{ESCAPES[1:5]}"]}}'),
         "no snippet",
