@@ -118,23 +118,15 @@ def test_what_a_manifest_names_outside_is_not_replaced(run: Run, here: Path) -> 
 # --- processes --------------------------------------------------------------------------
 
 MEMORY = 1 << 30
-"""Bytes of address space that a command gets."""
+"""Bytes of address space that a process gets."""
 
 
-def replay(folder: Path, *paths: object) -> Ended:
-    """`lockstep replay` in a process of its own, with bounded memory."""
-    command = [sys.executable, "-m", "lockstep.harness.cli.main", "replay"]
-    done = subprocess.run(
-        [*command, *map(str, paths), "--backend", CORRECT],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+REPLAY = """
+import json, sys
+from tests.harness.commands import CORRECT, invoke
+ended = [invoke("replay", path, "--backend", CORRECT) for path in sys.argv[1:]]
+print(json.dumps([(one.status, one.out, one.err) for one in ended]))
+"""
 
 
 LARGE = [
@@ -157,11 +149,18 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         folder.mkdir()
     paths = [make(folder) for (make, _), folder in zip(LARGE, folders, strict=True)]
     before = list_files(tmp_path)
-    ended = replay(tmp_path, *paths)
-    assert (ended.status, ended.out) == (2, "")
-    lines = ended.err.splitlines(keepends=True)
-    for line, (_, words) in zip(lines, LARGE, strict=True):
-        check_line(line, words)
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY, *paths],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    for (*ended, err), (_, words) in zip(json.loads(done.stdout), LARGE, strict=True):
+        assert ended == [2, ""]
+        check_line(err, words)
     assert list_files(tmp_path) == before
 
 
@@ -177,10 +176,10 @@ META: Mapping[str, Any] = {
 }
 
 
-def test_what_a_program_says_of_itself_is_not_trusted(tmp_path: Path) -> None:
+def test_what_a_program_says_of_itself_is_not_trusted(run: Run, tmp_path: Path) -> None:
     """It agrees, whatever stands in its meta; what is printed of that does no harm."""
     (tmp_path / f"{ESCAPES}.json").write_text(json.dumps({**GOOD, "meta": META}))
-    ended = replay(tmp_path, ".")
+    ended = run("replay", ".", "--backend", CORRECT)
     assert (ended.status, ended.err) == (0, "")
     assert ended.out.startswith("FIXED")
     assert ended.out[:-1].isprintable()
