@@ -18,12 +18,11 @@ from lockstep.harness.reports.pages.annotations import (
     write_command,
 )
 from lockstep.harness.reports.pages.view import make_report
+from tests.harness.building import make, update
 from tests.harness.pages.conftest import (
     gather_outcome,
     make_failure,
     make_outcome,
-    make_program,
-    update,
 )
 
 HARM = "a\n::set-output name=b::c\r%0A\x1b[2J,:"
@@ -32,9 +31,7 @@ ALONE: Mapping[str, Any] = {"unavailable": {}}
 
 
 def fail(length: int = 2, message: str = "m", **more: Any) -> dict[str, Any]:
-    return make_failure(
-        make_program("layer", [update(length)], kind="kv"), message, **more
-    )
+    return make_failure(make(update(length)), message, **more)
 
 
 def render(outcome: Mapping[str, Any], *broken: str) -> list[tuple[str, str, str]]:

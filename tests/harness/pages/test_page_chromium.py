@@ -11,22 +11,20 @@ import pytest
 from lockstep.harness.reports.pages.html import render_html
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.view import ReportView, make_report
+from tests.harness.building import SMALL, make, trim, update
+from tests.harness.commands import HERE
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
 from tests.harness.pages.conftest import (
-    MISBEHAVING,
-    PLAIN,
     gather_outcome,
     make_outcome,
-    make_program,
     save,
-    update,
 )
 from tests.harness.pages.test_page_html import make_large_report
 from tests.harness.pages.test_page_recorder import RECORDED
 
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="chromium is not installed")
 
-WRONG = f"{MISBEHAVING}:answers_in_numpy"
+WRONG = f"{HERE}:answers_in_numpy"
 
 Start = Callable[..., Stage]
 
@@ -40,8 +38,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def page(stage: Start, tmp_path: Path) -> Path:
     """Three failures on a page, and a matrix."""
-    ops = [update(3), update(1), {"op": "trim", "count": 2}]
-    program = make_program("layer", ops, **PLAIN)
+    ops = [update(3), update(1), trim(2)]
+    program = make(*ops, **SMALL)
     saved = [save(program, WRONG)]
     saved += [save(one, "elsewhere:make", message="it said so", step=len(one.ops) - 1)
               for one in list(RECORDED.values())[:2]]  # fmt: skip

@@ -24,17 +24,15 @@ from lockstep.harness.reports.pages.view import (
     ReportView,
     make_report,
 )
+from tests.harness.building import SMALL, make, update
+from tests.harness.commands import HERE
 from tests.harness.pages.conftest import (
     FAULTS,
     HOSTILE,
-    MISBEHAVING,
-    PLAIN,
     gather_outcome,
     make_failure,
     make_outcome,
-    make_program,
     save,
-    update,
 )
 from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_recorder import RECORDED
@@ -142,7 +140,7 @@ def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
 
 
 def test_a_failure_in_the_matrix_leads_to_it() -> None:
-    failure = make_failure(make_program("layer", [update(1)], kind="kv"))
+    failure = make_failure(make(update(1)))
     material = gather_outcome(make_outcome(failures=[failure]))
     page = check(render_html(make_report(material, None)))
     (cell,) = page.root.find("table", "matrix")[0].find("td")
@@ -151,7 +149,7 @@ def test_a_failure_in_the_matrix_leads_to_it() -> None:
 
 
 def test_nothing_from_a_file_is_markup(stage: Start) -> None:
-    program = make_program("layer", [update(1)], **PLAIN)
+    program = make(update(1), **SMALL)
     failure = make_failure(program, HOSTILE, signature=HOSTILE, path=HOSTILE)
     failure |= {"why_likely": HOSTILE}
     failure["divergence"] |= {"what": HOSTILE, "operation": HOSTILE}
@@ -186,7 +184,7 @@ def test_nothing_from_a_file_is_markup(stage: Start) -> None:
 
 
 def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
-    program = make_program("layer", [update(1), update(2)], kind="kv")
+    program = make(update(1), update(2))
     saved = save(
         program, "elsewhere:make", what="contents", step=1, message="row 0 sees nothing"
     )
@@ -199,7 +197,7 @@ def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
 
 
 def test_of_a_program_whose_file_says_nothing_the_last_step_is_open(stage: Start) -> None:
-    program = make_program("layer", [update(1), update(2)], kind="kv")
+    program = make(update(1), update(2))
     page = check(render_html(make_report(Material(saved=[save(program)]), stage())))
     (article,) = page.root.find("article", "recorded")
     steps = article.find("details", "step")
@@ -221,8 +219,8 @@ def test_a_failure_of_a_released_cache_comes_with_a_snippet(stage: Start) -> Non
 
 
 def test_a_failure_that_is_fixed_says_so(stage: Start) -> None:
-    program = make_program("layer", [update(1)], **PLAIN)
-    saved = save(program, f"{MISBEHAVING}:correct", what="mask", step=0, message="wrong")
+    program = make(update(1), **SMALL)
+    saved = save(program, f"{HERE}:correct", what="mask", step=0, message="wrong")
     page = check(render_html(make_report(Material(saved=[saved]), stage(saved.backend))))
     (article,) = page.root.find("article", "agrees")
     assert "agrees now" in article.text
@@ -235,7 +233,7 @@ def make_large_report(stage: Stage) -> ReportView:
     ops: list[Any] = [{"op": "size"}] * 9_400
     ops += [{**update(1), "cache": name} for name in "abcdefgh" for _ in range(64)]
     ops += [update(300), *[update(1)] * 40, {"op": "state"}]
-    large = make_program("layer", ops, kind="kv")
+    large = make(*ops)
     (view,) = make_report(Material(saved=[save(large)]), stage).failures
     views = [replace(view, number=number) for number in range(1, 21)]
     return ReportView([], views, [])
@@ -266,8 +264,7 @@ def test_twenty_failures_fit(report: ReportView) -> None:
 def test_only_the_first_failures_are_played(stage: Start) -> None:
     """The others are there, with what their files say."""
     saved = [
-        save(make_program("layer", [update(1 + n)], kind="kv"), message=f"number {n}")
-        for n in range(MOST_PLAYED + 3)
+        save(make(update(1 + n)), message=f"number {n}") for n in range(MOST_PLAYED + 3)
     ]
     view = make_report(Material(saved=saved), stage())
     assert [bool(failure.played.steps) for failure in view.failures] == (
@@ -298,7 +295,7 @@ def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None
 
 def test_a_folder_is_gathered(tmp_path: Path) -> None:
     """What outcome and file both say is there once, and the file is where it is."""
-    program = make_program("layer", [update(1)], kind="kv")
+    program = make(update(1))
     failure = make_failure(
         program, path="elsewhere/f.json", why_likely="likely one bug with another"
     )

@@ -16,13 +16,12 @@ from lockstep.harness.reports.pages.markdown import (
     render_markdown,
 )
 from lockstep.harness.reports.pages.view import make_report
+from tests.harness.building import make, update
 from tests.harness.pages.conftest import (
     HOSTILE,
     gather_outcome,
     make_outcome,
-    make_program,
     save,
-    update,
 )
 from tests.harness.pages.test_page_recorder import RING
 
@@ -86,7 +85,7 @@ def strip_code(text: str) -> str:
 
 def test_nothing_from_a_file_is_markup() -> None:
     hostile = f"``` ` {HOSTILE}\n# head | cell\n```\n</details> *bold* ``````"
-    program = make_program("layer", [update(1)], kind="kv")
+    program = make(update(1))
     said = dict.fromkeys(("signature", "what", "message", "likely"), hostile)
     named = dict.fromkeys(("backend", "kind", "contract"), hostile)
     cells = {"reachable": 9, "empty": {hostile: [hostile]}}
@@ -117,7 +116,7 @@ def test_a_block_is_closed_by_its_own_fence_only() -> None:
 
 
 def test_it_is_bounded() -> None:
-    programs = [make_program("layer", [update(1)] * n, kind="kv") for n in range(1, 390)]
+    programs = [make(*[update(1)] * n) for n in range(1, 390)]
     saved = [save(program, "b" * 290, message="m" * 900) for program in programs]
     text = render(*saved)
     assert MOST_BYTES - 5000 < len(text.encode()) <= MOST_BYTES + 100

@@ -15,14 +15,12 @@ from lockstep.harness.reports.pages import terminal
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
+from tests.harness.building import SMALL, make, update
+from tests.harness.commands import HERE
 from tests.harness.pages.conftest import (
     FAULTS,
     HOSTILE,
-    MISBEHAVING,
-    PLAIN,
-    make_program,
     save,
-    update,
 )
 from tests.harness.pages.test_page_recorder import RECORDED
 
@@ -123,7 +121,7 @@ def test_a_mark_that_is_forgotten_is_missed(
 
 
 def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
-    text = show(save(make_program("layer", [update(300)], kind="kv")), stage())
+    text = show(save(make(update(300))), stage())
     assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "left out: 276 rows and 289 columns" in text
 
@@ -143,7 +141,7 @@ def test_wide_columns_come_in_blocks() -> None:
 
 
 def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
-    program = make_program("layer", [update(1)], kind="kv")
+    program = make(update(1))
     hostile = HOSTILE + "[bold]\x07\r\n"
     saved = save(
         program, hostile, signature=hostile, what=hostile, message=hostile, step=0
@@ -155,8 +153,8 @@ def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
 
 
 def test_a_backend_that_agrees_now(stage: Start) -> None:
-    backend = f"{MISBEHAVING}:correct"
-    program = make_program("layer", [update(1)], **PLAIN)
+    backend = f"{HERE}:correct"
+    program = make(update(1), **SMALL)
     saved = save(program, backend, what="mask", message="wrong in some way", step=0)
     text = show(saved, stage(backend))
     assert f"{backend} agrees now in every step" in " ".join(text.split())
@@ -164,7 +162,7 @@ def test_a_backend_that_agrees_now(stage: Start) -> None:
 
 
 def test_steps_that_are_left_out_are_said(stage: Start) -> None:
-    program = make_program("layer", [update(1)] * 90, kind="kv")
+    program = make(*[update(1)] * 90)
     text = show(save(program), stage())
     assert "steps 8 to 57 are left out" in text
     assert "step 89: update with 1 token" in text
