@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -128,20 +127,6 @@ class Browser:
                 button="left",
                 clickCount=1,
             )
-
-    def shoot(self, path: Path, selector: str = "body", most: int = 4000) -> None:
-        """A picture of an element."""
-        box = self.evaluate(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)})"
-            ".getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY, r.width,"
-            " r.height]; })()"
-        )
-        x, y, width, height = box
-        clip = {"x": x, "y": y, "width": width, "height": min(height, most), "scale": 1}
-        shot = self.ask(
-            "Page.captureScreenshot", clip=clip, captureBeyondViewport=True, format="png"
-        )
-        path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextmanager

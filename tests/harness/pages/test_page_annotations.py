@@ -92,19 +92,16 @@ def test_no_text_of_a_file_ends_a_line_or_begins_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "line"),
+    ("title", "message", "line"),
     [
-        ("a", "::error title=b::a\n"),
-        ("50 %\nnext, here: yes", "::error title=b::50 %25%0Anext, here: yes\n"),
-        ("%0A", "::error title=b::%250A\n"),
+        ("b", "a", "::error title=b::a\n"),
+        ("b", "50 %\nnext, here: yes", "::error title=b::50 %25%0Anext, here: yes\n"),
+        ("b", "%0A", "::error title=b::%250A\n"),
+        ("a:b,c%", "", "::error title=a%3Ab%2Cc%25::\n"),
     ],
 )
-def test_how_a_command_is_written(message: str, line: str) -> None:
-    assert write_command("error", "b", message) == line
-
-
-def test_a_title_ends_where_it_should() -> None:
-    assert write_command("error", "a:b,c%", "") == "::error title=a%3Ab%2Cc%25::\n"
+def test_how_a_command_is_written(title: str, message: str, line: str) -> None:
+    assert write_command("error", title, message) == line
 
 
 @pytest.mark.parametrize(

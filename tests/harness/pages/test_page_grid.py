@@ -11,11 +11,9 @@ import pytest
 
 from lockstep.harness.contracts.types import Place
 from lockstep.harness.execution.compare import subtract
-from lockstep.harness.execution.recording import grid
 from lockstep.harness.execution.recording.grid import Known, Sights, draw_grid
 from lockstep.harness.execution.recording.picture import (
     EXTRA,
-    HIDDEN,
     MISSING,
     SEEN,
     Bounds,
@@ -88,66 +86,32 @@ def test_what_differs_is_marked_and_nothing_else() -> None:
     assert wrong > 500
 
 
-def forget_missing(*arguments: Any) -> list[str]:
-    squares = DRAWN(*arguments)
-    return [HIDDEN if one == MISSING else one for one in squares]
-
-
-def forget_extra(*arguments: Any) -> list[str]:
-    return [SEEN if one == EXTRA else one for one in DRAWN(*arguments)]
-
-
-def mark_hidden(*arguments: Any) -> list[str]:
-    return [EXTRA if one == HIDDEN else one for one in DRAWN(*arguments)]
-
-
-def shift(*arguments: Any) -> list[str]:
-    squares = DRAWN(*arguments)
-    return squares[-1:] + squares[:-1]
-
-
-DRAWN = grid.get_squares
-
-
-@pytest.mark.parametrize("mistake", [forget_missing, forget_extra, mark_hidden, shift])
-def test_a_mistake_in_the_view_is_found(
-    mistake: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("wanted", "columns", "seen", "labels", "squares"),
+    [
+        # as they were returned
+        ([[3, 4], [4, 5]], [4, 5, 3, "NaN"], [[2, 0], [0, 1, 3]], "453!", "snsn ssnx"),
+        # what did not come back stands behind
+        ([[3, 4], [4, 5]], [4, 5], [[0], [0, 1]], "453", "snm ssn"),
+        # a token at another position is another one
+        ([[(1, 7)]], [(2, 7)], [[0]], "77", "xm"),
+        # a ring that is stored twice, and a mask that shows both, or one
+        ([[1]], [1, 1], [[0, 1]], "11", "sx"),
+        ([[1]], [1, 1], [[1]], "11", "ns"),
+    ],
+)
+def test_columns_and_squares(
+    wanted: Any, columns: Any, seen: Any, labels: str, squares: str
 ) -> None:
-    monkeypatch.setattr(grid, "get_squares", mistake)
-    with pytest.raises(AssertionError):
-        test_what_differs_is_marked_and_nothing_else()
-
-
-def test_columns_stand_as_they_were_returned() -> None:
-    sights = see([[3, 4], [4, 5]], [4, 5, 3, "NaN"], [[2, 0], [0, 1, 3]])
-    picture = draw_grid("", sights, KNOWN, WIDE)
-    assert [chip.label for chip in picture.columns] == ["4", "5", "3", "!"]
-    assert [row.squares for row in picture.rows] == ["snsn", "ssnx"]
-    assert picture.columns[3].words == "NaN"
+    picture = draw_grid("", see(wanted, columns, seen), KNOWN, WIDE)
+    assert "".join(chip.label for chip in picture.columns) == labels
+    assert " ".join(row.squares for row in picture.rows) == squares
+    assert [chip.label for chip in picture.returned] == [*labels[: len(columns)]]
+    once = len({*labels}) == len(labels)
+    assert picture.twice == (frozenset() if once else {int(labels[0])})
+    absent = [chip.mark == "absent" for chip in picture.columns]
+    assert absent == [at >= len(columns) for at in range(len(labels))]
     assert picture.is_layout
-
-
-def test_what_did_not_come_back_stands_behind() -> None:
-    picture = draw_grid("", see([[3, 4], [4, 5]], [4, 5], [[0], [0, 1]]), KNOWN, WIDE)
-    assert [(chip.label, chip.mark) for chip in picture.columns][2] == ("3", "absent")
-    assert [row.squares for row in picture.rows] == ["snm", "ssn"]
-    assert [chip.label for chip in picture.returned] == ["4", "5"]
-
-
-def test_a_token_at_another_position_is_another_one() -> None:
-    sights = see([[(1, 7)]], [(2, 7)], [[0]])
-    picture = draw_grid("", sights, KNOWN, WIDE)
-    assert [chip.position for chip in picture.columns] == [2, 1]
-    assert picture.twice == {7}
-    assert picture.rows[0].squares == "xm"
-
-
-def test_a_column_twice_is_seen_once() -> None:
-    """A ring that is stored twice, and a mask that shows both."""
-    picture = draw_grid("", see([[1]], [1, 1], [[0, 1]]), KNOWN, WIDE)
-    assert picture.rows[0].squares == "sx"
-    picture = draw_grid("", see([[1]], [1, 1], [[1]]), KNOWN, WIDE)
-    assert picture.rows[0].squares == "ns"
 
 
 def test_without_a_backend_there_is_the_reference() -> None:

@@ -74,20 +74,6 @@ def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) ->
 
 
 @torch
-def test_the_ring_of_the_first_failure(play: Play) -> None:
-    steps, _ = play(RING, f"{FAULTS}:rotating_chunk_mid_ring")
-    (part,) = steps[1].parts
-    assert [(chip.tag, chip.mark) for chip in part.held] == [
-        (0, "old"), (1, "old"), (2, "old"), (3, "old"), (4, ""), (5, ""),
-    ]  # fmt: skip
-    (grid,) = part.grids
-    assert [chip.tag for chip in grid.returned] == [4, 5]
-    assert [row.squares for row in grid.rows] == ["snm", "ssn"]
-    (offset,) = steps[1].facts
-    assert (offset.expected, offset.got, offset.differs) == ("6", "6", False)
-
-
-@torch
 @pytest.mark.parametrize(
     ("contract", "kinds"),
     [

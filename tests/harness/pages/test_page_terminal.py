@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Chip, Grid, Row
-from lockstep.harness.reports.pages import terminal
+from lockstep.harness.execution.recording.picture import Chip, Grid, Row
 from lockstep.harness.reports.pages.play import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
@@ -107,17 +106,6 @@ def test_what_is_marked_is_no_matter_of_colour(stage: Start) -> None:
     assert "\x1b" not in plain
     assert "\x1b[" in bright
     assert re.sub(r"\x1b\[[0-9;]*m", "", bright) == plain
-
-
-@pytest.mark.parametrize("mark", [MISSING, EXTRA])
-def test_a_mark_that_is_forgotten_is_missed(
-    stage: Start, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = {MISSING: "rotating_chunk_mid_ring", EXTRA: "window_off_by_one"}[mark]
-    right = show_fault(name, stage)
-    assert f" {terminal.SIGNS.squares[mark]}" in right.split("seen;")[0]
-    monkeypatch.setitem(terminal.SIGNS.squares, mark, "·")
-    assert show_fault(name, stage) != right
 
 
 def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
