@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from fractions import Fraction
+from functools import cache
 from operator import setitem
 from pathlib import Path
 from typing import Any
@@ -31,31 +29,31 @@ from lockstep.harness.programs.vectors.audit import find_difference
 from lockstep.harness.programs.vectors.coverage import describe
 from lockstep.harness.programs.vectors.levels import ADDED, get_whole, list_levels
 from lockstep.harness.programs.vectors.selection import SIZES, Selection
-
-ROOT = Path(__file__).parents[2]
-KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+from tests.harness.building import KINDS
+from tests.harness.commands import ROOT, lockstep
 
 Document = dict[str, Any]
 
 
-def export(folder: Path, *arguments: object, **environment: str) -> None:
-    """`lockstep vectors` in a process of its own."""
-    command = [sys.executable, "-m", "lockstep.harness.cli.main", "vectors", "-o"]
-    done = subprocess.run(
-        [*command, str(folder), *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def export(folder: Path, seed: int, jobs: int) -> None:
+    size = ("--size", "tiny", "--jobs", jobs)
+    ended = lockstep("vectors", "-o", folder, *size, PYTHONHASHSEED=str(seed))
+    assert ended.status == 0, ended.text
+
+
+@cache
+def select(contract: str, kind: str) -> Selection:
+    """A small set of one kind."""
+    selection = Selection(contract, kind, SIZES["small"])
+    selection.select()
+    return selection
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny set of all kinds."""
     folder = tmp_path_factory.mktemp("vectors") / "tiny"
-    export(folder, "--size", "tiny", "--jobs", 1, PYTHONHASHSEED="1")
+    export(folder, seed=1, jobs=1)
     return folder
 
 
@@ -79,7 +77,7 @@ def manifest(tiny: Path) -> Document:
 
 def test_two_exports_have_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
     """Whatever the seed of Python's hashes, and the number of workers."""
-    export(tmp_path / "other", "--size", "tiny", "--jobs", 2, PYTHONHASHSEED="2")
+    export(tmp_path / "other", seed=2, jobs=2)
     names = sorted(path.name for path in tiny.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "other").iterdir())
     assert len(names) == len(KINDS) + 3
@@ -159,11 +157,11 @@ def test_what_the_manifest_says_is_covered_is(
         assert {name for *of, name in operations if of == [contract, kind]} == {*names}
 
 
-@pytest.mark.parametrize("kind", ["kv", "encoder", "session"])
-def test_a_small_set_reaches_every_cell_twice(kind: str) -> None:
-    contract = next(rules.name for rules in CONTRACTS.values() if kind in rules.kinds)
-    selection = Selection(contract, kind, SIZES["small"])
-    selection.select()
+@pytest.mark.parametrize(
+    ("contract", "kind"), [("layer", "kv"), ("unified", "encoder"), ("prefix", "session")]
+)
+def test_a_small_set_reaches_every_cell_twice(contract: str, kind: str) -> None:
+    selection = select(contract, kind)
     counted: Counter[Cell] = Counter()
     for line in selection.get_lines():
         counted.update(set(recount(json.loads(line))))
@@ -265,6 +263,10 @@ def test_mistakes_in_a_line_are_refused(
     assert refused > 500
 
 
+def is_kv(document: Document) -> bool:
+    return bool(document["program"]["config"]["kind"] == "kv")
+
+
 def differs(document: Document) -> bool:
     program = parse_program(document, "a line")
     return find_difference(program, document["expected"], "a line") is not None
@@ -298,14 +300,8 @@ def mutate(document: Document, number: int, change: Any) -> Document:
 def test_wrong_values_are_refused(
     validator: Any, documents: list[Document], path: tuple[Any, ...], value: Any
 ) -> None:
-    document = deepcopy(
-        next(
-            one
-            for one in documents
-            if one["program"]["config"]["kind"] == "kv"
-            and one["program"]["ops"][0]["op"] == "update"
-        )
-    )
+    programs = {one["program"]["ops"][0]["op"]: one for one in documents if is_kv(one)}
+    document = deepcopy(programs["update"])
     inner: Any = document
     for key in path[:-1]:
         inner = inner[key]
@@ -362,9 +358,8 @@ def test_the_examples_of_the_readme_follow_its_formula(tiny: Path) -> None:
     )
     assert len(rows) > 5
     for tag, layer, head, role, dim, dtype, numbers in rows:
-        formula = compute_by_the_readme(
-            int(tag), int(layer), int(head), role, int(dim), dtype
-        )
+        place = int(tag), int(layer), int(head), role, int(dim), dtype
+        formula = compute_by_the_readme(*place)
         scaled = [number * 2 ** BITS[dtype] for number in formula]
         assert [int(number) for number in numbers.split(", ")] == scaled
 
@@ -391,7 +386,7 @@ def test_the_readme_names_everything(tiny: Path) -> None:
         assert section
         rows = [line for line in section[1].splitlines() if line.startswith("| ")]
         for name, operation in rules.operations.items():
-            (row,) = [row for row in rows if name in re.split(r"\W+", row.split("|")[1])]
+            (row,) = (row for row in rows if name in re.split(r"\W+", row.split("|")[1]))
             for field in operation.fields:
                 assert field in ("cache", "user") or field in row, (name, field)
         for kind in rules.kinds:
@@ -441,10 +436,8 @@ class Reader:
 @pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
 def test_a_reader_that_follows_the_readme_agrees(kind: str) -> None:
     """With what most engines can do, in a small set."""
-    selection = Selection("layer", kind, SIZES["small"])
-    selection.select()
     ran = 0
-    for line in selection.get_lines():
+    for line in select("layer", kind).get_lines():
         document = json.loads(line)
         program, tag = document["program"], 0
         if program["meta"]["level"] not in ("core", *ADDED):
