@@ -6,7 +6,6 @@ import getpass
 import json
 import platform
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.environment import compare_environments, get_environment
 from lockstep.harness.cli.main import main
 from lockstep.harness.jobs.failures import save
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence
+from tests.harness.building import make, update
 
 ROOT = Path(__file__).parents[2]
 CORRECT = "tests.harness.misbehaving:correct"
@@ -80,13 +80,13 @@ def test_what_a_file_says_is_bounded() -> None:
 
 
 def test_a_failure_replays_with_what_differs(
-    tmp_path: Path, make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It agrees here; it was found with another version."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     environment = get_environment({"versions": {"numpy": "1.0"}, "device": "tpu"})
-    program = make({"op": "update", "length": 3})
+    program = make(update(3))
     failure = save(tmp_path, program, DIVERGENCE, CORRECT, environment, {})
     place = ["--failures", str(tmp_path / "other"), "--backend", CORRECT]
     ended = CliRunner().invoke(main, ["replay", str(failure.path), *place])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import Failure, save
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
+from tests.harness.building import make, update
 
-Make = Callable[..., Program]
-UPDATE = {"op": "update", "length": 3}
+UPDATE = update(3)
 SIGNATURE = "layer-kv-update-contents"
 SURROUNDINGS = {"versions": {"numpy": "2.0"}, "device": "cpu"}
 FOUND = {"found": {"front": "plain", "seed": 0, "shard": 3}}
@@ -26,7 +25,7 @@ DIVERGENCE = Divergence(
 
 
 @pytest.fixture
-def program(make: Make) -> Program:
+def program() -> Program:
     return make(UPDATE, UPDATE, heads=2)
 
 
@@ -81,7 +80,7 @@ def test_two_backends_keep_their_failures_apart(tmp_path: Path, program: Program
     assert len(list(iterate_saved([tmp_path]))) == 4
 
 
-def test_files_of_a_folder_come_in_order(tmp_path: Path, make: Make) -> None:
+def test_files_of_a_folder_come_in_order(tmp_path: Path) -> None:
     for count in (3, 1, 2):
         keep(tmp_path, make(*[UPDATE] * count))
     (tmp_path / "more.jsonl").write_text(2 * (json.dumps(make().to_json()) + "\n"))
