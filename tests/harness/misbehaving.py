@@ -158,18 +158,6 @@ def writes_its_input() -> Backend:
     return misbehave(update)
 
 
-def wrong_rank() -> Backend:
-    return change_keys(lambda keys: keys[0])
-
-
-def wrong_heads() -> Backend:
-    return change_keys(lambda keys: np.concatenate([keys, keys], axis=1))
-
-
-def wrong_dtype() -> Backend:
-    return change_keys(lambda keys: keys.astype(np.float16))
-
-
 def one_column_less() -> Backend:
     return change_keys(lambda keys: keys[:, :, 1:])
 
@@ -355,44 +343,6 @@ def has_no_trim_yet() -> Backend:
 
 def cannot_open() -> Backend:
     return declare(lambda: throw(OSError("no device")))
-
-
-def declare_kinds(contracts: Any) -> Backend:
-    return Backend(
-        name="misdeclared",
-        device="cpu",
-        contracts=contracts,
-        arrays=NumpyArrays(),
-        open=lambda _: Cache(),
-    )
-
-
-def unknown_contract() -> Backend:
-    return declare_kinds({"layers": {"kv": Kind(OPERATIONS)}})
-
-
-def no_errors() -> Backend:
-    return declare_kinds({"unified": {"causal": Kind(frozenset({"forward"}))}})
-
-
-def unknown_kind() -> Backend:
-    return declare_kinds({"layer": {"rotation": Kind(OPERATIONS)}})
-
-
-def unknown_operation() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(frozenset({"update", "trimm"}))}})
-
-
-def unknown_field() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"head": (1,)})}})
-
-
-def kind_is_a_set() -> Backend:
-    return declare_kinds({"layer": {"kv": {"update", "trim"}}})
-
-
-def field_is_a_number() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}})  # type: ignore[dict-item]
 
 
 def plant(id: str, factory: str, shortest: int = 1) -> Planted:

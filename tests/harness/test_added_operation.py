@@ -21,10 +21,9 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.fields import LENGTH, Schema
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.shrink import Shrinker
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.random import RandomSource
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.walk import trace
+from tests.harness.building import draw_some, make, update
 from tests.harness.misbehaving import OPERATIONS as PLAIN
 from tests.harness.misbehaving import Cache, declare
 
@@ -50,15 +49,8 @@ def declare_with(name: str, open_cache: Callable[[], Cache]) -> Backend:
     return replace(declare(open_cache, {}), contracts=contracts)
 
 
-def draw(backend: Backend, count: int = 40) -> list[Program]:
-    declared = backend.contracts["layer"]["kv"]
-    drawer, source = Drawer("layer", "kv", declared, ("float32",)), RandomSource(1)
-    return [drawer.draw(source) for _ in range(count)]
-
-
-def parse(*ops: Op) -> Program:
-    document = {"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"}}
-    return parse_program({**document, "ops": list(ops)}, "here")
+def draw(backend: Backend) -> list[Program]:
+    return draw_some(40, "layer", "kv", backend.contracts["layer"]["kv"], 1)
 
 
 @pytest.fixture
@@ -86,7 +78,7 @@ def test_it_is_read_drawn_and_compared(rollback: LayerOperation) -> None:
         result = run(program, backend, every=True)
         assert (result.divergence, result.skipped) == (None, 0)
     with pytest.raises(UsageError, match=r"rollback.*count: 0 is less than the minimum"):
-        parse({"op": "rollback", "count": 0})
+        make({"op": "rollback", "count": 0})
 
 
 def test_a_mistake_in_it_is_found_shrunk_and_described(rollback: LayerOperation) -> None:
@@ -98,11 +90,7 @@ def test_a_mistake_in_it_is_found_shrunk_and_described(rollback: LayerOperation)
 
     failing = next(program for program in draw(backend) if fails(program))
     small = Shrinker(failing, fails, 20).shrink()
-    assert [op["op"] for op in small.ops] == ["update", "rollback"]
-    assert small.to_json()["ops"] == [
-        {"op": "update", "length": 1},
-        {"op": "rollback", "count": 2},
-    ]
+    assert small.to_json()["ops"] == [update(1), {"op": "rollback", "count": 2}]
     assert rollback.describe(small.ops[1]) == "roll back 2 tokens"
     divergence = run(small, backend).divergence
     assert divergence is not None
@@ -111,7 +99,7 @@ def test_a_mistake_in_it_is_found_shrunk_and_described(rollback: LayerOperation)
 
 def test_without_it_such_a_program_is_refused() -> None:
     with pytest.raises(UsageError, match='unknown "rollback"'):
-        parse({"op": "rollback", "count": 1})
+        make({"op": "rollback", "count": 1})
 
 
 # --- an operation that leaves the backend a choice --------------------------------------
@@ -149,12 +137,7 @@ def shedding(says: int, keeps: int) -> Callable[[], Cache]:
     return type("Shedding", (Cache,), {"shed": shed})
 
 
-PROGRAM = (
-    {"op": "update", "length": 6},
-    {"op": "shed", "count": 3},
-    {"op": "update", "length": 2},
-    {"op": "state"},
-)
+PROGRAM = (update(6), {"op": "shed", "count": 3}, update(2), {"op": "state"})
 
 
 @pytest.mark.parametrize(
@@ -172,9 +155,9 @@ def test_the_reference_follows_what_is_allowed(
 ) -> None:
     monkeypatch.setitem(OPERATIONS, "shed", Shed())
     backend = declare_with("shed", shedding(says, keeps))
-    divergence = run(parse(*PROGRAM), backend, every=True).divergence
+    divergence = run(make(*PROGRAM), backend, every=True).divergence
     assert (divergence and divergence.message) == message
-    assert trace(parse(*PROGRAM))[3] == {"tags": list(range(8))}, "where nobody answers"
+    assert trace(make(*PROGRAM))[3] == {"tags": list(range(8))}, "where nobody answers"
 
 
 def test_programs_with_choices_are_drawn_and_agree(

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from lockstep.harness import __version__
 from lockstep.harness.backends.environment import compare_environments, get_environment
-from lockstep.harness.cli.main import main
 from lockstep.harness.jobs.failures import save
 from lockstep.harness.programs.program import Divergence
 from tests.harness.building import make, update
+from tests.harness.commands import CORRECT, Run
 
-ROOT = Path(__file__).parents[2]
-CORRECT = "tests.harness.misbehaving:correct"
 DECLARED = {"versions": {"torch": "2.13.0"}, "device": "cpu"}
 DIVERGENCE = Divergence("contents", 0, "update", "row 0 sees too much")
 
@@ -79,20 +76,15 @@ def test_what_a_file_says_is_bounded() -> None:
     assert len(str(say(versions=versions))) < 10_000
 
 
-def test_a_failure_replays_with_what_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_replays_with_what_differs(run: Run, tmp_path: Path) -> None:
     """It agrees here; it was found with another version."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     environment = get_environment({"versions": {"numpy": "1.0"}, "device": "tpu"})
     program = make(update(3))
     failure = save(tmp_path, program, DIVERGENCE, CORRECT, environment, {})
-    place = ["--failures", str(tmp_path / "other"), "--backend", CORRECT]
-    ended = CliRunner().invoke(main, ["replay", str(failure.path), *place])
-    assert (ended.exit_code, ended.output[:5]) == (0, "FIXED")
+    ended = run("replay", failure.path, "--backend", CORRECT)
+    assert (ended.status, ended.out[:5]) == (0, "FIXED")
     words = "agrees in its one step; found with numpy 1.0, device tpu; here with numpy "
-    assert words in ended.output
+    assert words in ended.text
 
 
 def test_no_name_of_a_host_or_a_user_is_noted() -> None:

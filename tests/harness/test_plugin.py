@@ -31,7 +31,7 @@ def test_of_theirs(number, request):
 
 BACKENDS = """
 import os
-from tests.harness.misbehaving import correct, shows_nan, wrong_dtype
+from tests.harness.misbehaving import correct, shows_nan, one_column_less
 
 def cannot_start():
     with open("started.txt", "a") as file:
@@ -169,7 +169,7 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
         "    assert (settings.seed, settings.programs) == (7, 2000)\n"
     )
     size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8")
-    backends = choose("correct", "wrong_dtype")
+    backends = choose("correct", "one_column_less")
     done = run(
         project, "-q", "test_x.py::test_agrees[mine:correct × kv]", *backends, *size
     )
