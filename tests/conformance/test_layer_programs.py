@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.executor import Run
-from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers.registry import load
 from lockstep.impl.faults import FAULTS
 from lockstep.impl.faults.fault import make_fault
 from lockstep.impl.shared.memory import Arrays, Snapshot
+from tests.harness.building import make, trim, update
 
 Ops = list[dict[str, Any]]
 Parts = tuple[Snapshot | None, Snapshot | None]
@@ -95,54 +95,50 @@ def taken_as_they_came(cache: Any) -> None:
     cache.take = take_in_turn
 
 
-VIEWS: Ops = [
-    {"op": "clone", "into": "b"},
-    {"op": "update", "length": 1},
-    {"op": "update", "length": 1, "cache": "b"},
-    {"op": "view"},
-    {"op": "view", "cache": "b"},
-]
+CLONE, VIEW = {"op": "clone", "into": "b"}, {"op": "view"}
+
+VIEWS: Ops = [CLONE, update(1), update(1, cache="b"), VIEW, {**VIEW, "cache": "b"}]
 """What was viewed of the first is that of the second now."""
 
 CUT: Ops = [
-    {"op": "update", "length": 3},
+    update(3),
     {"op": "snapshot", "from": 1, "into": "s"},
-    {"op": "trim", "count": 1},
-    {"op": "update", "length": 1},  # the snapshot is copied
+    trim(1),
+    update(1),  # the snapshot is copied
     {"op": "split", "snapshot": "s", "at": 2, "parent": "left", "child": "right"},
     {"op": "restore", "snapshot": "right", "target": 3},
-    {"op": "view"},
+    VIEW,
 ]
 
 MERGED: Ops = [
-    {"op": "update", "length": 1},
+    update(1),
     {"op": "snapshot", "from": 0, "into": "s"},
-    {"op": "clone", "into": "b"},
-    {"op": "update", "length": 1, "cache": "b"},
+    CLONE,
+    update(1, cache="b"),
     {"op": "snapshot", "from": 1, "into": "t", "cache": "b"},
     {"op": "merge", "parent": "s", "child": "t", "into": "u"},
     {"op": "restore", "snapshot": "u", "target": 2},
-    {"op": "view"},
+    VIEW,
 ]
 
 AGAIN: Ops = [
     {"op": "prepare", "offsets": [1]},
-    {"op": "update", "length": 1},
-    {"op": "trim", "count": 1},
-    {"op": "update", "length": 1},
+    update(1),
+    trim(1),
+    update(1),
     {"op": "take", "into": ["s"]},
     {"op": "restore", "snapshot": "s", "target": 1},
-    {"op": "view"},
+    VIEW,
 ]
 
 TAKEN: Ops = [
-    {"op": "update", "length": 2},
+    update(2),
     {"op": "snapshot", "from": 0, "into": "s"},
     {"op": "prepare", "offsets": [1, 3], "cache": "b"},
     {"op": "restore", "snapshot": "s", "target": 2, "cache": "b"},  # past 1
-    {"op": "update", "length": 1, "cache": "b"},
-    {"op": "trim", "count": 3, "cache": "b"},
-    {"op": "update", "length": 1, "cache": "b"},
+    update(1, cache="b"),
+    trim(3, cache="b"),
+    update(1, cache="b"),
     {"op": "take", "into": ["t", "u"], "cache": "b"},
 ]
 
@@ -168,15 +164,12 @@ def test_program_shows_mistake(
     name = change.__name__
     fault = make_fault(change, kind, len(ops))
     monkeypatch.setitem(FAULTS, name.replace("_", "-"), fault)
-    config = {"kind": kind} | ({"window": 2} if kind == "rotating" else {})
-    document = {"format": "lockstep/1", "contract": "layer", "config": config}
-    program = parse_program({**document, "ops": ops}, "here")
+    config = {"window": 2} if kind == "rotating" else {}
+    program = make(*ops, kind=kind, **config)
 
     correct = Run(program, load(f"{framework}-cpu"), every=True).run()
-    assert correct.divergence is None
-    assert correct.skipped == 0
+    assert (correct.divergence, correct.skipped) == (None, 0)
     planted = load(f"lockstep.impl.faults.{framework}:{name}")
     divergence = Run(program, planted, every=True).run().divergence
     assert divergence is not None
-    assert divergence.what == what
-    assert divergence.step == len(ops) - 1
+    assert (divergence.what, divergence.step) == (what, len(ops) - 1)

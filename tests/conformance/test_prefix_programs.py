@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.executor import Run
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.walk import trace
 from lockstep.harness.workers.registry import load
+from tests.harness.building import make as make_program
 
 Ops = list[dict[str, Any]]
 
@@ -24,9 +25,7 @@ def talk(tokens: list[int], count: int | None = None, end: str = "close") -> Ops
 
 
 def make(layers: list[str], ops: Ops) -> Program:
-    config = {"kind": "trie", "layers": layers}
-    document = {"format": "lockstep/1", "contract": "prefix", "config": config}
-    return parse_program({**document, "ops": ops}, "here")
+    return make_program(*ops, contract="prefix", kind="trie", layers=layers)
 
 
 def limit(size: int | None) -> dict[str, Any]:

@@ -78,6 +78,7 @@ FULL = {"error": "cache-full"}
 CHOICE = {"one_of": [{"offset": 1}, {"error": "shared"}]}
 ALSO = "also allowed: {'error': 'shared'}"
 SIZE = {"size": {"between": [0, 4]}}
+LATER = {"size": 1, "layers": [{"size": 4}, {"size": 5}]}
 ROW = (
     "row 1 sees tokens 0, 2, 7, but should see tokens 0, 1, 2"
     " (1 is missing; 7 is too much)"
@@ -105,11 +106,9 @@ ROWS = {"visible": [[3]], "layers": [{"visible": [[3]]}]}
         (CHOICE, {"offset": 2}, "offset", f"offset is 2, not 1; {ALSO}"),
         (CHOICE, {"error": "usage"}, "error", f"it refused (usage error); {ALSO}"),
         ({"hit": {"between": [0, 4]}}, {"error": "no"}, "error", "it refused (no error)"),
-        # in a later layer
-        (SIZE, {"size": 1, "layers": [{"size": 4}, {"size": 5}]}, "size",
-         "size is 5, allowed: 0 to 4"),
+        (SIZE, LATER, "size", "size is 5, allowed: 0 to 4"),
     ],
-)  # fmt: skip
+)
 def test_a_sentence_says_what_happened(
     expected: dict[str, Any], observed: dict[str, Any], what: str, message: str
 ) -> None:

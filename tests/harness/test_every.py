@@ -16,16 +16,16 @@ from lockstep.harness.contracts.types import Op
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
 from lockstep.harness.programs.generate.world import World, fit, make_key
 from lockstep.harness.programs.program import parse_program
+from tests.harness.building import KINDS, declare_all
 
-EVERY_KIND = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+EVERY_KIND = [(CONTRACTS[contract], kind) for contract, kind in KINDS]
 EVERY_SIZE = [(*one, size) for one in EVERY_KIND for size in SIZES]
 
 
 def ask_for_all(rules: Contract, kind: str, size: str) -> World:
     """The domain for a backend that declares everything."""
-    declared = Kind(frozenset(rules.list_operations(kind)))
-    domain = rules.get_domain(kind, size)
-    return fit(domain, rules, kind, declared, ["float32"])
+    declared = declare_all(rules.name, kind)
+    return fit(rules.get_domain(kind, size), rules, kind, declared, ["float32"])
 
 
 def make_walk(rules: Contract, world: World) -> Walk:
@@ -65,13 +65,8 @@ def test_by_hand() -> None:
     declared = Kind(frozenset({"update", "restore", "state"}))
     world = fit(Domain({}, moves), rules, "kv", declared, ["float32"])
     found = list(make_walk(rules, world).find_longest(ROOT, 2))
-    names = [[op["op"] for op in branch.ops] for branch in found]
-    assert names == [
-        ["update", "update"],
-        ["update", "state"],
-        ["state", "update"],
-        ["state", "state"],
-    ]
+    names = [" ".join(op["op"] for op in branch.ops) for branch in found]
+    assert names == ["update update", "update state", "state update", "state state"]
     assert [branch.covered for branch in found] == [2, 1, 2, 1]
 
 

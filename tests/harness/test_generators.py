@@ -17,9 +17,9 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.walk import walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
-from tests.harness.counting import count_cells
+from tests.harness.building import count_cells
+from tests.harness.commands import ROOT
 
-ROOT = Path(__file__).parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
 PROGRAMS = 300
 
