@@ -38,7 +38,7 @@ def fail_after(updates: int, error: BaseException) -> Backend:
             raise error
         return Cache.update(cache, keys, values)
 
-    return misbehave(update)
+    return misbehave(update)()
 
 
 # --- the scope --------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_program_runs_in_the_scope_of_its_backend() -> None:
         seen.append(scope.is_open)
         return Cache.update(cache, keys, values)
 
-    backend = replace(misbehave(update), scope=scope.enter)
+    backend = replace(misbehave(update)(), scope=scope.enter)
     assert run(make(3), backend).divergence is None
     assert seen == [True] * 3
     assert (scope.is_open, scope.times) == (False, 1)
@@ -135,7 +135,7 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
         assert run(program, backend).divergence is None
 
     monkeypatch.setattr(Promises, "keep", note)
-    backend = misbehave(update)
+    backend = misbehave(update)()
     GENERATORS["plain"](
         400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check
     )
