@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,9 +54,9 @@ def check(tmp_path: Path) -> Iterator[Check]:
     with ExitStack() as stack:
 
         def check(backend: str, *more: object) -> subprocess.Popen[str]:
-            pair = ("check", "--backend", backend, "--kind", "kv", "--jobs", 1)
+            more = ("--kind", "kv", "--jobs", 1, "--failures", tmp_path / "f", *more)
             pid_file = {PID_FILE: str(tmp_path / "pid")}
-            process = begin(*pair, "--failures", tmp_path / "f", *more, **pid_file)
+            process = begin("check", "--backend", backend, *more, **pid_file)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
@@ -137,6 +138,32 @@ def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
     files = {path for path in (tmp_path / "f").rglob("*") if path.is_file()}
     (kept,) = files - {outcome}
     assert f"lockstep replay {kept}" in words
+
+
+@pytest.mark.parametrize("is_up", [False, True], ids=["while it starts", "while it runs"])
+def test_ctrl_c_ends_a_check_within_a_second(
+    check: Check, tmp_path: Path, is_up: bool
+) -> None:
+    """Of a framework that takes seconds to import; what was done is shown."""
+    pytest.importorskip("torch")
+    running = tmp_path / "f" / "running"
+    process = check("torch-cpu", "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f") if is_up else running.exists(), 60)
+    if is_up:
+        time.sleep(1.0)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    status, words = end(process)
+    assert time.monotonic() - started < 1
+    assert status == 130
+    assert "(stopped before the end)" in words
+    assert "\x1b" not in words
+    if is_up:
+        assert re.search(r"torch-cpu × kv +[1-9]\d* +[1-9]", words)
+        assert re.search(r"torch-cpu +… [1-9]", words)
+        outcome = json.loads((tmp_path / "f" / "outcome.json").read_text())
+        assert outcome["complete"] is False
+    assert not running.exists()
 
 
 def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(

@@ -1,16 +1,14 @@
-"""What a check shows while it runs, on any terminal, and how soon Ctrl-C ends it."""
+"""What a check shows while it runs, on any terminal."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
-import select
-import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from lockstep.harness.reports import progress
 from lockstep.harness.reports.console import print_outcome
 from lockstep.harness.reports.progress import Progress, draw_progress, get_status
 from lockstep.harness.workers.messages import Counts
-from tests.harness.commands import CORRECT, ROOT, begin
+from tests.harness.commands import CORRECT, ROOT
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -110,18 +108,13 @@ def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
     assert file.getvalue() == "line 2\n"
 
 
-def read_until(master: int, words: bytes, seconds: float = 60) -> bytes:
-    """What comes out of a pseudo-terminal until there are these words, or the end."""
+def read_all(master: int) -> str:
+    """What comes out of a pseudo-terminal until it is closed at the other end."""
     seen = b""
-    deadline = time.monotonic() + seconds
-    while words not in seen and time.monotonic() < deadline:
-        ready, _, _ = select.select([master], [], [], 0.1)
-        if ready:
-            try:
-                seen += os.read(master, 65536)
-            except OSError:
-                break
-    return seen
+    with suppress(OSError):  # that is how it ends
+        while part := os.read(master, 65536):
+            seen += part
+    return seen.decode()
 
 
 @pytest.mark.parametrize(
@@ -154,47 +147,9 @@ def test_a_real_terminal(
         stderr=slave,
     )
     os.close(slave)
-    seen = read_until(master, b"no such words")
+    text = read_all(master)
     os.close(master)
     assert process.wait(10) == 0
-    text = seen.decode()
     assert "all agree" in CONTROL.sub("", text)
     assert ("\x1b[2K" in text) == has_control
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", text)) == has_colour
-
-
-@pytest.mark.parametrize("when", ["while it starts", "while it runs"])
-def test_ctrl_c_ends_a_check_within_a_second(tmp_path: Path, when: str) -> None:
-    """Of a framework that takes seconds to import; what was done is shown."""
-    pytest.importorskip("torch")
-    running = tmp_path / "f" / "running"
-    arguments = ("check", "--backend", "torch-cpu", "--kind", "kv", "--jobs", 2)
-    process = begin(*arguments, "--programs", 100_000, "--failures", tmp_path / "f")
-
-    def is_there() -> bool:
-        """A worker, which may be importing; or a program that runs."""
-        records = list(running.glob("*.json")) if running.exists() else []
-        if when == "while it starts":
-            return running.exists()
-        return any(b'"ops"' in record.read_bytes() for record in records)
-
-    deadline = time.monotonic() + 60
-    while not is_there():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    if when == "while it runs":
-        time.sleep(1.0)
-    started = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert time.monotonic() - started < 1
-    assert process.returncode == 130
-    assert "Traceback" not in out + err
-    assert "(stopped before the end)" in " ".join(out.split())
-    assert not CONTROL.search(out + err)
-    if when == "while it runs":
-        assert re.search(r"torch-cpu × kv +[1-9]\d* +[1-9]", out)
-        assert re.search(r"torch-cpu +… [1-9]", out)
-        outcome = json.loads((tmp_path / "f" / "outcome.json").read_text())
-        assert outcome["complete"] is False
-    assert not running.exists()
