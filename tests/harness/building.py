@@ -76,3 +76,26 @@ def count_cells(
                 states = program.rules.get_states(step.op, step.model)
                 counted.update((state, step.op["op"]) for state in states)
     return counted
+
+
+def iter_changed(
+    value: Any, wrongs: Sequence[Any], free: Sequence[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """A document with a field too few, one too many, or a value in the place of another,
+    at every place that is not within a field of `free`; and which of these."""
+    is_object = isinstance(value, dict)
+    if is_object:
+        yield "more", {**value, "surplus": 1}
+    for key in value if is_object else range(len(value)):
+
+        def put(new: Any, key: Any = key) -> Any:
+            if is_object:
+                return {**value, key: new}
+            return [*value[:key], new, *value[key + 1 :]]
+
+        if is_object:
+            yield "less", {name: value[name] for name in value if name != key}
+        yield from (("other", put(wrong)) for wrong in wrongs)
+        if isinstance(value[key], dict | list) and key not in free:
+            for how, changed in iter_changed(value[key], wrongs, free):
+                yield how, put(changed)

@@ -17,7 +17,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.programs.walk import walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
-from tests.harness.building import count_cells
+from tests.harness.building import count_cells, draw_some
 from tests.harness.commands import ROOT
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -62,15 +62,11 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
     numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 101]
     (tmp_path / "loaded_first.py").write_text(f"NUMBERS = {numbers}\nWORDS = ['a', 's0']")
     paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
-    code = ELSEWHERE.format(paths=paths)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", ELSEWHERE.format(paths=paths)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ended.stderr == ""
-    here = [
-        hash_all(generate(generator, "rotating", 7, 40))
-        for generator in sorted(GENERATORS)
-    ]
+    names = sorted(GENERATORS)
+    here = [hash_all(generate(name, "rotating", 7, 40)) for name in names]
     assert ended.stdout.split() == here
 
 
@@ -85,39 +81,21 @@ def test_the_same_seed_again_and_another_seed(generator: str) -> None:
 
 @every_generator
 @every_kind
-def test_as_many_programs_as_asked_for_and_hardly_any_twice(
-    generator: str, name: str
-) -> None:
-    programs = generate(generator, name)
+def test_programs_are_many_long_and_various(generator: str, name: str) -> None:
+    """Run on the reference alone: an operation that it would skip does not count."""
+    programs, declared = generate(generator, name), DECLARED[name]
     assert len(programs) == PROGRAMS
     assert len({program.digest() for program in programs}) > 0.95 * PROGRAMS
-
-
-@every_generator
-@every_kind
-def test_programs_are_long_and_reach_every_state(generator: str, name: str) -> None:
-    """Run on the reference alone: an operation that it would skip does not count."""
-    programs = generate(generator, name)
     executed = sum(not step.skipped for each in programs for step in walk(each, False))
+    assert executed / PROGRAMS >= 20
     reached = {state for state, _ in count_cells(programs)}
-    wanted = programs[0].rules.list_states(programs[0].kind, DECLARED[name])
+    wanted = programs[0].rules.list_states(programs[0].kind, declared)
     assert len(wanted) >= 9
     assert not {*wanted} - reached
-    assert executed / PROGRAMS >= 20
-
-
-@every_generator
-@every_kind
-def test_every_operation_and_every_declared_value_comes_up(
-    generator: str, name: str
-) -> None:
-    programs = generate(generator, name)
-    declared = DECLARED[name]
     operations = {op["op"] for program in programs for op in program.ops}
     assert operations == declared.operations
-    for field, values in declared.config.items():
+    for field, values in {**declared.config, "dtype": DTYPES}.items():
         assert {program.config[field] for program in programs} == {*values}
-    assert {program.config["dtype"] for program in programs} == {*DTYPES}
 
 
 @every_generator
@@ -128,14 +106,12 @@ def test_programs_are_files(generator: str) -> None:
 
 
 def test_only_what_is_declared_is_drawn() -> None:
-    declared = Kind(frozenset({"update", "trim"}), {"heads": (3,), "step": (2, 5)})
-    programs: list[Program] = []
-    drawer = Drawer("layer", "kv", declared, ("float16",))
-    GENERATORS["plain"](50, 0, drawer.draw, programs.append)
+    config = {"heads": (3,), "step": (2, 5)}
+    declared = Kind(frozenset({"update", "trim"}), config)
+    programs = draw_some(50, "layer", "kv", declared, 0, ("float16",))
     assert {op["op"] for program in programs for op in program.ops} == {"update", "trim"}
-    assert {program.config["heads"] for program in programs} == {3}
-    assert {program.config["step"] for program in programs} == {2, 5}
-    assert {program.config["dtype"] for program in programs} == {"float16"}
+    for field, values in {**config, "dtype": ("float16",)}.items():
+        assert {program.config[field] for program in programs} == {*values}
 
 
 @every_generator
