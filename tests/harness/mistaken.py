@@ -13,7 +13,7 @@ from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.errors import CacheFull
 from lockstep.reference.kv import KVCache
-from lockstep.reference.layers import Layer, Model
+from lockstep.reference.layers import Model
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.slots import REFUSALS, Slots
@@ -91,14 +91,6 @@ def restore_goes_on_top(self: KVCache, snapshot: Snapshot | None, target: int) -
     return True
 
 
-@mistake("kv", "return", KVCache, "update")
-def captures_come_at_the_end(self: KVCache, tags: Sequence[int]) -> None:
-    """A write that goes past several scheduled offsets captures only the last."""
-    for tag in tags:
-        self.tokens.append(Token(tag, position=self.offset))
-    self.captures.reach(self.offset, self.snapshot)
-
-
 split = KVCache.split
 
 
@@ -132,11 +124,6 @@ def chunk_after_the_wrap_drops(self: RotatingCache, tags: Sequence[int]) -> None
     if len(tags) > 1 and self.offset > self.window > 2:
         self.tokens = self.tokens[-(self.window - 2) :]
     update_ring(self, tags)
-
-
-@mistake("rotating", "return", RotatingCache, "may_rewind")
-def rewind_is_refused_too_early(self: RotatingCache) -> bool:
-    return self.offset < self.window
 
 
 restore_ring = RotatingCache.restore
@@ -232,18 +219,6 @@ def middle_moves_too_far(
             else token
             for token in self.tokens
         ]
-
-
-@mistake("causal", "return", CausalCache, "drop")
-def end_of_another_goes(
-    self: CausalCache, sequence: int, begin: float, end: float
-) -> None:
-    """To remove the end of one sequence takes shared tokens from all."""
-    self.tokens = [
-        token
-        for token in self.tokens
-        if not (sequence in token.sequences and begin <= token.position < end)
-    ]
 
 
 @mistake("causal", "room", CausalCache, "get_refusal")
@@ -379,16 +354,6 @@ count_common = lockstep.reference.session.count_common
 def compares_three_tokens(left: Sequence[int], right: Sequence[int]) -> int:
     """What follows the first three tokens is never reused: always, and the same."""
     return min(3, count_common(left, right))
-
-
-hold = Layer.hold
-
-
-@mistake("session", "mask", Layer, "hold")
-def windows_come_back_short(self: Layer, tags: Sequence[int]) -> None:
-    hold(self, tags)
-    if isinstance(self.cache, RotatingCache) and len(tags) > 1:
-        self.cache.tokens = self.cache.tokens[-self.cache.window :][1:]
 
 
 @mistake("session", "cut", Model, "feed")

@@ -11,7 +11,7 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.base import Contract
-from lockstep.harness.contracts.domain import SIZES, Domain
+from lockstep.harness.contracts.domain import SIZES
 from lockstep.harness.contracts.types import Op
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk
 from lockstep.harness.programs.generate.world import World, fit, make_key
@@ -56,29 +56,6 @@ def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | N
 
 def list_beginnings(programs: Sequence[Sequence[Op]]) -> set[Any]:
     return {make_key(ops[:end]) for ops in programs for end in range(1, len(ops) + 1)}
-
-
-def test_by_hand() -> None:
-    rules = CONTRACTS["layer"]
-    update, restore = {"op": "update", "length": 1}, {"op": "restore", "target": 0}
-    moves = (update, {**restore, "snapshot": "s0"}, {"op": "state"})
-    declared = Kind(frozenset({"update", "restore", "state"}))
-    world = fit(Domain({}, moves), rules, "kv", declared, ["float32"])
-    found = list(make_walk(rules, world).find_longest(ROOT, 2))
-    names = [" ".join(op["op"] for op in branch.ops) for branch in found]
-    assert names == ["update update", "update state", "state update", "state state"]
-    assert [branch.covered for branch in found] == [2, 1, 2, 1]
-
-
-def test_names_that_mean_the_same_by_hand() -> None:
-    rules = CONTRACTS["unified"]
-    world = ask_for_all(rules, "causal", "tiny")
-    moves = [move for move in world.moves if move["op"] == "forward"][:2]
-    two = World(world.config, moves, [[1, 0]])
-    found = list(make_walk(rules, two).find_longest(ROOT, 2))
-    assert [branch.path for branch in found] == [(0, 0), (0, 1)]
-    assert [op["positions"] for op in found[0].ops] == [[0], [1]]
-    assert [op["positions"] for op in found[1].ops] == [[0], [0]]
 
 
 @pytest.mark.parametrize(("size", "depth"), [("tiny", 3), ("small", 2)])

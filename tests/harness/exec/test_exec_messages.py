@@ -64,33 +64,25 @@ def test_what_json_has_not() -> None:
     assert content.ravel()[1:].tolist() == [math.inf, -math.inf, math.inf]
 
 
+ONE = {"shape": [1], "data": [1.0]}
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         ([1.0], "keys is [1.0]; expected an object"),
         ({"data": [1.0]}, "keys has no shape"),
-        ({"shape": [1], "data": [[1.0]]}, "keys.data[0] is [1.0]; expected a number"),
         ({"shape": [1], "data": ["1.0"]}, 'keys.data[0] is "1.0"; expected a number'),
         ({"shape": [1], "data": [True]}, "keys.data[0] is true; expected a number"),
-        ({"shape": [1], "data": 5}, "keys.data is 5; expected a list"),
         ({"shape": [1.0], "data": [1.0]}, "keys.shape[0] is 1.0; expected an integer"),
         ({"shape": [-1], "data": [1.0]}, "keys.shape[0] is -1; expected an integer >= 0"),
         ({"shape": [2], "data": [1.0]}, "keys has 1 numbers, but its shape [2] is for 2"),
         ({"shape": [0, 1 << 39, 1 << 39], "data": []}, "keys has no numbers, but its"),
         ({"shape": [1] * 9, "data": [1.0]}, "keys.shape is a list of 9; expected a list"),
         ({"shape": [1], "data": [10**400]}, "keys has an integer of over 300 digits"),
-        (
-            {"shape": [1], "data": [1.0], "dtype": "double"},
-            'keys.dtype is "double"; expected one of float32, float16, bfloat16, bool',
-        ),
-        (
-            {"shape": [1], "data": [2], "dtype": "bool"},
-            "keys.data[0] is 2; expected 0 or 1",
-        ),
-        (
-            {"shape": [1], "data": [0.0], "dtype": "bool"},
-            "keys.data[0] is 0.0; expected 0 or 1",
-        ),
+        ({**ONE, "dtype": "double"}, 'keys.dtype is "double"; expected one of float32, '),
+        ({**ONE, "data": [2], "dtype": "bool"}, "keys.data[0] is 2; expected 0 or 1"),
+        ({**ONE, "data": [0.0], "dtype": "bool"}, "keys.data[0] is 0.0; expected 0 or 1"),
     ],
 )
 def test_an_array_that_is_malformed(value: Any, words: str) -> None:
@@ -175,11 +167,7 @@ def make_example(of: Any) -> Any:
         return make_example(of["anyOf"][0])
     if of.get("type") == "object" and "properties" in of:
         example = {name: make_example(each) for name, each in of["properties"].items()}
-        return (
-            {**example, "data": [0.5] * 1, "shape": [1]}
-            if "shape" in example
-            else example
-        )
+        return {**example, **(ONE if "shape" in example else {})}
     if of.get("type") == "array":
         return [make_example(of["items"])] if of.get("items") else [1]
     simple = {"integer": 1, "number": 0.5, "string": "x", "boolean": True}

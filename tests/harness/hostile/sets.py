@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.harness.hostile.files import make_dangling, make_folder, make_pipe, make_sparse
+from tests.harness.hostile.files import make_dangling, make_pipe, make_sparse
 from tests.harness.hostile.makers import DEEP, ESCAPES, TEXT, Cases, Make, as_file
 
 EMPTY = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
@@ -44,11 +43,6 @@ def with_file(make: Make, name: str, **fields: Any) -> Make:
     return make_set
 
 
-def make_piped(folder: Path) -> Path:
-    os.mkfifo(folder / "manifest.json")
-    return folder
-
-
 def make_linked(folder: Path) -> Path:
     (folder / "manifest.json").symlink_to("/dev/zero")
     return folder
@@ -63,17 +57,13 @@ SETS: Cases = {
     "no folder": (lambda folder: folder / "nothing", "there is no such"),
     "a file": (as_file(TEXT), "p.json"),
     "an empty folder": (lambda folder: folder, "manifest.json"),
-    "a pipe for a manifest": (make_piped, "manifest.json"),
     "a link for a manifest": (make_linked, "is a link"),
     "an empty manifest": (as_set(""), "is not JSON"),
     "a deep manifest": (as_set("[" * DEEP), "is nested too deeply"),
     "a large manifest": (as_set(" " * (5 << 20)), "is too large"),
-    "a name twice": (as_set('{"files": {}, "files": {}}'), '"files" twice'),
     "another format": (as_set(format=ESCAPES), "manifest.json"),
     "a version of another world": (as_set(lockstep="9" * 50), "manifest.json"),
-    "files that are a list": (as_set(files=[ESCAPES]), "manifest.json"),
     "a file that climbs": (as_set(files={"../p.json": EMPTY}), "manifest.json"),
-    "a file from the root": (as_set(files={"/etc/passwd": EMPTY}), "manifest.json"),
     "a file with escape sequences": (as_set(files={ESCAPES: EMPTY}), "manifest.json"),
     "very many files": (
         as_set(files={f"{number}.json": EMPTY for number in range(65)}),
@@ -83,14 +73,12 @@ SETS: Cases = {
         as_set(files={"p.json": {**EMPTY, "bytes": 1 << 70}}),
         "manifest.json",
     ),
-    "less than no bytes": (as_set(files={"p.json": {**EMPTY, "bytes": -1}}), "manifest"),
     "a sum that is none": (
         as_set(files={"p.json": {**EMPTY, "sha256": "x"}}),
         "manifest",
     ),
     "a file that is not there": (as_set(files={"p.json": EMPTY}), "p.json"),
     "a file that is a pipe": (with_file(make_pipe, "p.json"), "p.json"),
-    "a file that is a folder": (with_file(make_folder, "p.json"), "p.json"),
     "a file that is a link": (with_file(make_dangling, "p.json"), "p.json"),
     "a file that is larger": (with_file(as_file(TEXT), "p.json"), "p.json"),
     "a file of 10 GiB": (

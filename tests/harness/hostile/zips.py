@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import stat
-from zipfile import ZIP_BZIP2, ZIP_LZMA, ZIP_STORED
+from zipfile import ZIP_BZIP2, ZIP_STORED
 
 from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import (
-    DEEP,
     ESCAPES,
     TEXT,
     Cases,
@@ -30,11 +29,9 @@ def lie(content: bytes) -> bytes:
 
 ZIPS: Cases = {
     "empty": (as_file("", "a.zip"), "File is not a zip file"),
-    "text": (as_file(TEXT, "a.zip"), "File is not a zip file"),
     "without members": (as_zip(), "no program file (.json, .jsonl) in this zip"),
     "cut off": (as_zip(P, then=lambda zip: zip[:-30]), "File is not a zip file"),
     "without its beginning": (as_zip(P, then=lambda zip: zip[60:]), "cannot be read"),
-    "the end of a zip alone": (as_zip(P, then=lambda zip: zip[-22:]), "cannot be read"),
     "a broken directory": (
         as_zip(P, then=lambda zip: zip.replace(b"PK\1\2", b"PK\1\3")),
         "cannot be read as a zip: Bad magic number",
@@ -76,38 +73,25 @@ ZIPS: Cases = {
     ),
     "a zip in a zip": (as_zip(("b.zip", TEXT)), "no program file"),
     "a name that climbs": (as_zip(("../../p.json", TEXT)), "would lie outside"),
-    "a name that climbs later": (as_zip(("a/../../p.json", TEXT)), "would lie outside"),
     "a name from the root": (as_zip(("/etc/p.json", TEXT)), "would lie outside"),
     "a name of Windows": (as_zip(("C:\\p.json", TEXT)), "would lie outside"),
-    "a name that climbs on Windows": (as_zip(("..\\p.json", TEXT)), "would lie outside"),
     "a name with a backslash": (as_zip(("a\\b.json", TEXT)), "would lie outside"),
-    "a name of the folder above": (as_zip(P, ("..", TEXT)), "would lie outside"),
     "no program": (as_zip(("report.html", "<p>")), "no program file (.json, .jsonl) in"),
-    "a character device": (as_zip((make_member(stat.S_IFCHR), "")), "'p.json' is a link"),
-    "a climbing name of what is no program": (
-        as_zip(P, ("../.bashrc", "rm")),
-        "would lie outside",
-    ),
     "no name": (as_zip(P, claim=say("filename", "")), "has no name"),
     "a name twice": (as_zip(P, P), "has two members of one name"),
-    "a name twice, in other words": (as_zip(P, (".//p.json", TEXT)), "has two members"),
     "a name with escape sequences": (as_zip((f"{ESCAPES}.json", "{")), "is not JSON"),
     "a name that is no UTF-8": (
         as_zip(("ä.json", TEXT), then=lambda zip: zip.replace("ä".encode(), b"\xff\xfe")),
         "cannot be read as a zip",
     ),
     "a link": (as_zip((make_member(stat.S_IFLNK), "/etc/passwd")), "is a link or a"),
-    "a pipe": (as_zip((make_member(stat.S_IFIFO), "")), "is a link or a device"),
     "a device": (as_zip((make_member(stat.S_IFBLK), "")), "is a link or a device"),
     "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted; unpack"),
     "packed by bzip2": (as_zip(P, how=ZIP_BZIP2), "packed in another way"),
-    "packed by LZMA": (as_zip(P, how=ZIP_LZMA), "packed in another way"),
     "packed in an unknown way": (as_zip(P, claim=say("compress_type", 99)), "packed in"),
-    "a folder called like a program": (as_zip(("p.json/", "")), "no program file"),
     "nothing but a blank record": (
         as_zip(("failures/running/1.json", "{}   ")),
         "no program file",
     ),
     "a broken record": (as_zip(("failures/running/1.json", "{")), "running/1.json: is"),
-    "a deep program": (as_zip(("p.json", "[" * DEEP)), "is nested too deeply"),
 }

@@ -154,16 +154,6 @@ def test_long_programs_are_left_out_in_the_middle(play: Play) -> None:
     assert steps[-1].parts[0].held_left_out == 167
 
 
-def test_steps_behind_the_divergence_do_not_count(play: Play) -> None:
-    """The last steps are those before it, not those of the program."""
-    ops = [*[update(1)] * 20, trim(1), *[update(1)] * 50]
-    program = make(*ops, **SMALL)
-    bounds = Bounds(first=1, last=3)
-    steps, divergence = play(program, f"{HERE}:answers_in_numpy", bounds=bounds)
-    assert divergence is not None and divergence.step == 20
-    assert [step.number for step in steps] == [0, 18, 19, 20]
-
-
 @torch
 def test_the_failure_is_shown_that_the_file_names(play: Play) -> None:
     """Watching every array shows another failure of this backend first."""

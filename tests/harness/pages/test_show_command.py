@@ -186,11 +186,8 @@ def make_hostile(folder: Path) -> None:
         ("report p.json -o page --format pdf", "'pdf' is not one of"),
         ("report p.json -o page --backend torch-cup", "did you mean torch-cpu"),
         ("show", "Missing argument 'FILE'"),
-        ("show nothing.json", "nothing.json: there is no such file"),
-        ("show empty", "empty: no program file (.json, .jsonl) in this folder"),
         ("show two.jsonl", "two.jsonl: holds 2 programs; give one"),
         ("show p.json --step 9", "--step 9: the last step of p.json is 1"),
-        ("show p.json --backend torch-cup", "did you mean torch-cpu"),
     ],
 )
 def test_what_is_refused(run: Run, tmp_path: Path, arguments: str, words: str) -> None:
