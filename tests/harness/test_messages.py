@@ -40,13 +40,9 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool, get_running
 from lockstep.harness.workers.tasks import TASKS, decode_task
+from tests.harness.building import SMALL, make, update
 
-PROGRAM: dict[str, Any] = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv", "step": 1, "conv_width": 2},
-    "ops": [{"op": "update", "length": 2}],
-}
+PROGRAM = make(update(2), **SMALL).to_json()
 DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
 RUN = RunProgram("mine", PROGRAM)
 SLICE = RandomTask("mine", "layer", "kv", 3, generator="plain", seed=0, programs=5)
@@ -110,7 +106,6 @@ def diverge(**fields: Any) -> bytes:
         (RUN, b"", "Expecting value"),
         (RUN, b"\xff\xfe\xff", "decode"),
         (RUN, b"[" * 100_000, "recursion"),
-        (RUN, b"[]", "Expected `object`, got `array`"),
         (RUN, b"{}", "missing required field `event`"),
         (RUN, b'{"event": "Surprise"}', "Invalid value 'Surprise'"),
         (RUN, encode(DONE), "Invalid value 'SliceDone'"),
@@ -119,15 +114,12 @@ def diverge(**fields: Any) -> bytes:
         (SLICE, change(DONE, more=5), "unknown field `more`"),
         (SLICE, change(DONE, counts={"steps": -1}), "Expected `int` >= 0"),
         (SLICE, change(DONE, counts={"margin": float("nan")}), "$.counts.margin"),
-        (SLICE, change(FOUND, program=5), "Expected `object`, got `int`"),
         (SLICE, change(FOUND, program={"format": "x"}), 'a failing program: "format"'),
         (SLICE, diverge(step=1), "the program has no step 1"),
-        (SLICE, diverge(step=-1), "the program has no step -1"),
         (SLICE, diverge(what="/../../x"), "cannot be the name of a folder"),
         (SLICE, diverge(operation="a\nb"), "cannot be the name of a folder"),
         (Declare("m"), encode(Declared({}, "cpu", {"layers": {}}, [], 1)), "layers"),
         (Declare("m"), encode(Declared({}, "c", {"layer": {"k": KIND}}, [], 1)), "kind"),
-        (Declare("m"), encode(Declared({}, "cpu", {}, [], 0)), "Expected `int` >= 1"),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_event(task: Task[Any], data: bytes, why: str) -> None:

@@ -35,23 +35,11 @@ def with_config(**config: Any) -> dict[str, Any]:
 
 def test_missing_fields_take_their_defaults() -> None:
     program = parse_program(GOOD, "here")
-    assert program.config == {
-        "kind": "kv",
-        "window": None,
-        "keep": 0,
-        "chunk": None,
-        "step": 256,
-        "layers": 1,
-        "heads": 1,
-        "key_dim": 4,
-        "value_dim": 4,
-        "conv_width": 4,
-        "dtype": "float32",
-        "cache_padding": 1,
-        "mask_padding": 1,
-        "mask_form": "any",
-        "shift": True,
-    }
+    sizes = {"layers": 1, "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
+    visible = {"window": None, "keep": 0, "chunk": None, "shift": True, "step": 256}
+    padding = {"cache_padding": 1, "mask_padding": 1, "mask_form": "any"}
+    plain = {"kind": "kv", "dtype": "float32"}
+    assert program.config == {**plain, **visible, **sizes, **padding}
     assert program.ops[0] == {"op": "update", "length": 2, "cache": "a"}
     assert program.meta == {}
     assert program.count_tokens() == 2

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,6 @@ def export(folder: Path, seed: int, jobs: int) -> None:
     size = ("--size", "tiny", "--jobs", jobs)
     ended = lockstep("vectors", "-o", folder, *size, PYTHONHASHSEED=str(seed))
     assert ended.status == 0, ended.text
-
-
-@cache
-def select(contract: str, kind: str) -> Selection:
-    """A small set of one kind."""
-    selection = Selection(contract, kind, SIZES["small"])
-    selection.select()
-    return selection
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +156,8 @@ def test_what_the_manifest_says_is_covered_is(
     ("contract", "kind"), [("layer", "kv"), ("unified", "encoder"), ("prefix", "session")]
 )
 def test_a_small_set_reaches_every_cell_twice(contract: str, kind: str) -> None:
-    selection = select(contract, kind)
+    selection = Selection(contract, kind, SIZES["small"])
+    selection.select()
     counted: Counter[Cell] = Counter()
     for line in selection.get_lines():
         counted.update(set(recount(json.loads(line))))
@@ -368,52 +360,3 @@ def test_the_readme_names_everything(readme: str, tiny: Path) -> None:
         assert f"* `{name}`:" in readme
     for path in tiny.iterdir():
         assert path.name == "README.md" or f"`{path.name}`" in readme
-
-
-class Reader:
-    """A cache written from the README alone: what it says suffices, and is right."""
-
-    def __init__(self, config: Document) -> None:
-        self.kind, self.tags = config["kind"], list[int]()
-        self.window = config["window"] if self.kind == "rotating" else 1 << 20
-
-    def run(self, op: Document, tag: int) -> Document:
-        before = len(self.tags)
-        if op["op"] == "update":
-            self.tags += range(tag, tag + op["length"])
-            rows = [self.see(end) for end in range(before + 1, len(self.tags) + 1)]
-            return {"offset": len(self.tags), "visible": rows}
-        if op["op"] == "trim":
-            refuses = self.kind == "state" or before > self.window
-            count = 0 if refuses else min(op["count"], before)
-            del self.tags[before - count :]
-            return {"trimmed": count, "offset": before - count}
-        if op["op"] == "free":
-            self.tags = []
-            return {"offset": 0}
-        tags = self.see(before)
-        return {"size": len(tags)} if op["op"] == "size" else {"tags": sorted(tags)}
-
-    def see(self, end: int) -> list[int]:
-        return self.tags[max(0, end - self.window) : end]
-
-
-@pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
-def test_a_reader_that_follows_the_readme_agrees(kind: str) -> None:
-    """With what most engines can do, in a small set."""
-    ran = 0
-    for line in select("layer", kind).get_lines():
-        document = json.loads(line)
-        program, tag = document["program"], 0
-        if program["meta"]["level"] not in ("core", *ADDED):
-            continue
-        caches: dict[str, Reader] = {}
-        for op, expected in zip(program["ops"], document["expected"], strict=True):
-            cache = caches.setdefault(op["cache"], Reader(program["config"]))
-            if op["op"] == "clone":
-                caches[op["into"]] = deepcopy(cache)
-            answer = {} if op["op"] == "clone" else cache.run(op, tag)
-            assert answer == expected, (program["meta"]["name"], op)
-            tag += op.get("length", 0)
-            ran += 1
-    assert ran > 50
