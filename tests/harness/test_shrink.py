@@ -1,10 +1,12 @@
-"""Shrinking: it reaches what a person would write, and stops in time."""
+"""Shrinking: what is simpler, what is reached, and that it stops in time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.execution.cluster import find_likely, is_likely_one
+from lockstep.harness.execution.executor import Result
+from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import (
     Shrinker,
     get_domain_steps,
@@ -22,8 +27,10 @@ from lockstep.harness.execution.shrink import (
     make_busy_clock,
     rename,
 )
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.complexity import get_rank
+from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.programs.walk import trace
+from lockstep.harness.workers.runner import Runner
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.building import (
     KINDS,
@@ -35,6 +42,7 @@ from tests.harness.building import (
     trim,
     update,
 )
+from tests.harness.misbehaving import correct
 
 Fails = Callable[[Program], bool]
 DTYPES = ("float32", "bfloat16")
@@ -226,3 +234,140 @@ def test_a_busy_machine_has_more_time_but_not_for_ever() -> None:
     while time.process_time() - started < 0.4:
         pass
     assert clock() >= 0.4
+
+
+make_trie = partial(make, contract="prefix", kind="trie")
+
+
+def limit(number: int) -> dict[str, Any]:
+    return {"op": "limit", "bytes": number}
+
+
+def talk(*tokens: int) -> Program:
+    return make_trie({"op": "begin", "tokens": [*tokens]}, {"op": "feed", "count": 2})
+
+
+ORDER = [
+    (make(update(9)), make(update(1), trim(1))),  # operations first
+    (make(update(1), trim(2), heads=4), make(update(2), trim(1))),  # then tokens
+    (make(update(1), trim(1), heads=4), make(update(1), trim(2))),  # then numbers
+    (make(update(1), heads=4), make(update(1, cache="b"))),  # then caches
+    (make(update(1), dtype="float16"), make(update(1), heads=2)),
+    (make(update(1), step=3), make(update(1), dtype="float16")),
+    (make(update(1), step=300), make(update(1), step=3, key_dim=6)),
+    (make(update(1), step=3), make(update(1), step=300)),
+    (talk(5, 5), talk(7, 9)),  # not which tokens, but how many different ones
+    # bytes come last: they double with the dtype, which must not hold it where it is
+    (make_trie(limit(64)), make_trie(limit(32), dtype="float16")),
+    (make_trie(limit(32)), make_trie(limit(64))),
+]
+
+
+@pytest.mark.parametrize(("better", "worse"), ORDER)
+def test_what_counts_first(better: Program, worse: Program) -> None:
+    assert get_rank(better) < get_rank(worse)
+
+
+def test_names_do_not_count() -> None:
+    assert get_rank(talk(7, 9)) == get_rank(talk(1, 2))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
+def test_a_result_never_ranks_worse(kind: str, seed: int) -> None:
+    declared = Kind(OPERATIONS[kind], CONFIG[kind])
+    program = next(draw("layer", kind, declared, seed, ("float32", "bfloat16")))
+    seen = [get_rank(program)]
+
+    def fails(candidate: Program) -> bool:
+        """Whatever: about one in three."""
+        chosen = int(candidate.digest(), 16) % 3 == 0
+        if chosen:
+            seen.append(get_rank(candidate))
+        return chosen
+
+    small = Shrinker(program, fails, 5).shrink()
+    assert seen == sorted(seen, reverse=True)
+    assert get_rank(small) == seen[-1]
+
+
+Shows = Callable[[Program], str | None]
+KNOWN = {"update": update(1), "clone": {"op": "clone", "into": "b"}, "trim": trim(1)}
+
+
+def named(names: str) -> Program:
+    return make(*(KNOWN.get(name, {"op": name}) for name in names.split()))
+
+
+def show(bugs: Mapping[str, str]) -> Shows:
+    """steps → the operation that is wrong where a program has them, in this order."""
+
+    def shows(program: Program) -> str | None:
+        for steps, last in bugs.items():
+            rest = iter([op["op"] for op in program.ops])
+            if all(name in rest for name in steps.split()):
+                return last
+        return None
+
+    return shows
+
+
+ONE, OTHER = "update clone view", "update clone state"
+DIFFERENT = "trim size state"
+SHOWS_CLONE = show({ONE: "view", OTHER: "state"})
+SHOWS_TWO = show({ONE: "view", DIFFERENT: "state"})
+SHOWS_STATE = show({ONE: "view", "update state": "state"})
+SHOWS_ALL = show({"update view": "view", "update state": "state"})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "last", "shows", "is_one"),
+    [
+        (ONE, OTHER, "state", SHOWS_CLONE, True),  # seen by two operations
+        (ONE, DIFFERENT, "state", SHOWS_TWO, False),
+        (DIFFERENT, ONE, "view", SHOWS_TWO, False),
+        (ONE, "update size state", "state", SHOWS_STATE, False),  # not all are needed
+        ("update view", "update state", "state", SHOWS_ALL, False),  # leads anywhere
+    ],
+)
+def test_the_same_steps_are_likely_one_bug(
+    left: str, right: str, last: str, shows: Shows, is_one: bool
+) -> None:
+    assert shows(named(right)) == last
+    assert is_likely_one(named(left), named(right), last, shows) == is_one
+
+
+def test_failures_are_clustered() -> None:
+    one, other = (named(ONE), "view"), (named(OTHER), "state")
+    different, short = (named(DIFFERENT), "state"), (named("trim size"), "size")
+    assert find_likely([one, other], SHOWS_CLONE) == {1: 0}
+    assert find_likely([one, different], SHOWS_TWO) == {}
+    assert find_likely([short, one, other], SHOWS_CLONE) == {2: 1}
+
+
+OPS = 12
+
+
+@pytest.mark.parametrize("failing", range(2, 40))
+def test_a_step_that_is_reported_is_a_step_of_the_shrunk_program(
+    failing: int, tmp_path: Path
+) -> None:
+    """The backend fails in so many runs, at the last step, and in no later run."""
+    program, runs = make(*[update(1)] * OPS), 0
+    record = Record(tmp_path / "record.json")
+
+    class Sometimes(Runner):
+        def run(self, program: Program, *given: Any, **more: Any) -> Result:
+            nonlocal runs
+            runs += 1
+            last = len(program.ops) - 1
+            if runs > failing or last < 0:
+                return Result(steps=1)
+            return Result(divergence=Divergence("contents", last, "update", "m"))
+
+    found = Divergence("contents", OPS - 1, "update", "m")
+    runner = Sometimes(record, lambda event: None)
+    small = runner.shrink(program, found, correct(), 5.0)
+    record.close()
+    assert 0 <= small.divergence.step < len(small.program.ops)
+    assert failing < 4 or len(small.program.ops) < OPS
