@@ -115,17 +115,6 @@ def window_is_one_less(self: RotatingCache, query: int) -> list[Token]:
     ]
 
 
-update_ring = RotatingCache.update
-
-
-@mistake("rotating", "cut", RotatingCache, "update")
-def chunk_after_the_wrap_drops(self: RotatingCache, tags: Sequence[int]) -> None:
-    """Several tokens at once, after the window is full, push out one too many."""
-    if len(tags) > 1 and self.offset > self.window > 2:
-        self.tokens = self.tokens[-(self.window - 2) :]
-    update_ring(self, tags)
-
-
 restore_ring = RotatingCache.restore
 
 
@@ -247,12 +236,6 @@ def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> None:
     """Only the sequences of the batch let go: the others fill the cache."""
     for sequence in set(batch.sequences):
         self.drop(sequence, 0, min(batch.get_positions(sequence)) - self.memory)
-
-
-@mistake("swa", "resume", CausalCache, "can_resume")
-def resumes_too_seldom(self: CausalCache, sequence: int, position: int) -> bool:
-    stored = [token.position for token in self.get_tokens(sequence)]
-    return self.memory == inf or (bool(stored) and position <= max(stored))
 
 
 @mistake("swa-memory", "resume", CausalCache, "can_resume")

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from tests.harness.commands import CORRECT, ROOT, Ended, Run
-from tests.harness.hostile.drivers import DRIVERS
-from tests.harness.hostile.files import FILES, FOLDERS
+from tests.harness.hostile.files import DRIVERS, FILES, FOLDERS
 from tests.harness.hostile.makers import ESCAPES, GOOD, TEXT, Make, as_file
 from tests.harness.hostile.outcomes import OUTCOMES, with_failure
 from tests.harness.hostile.programs import PROGRAMS

@@ -65,8 +65,7 @@ def test_a_skeleton_is_unfinished_and_says_so(
 
 
 @pytest.mark.parametrize(
-    ("kind", "first"),
-    [("kv", "update"), ("state", "boundaries"), ("causal", "forward")],
+    ("kind", "first"), [("kv", "update"), ("state", "boundaries"), ("causal", "forward")]
 )
 def test_a_driver_is_unfinished_and_says_so(
     run: Run, tmp_path: Path, kind: str, first: str

@@ -236,11 +236,7 @@ PLANS = {
 }
 """Operation → the method's arguments, and the fields of the answer."""
 
-CONSUMING = {
-    "split": ["snapshot"],
-    "merge": ["parent", "child"],
-    "close": ["snapshot"],
-}
+CONSUMING = {"split": ["snapshot"], "merge": ["parent", "child"], "close": ["snapshot"]}
 """Operations after which these snapshots are used up."""
 
 PREFIX_PLANS = {

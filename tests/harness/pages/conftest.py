@@ -55,21 +55,11 @@ def make_failure(program: Program, message: str = "m", **more: Any) -> dict[str,
 
 def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str, Any]:
     """An outcome as a check writes it. more: other fields; pair: fields of its pair."""
-    whole = {
-        "backend": "torch-cpu",
-        "contract": "layer",
-        "kind": "kv",
-        "wanted": 100,
-        "programs": 100,
-        "steps": 900,
-        "margin": 0.25,
-        "known_divergences": 1,
-        "outdated": [],
-        "errors": [],
-        "cells": {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}},
-        "failures": [],
-        **pair,
-    }
+    counts = {"wanted": 100, "programs": 100, "steps": 900}
+    other = {"margin": 0.25, "known_divergences": 1}
+    empty: dict[str, Any] = {"outdated": [], "errors": [], "failures": []}
+    cells = {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}}
+    whole = {"backend": "torch-cpu", "contract": "layer", "kind": "kv", "cells": cells}
     return {
         "format": "lockstep-outcome/1",
         "seed": 7,
@@ -78,7 +68,7 @@ def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str
         "versions": {"torch": "2.13.0"},
         "unavailable": {"mlx-gpu": "there is no GPU"},
         "dead": {},
-        "pairs": [whole],
+        "pairs": [{**whole, **counts, **other, **empty, **pair}],
         **(more or {}),
     }
 

@@ -14,11 +14,7 @@ from lockstep.harness.reports.pages.view import ReportView, make_report
 from tests.harness.building import SMALL, make, trim, update
 from tests.harness.commands import HERE
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
-from tests.harness.pages.conftest import (
-    gather_outcome,
-    make_outcome,
-    save,
-)
+from tests.harness.pages.conftest import gather_outcome, make_outcome, save
 from tests.harness.pages.test_page_html import make_large_report
 from tests.harness.pages.test_page_recorder import RECORDED
 

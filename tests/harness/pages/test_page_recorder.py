@@ -28,10 +28,7 @@ from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers.registry import load
 from tests.harness.building import SMALL, draw_some, forward, make, trim, update
 from tests.harness.commands import HERE
-from tests.harness.pages.conftest import (
-    FAULTS,
-    Recorded,
-)
+from tests.harness.pages.conftest import FAULTS, Recorded
 
 Play = Callable[..., Recorded]
 

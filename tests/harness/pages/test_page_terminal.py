@@ -16,11 +16,7 @@ from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import HERE
-from tests.harness.pages.conftest import (
-    FAULTS,
-    HOSTILE,
-    save,
-)
+from tests.harness.pages.conftest import FAULTS, HOSTILE, save
 from tests.harness.pages.test_page_recorder import RECORDED
 
 Start = Callable[..., Stage]
