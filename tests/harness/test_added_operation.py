@@ -160,9 +160,7 @@ def test_the_reference_follows_what_is_allowed(
     assert trace(make(*PROGRAM))[3] == {"tags": list(range(8))}, "where nobody answers"
 
 
-def test_programs_with_choices_are_drawn_and_agree(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_drawn_programs_with_choices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATIONS, "shed", Shed())
     backend = declare_with("shed", shedding(0, 0))
     programs = draw(backend)

@@ -143,9 +143,7 @@ def test_what_cannot_be_asked_now_is_skipped() -> None:
         (SLOTS, {"op": "free"}),
     ],
 )
-def test_what_a_kind_does_not_have_is_skipped(
-    config: dict[str, Any], op: dict[str, Any]
-) -> None:
+def test_what_a_kind_lacks_is_skipped(config: dict[str, Any], op: dict[str, Any]) -> None:
     (answer,) = trace(make_prefix(op, **config))
     assert answer == {"skipped": f"a {config['kind']} cache has no {op['op']}"}
 

@@ -96,9 +96,7 @@ def test_parts_make_the_whole(rules: Contract, kind: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "kind", "size"), EVERY_SIZE, ids=[f"{k}-{s}" for _, k, s in EVERY_SIZE]
 )
-def test_every_move_is_complete_and_can_be_made(
-    rules: Contract, kind: str, size: str
-) -> None:
+def test_every_move_can_be_made(rules: Contract, kind: str, size: str) -> None:
     """Within a few operations; what a program file could not hold would be no program."""
     world = ask_for_all(rules, kind, size)
     assert len(world.moves) >= {"tiny": 8, "small": 15, "standard": 24}[size]

@@ -41,9 +41,7 @@ def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
     return save(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND)
 
 
-def test_a_failure_is_found_again_and_says_how_it_failed(
-    tmp_path: Path, program: Program
-) -> None:
+def test_a_failure_is_found_again_and_says_why(tmp_path: Path, program: Program) -> None:
     keep(tmp_path, program)
     failure = keep(tmp_path, program)  # in the place of the first, without a draft
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [failure.path]

@@ -223,9 +223,7 @@ REFUSED = {
 
 
 @every_family_kind
-def test_usage_is_broken_often_but_only_where_that_is_asked_for(
-    contract: str, kind: str
-) -> None:
+def test_usage_is_broken_often_but_only_where_asked_for(contract: str, kind: str) -> None:
     for program in draw(contract, kind)[:100]:
         assert {"error": "usage"} not in trace(program)
     refused: Counter[str] = Counter()

@@ -78,7 +78,7 @@ def counts(**fields: Any) -> dict[str, Any]:
         (3, line(coverage=[["a", "b", -1]]), "`$.done.coverage[0][2]`"),
     ],
 )
-def test_a_broken_line_is_refused(
+def test_broken_lines_are_refused(
     tmp_path: Path, number: int, text: str, why: str
 ) -> None:
     journal = write(tmp_path)

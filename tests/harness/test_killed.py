@@ -76,9 +76,7 @@ def is_third_token_first_in(program: Program, step: int) -> bool:
     return offsets[-1] > 2 >= max(offsets[:-1], default=0)
 
 
-def test_a_killed_worker_leaves_its_program(
-    check: Check, run: Run, tmp_path: Path
-) -> None:
+def test_killed_workers_leave_programs(check: Check, run: Run, tmp_path: Path) -> None:
     process = check(STILL, "--programs", 20)
     os.kill(read_pid(tmp_path / "pid"), signal.SIGKILL)
     status, words = end(process)
@@ -109,9 +107,7 @@ def test_when_all_are_killed_the_record_is_still_a_program(
     assert ended.out.startswith(f"FIXED {STILL} {path}")
 
 
-def test_workers_end_with_the_process_that_started_them(
-    check: Check, tmp_path: Path
-) -> None:
+def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:
     """A worker that ends removes its record."""
     process = check(CORRECT, "--programs", 100_000)
     wait_for(lambda: find_running(tmp_path / "f"))
@@ -120,9 +116,7 @@ def test_workers_end_with_the_process_that_started_them(
     wait_for(lambda: not any((tmp_path / "f" / "running").iterdir()), 10)
 
 
-def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
-    check: Check, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_and_shows_what_was_found(check: Check, tmp_path: Path) -> None:
     process = check(SLOW, "--programs", 100_000)
     wait_for(lambda: list((tmp_path / "f").glob("layer-*/*.json")))
     time.sleep(0.3)
@@ -141,9 +135,7 @@ def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
 
 
 @pytest.mark.parametrize("is_up", [False, True], ids=["while it starts", "while it runs"])
-def test_ctrl_c_ends_a_check_within_a_second(
-    check: Check, tmp_path: Path, is_up: bool
-) -> None:
+def test_ctrl_c_ends_a_check_at_once(check: Check, tmp_path: Path, is_up: bool) -> None:
     """Of a framework that takes seconds to import; what was done is shown."""
     pytest.importorskip("torch")
     running = tmp_path / "f" / "running"
@@ -166,9 +158,7 @@ def test_ctrl_c_ends_a_check_within_a_second(
     assert not running.exists()
 
 
-def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
-    check: Check, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_a_hang_that_is_shrunk(check: Check, tmp_path: Path) -> None:
     def is_shrinking() -> bool:
         running = find_running(tmp_path / "f")
         return running is not None and len(running["ops"]) < 12

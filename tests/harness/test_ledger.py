@@ -83,9 +83,7 @@ def when(**more: Any) -> dict[str, Any]:
         ({**ENTRY, "signature": 3}, "signature"),
     ],
 )
-def test_a_broken_entry_is_refused_with_its_file(
-    tmp_path: Path, entry: Any, words: str
-) -> None:
+def test_a_broken_entry_is_refused(tmp_path: Path, entry: Any, words: str) -> None:
     """When it is loaded, not when the first operation happens to meet it."""
     write(tmp_path, "one", entry)
     with pytest.raises(UsageError) as caught:

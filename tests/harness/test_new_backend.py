@@ -28,9 +28,7 @@ def write(folder: Path, *arguments: str) -> Ended:
 
 @pytest.mark.parametrize("arrays", IMPORTS)
 @pytest.mark.parametrize("kind", INTERFACES)
-def test_a_skeleton_has_all_that_a_kind_can_have(
-    tmp_path: Path, kind: str, arrays: str
-) -> None:
+def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) -> None:
     ended = write(tmp_path, "my-cache", "--kind", kind, "--arrays", arrays)
     assert ended.status == 0, ended.text
     text = (tmp_path / "my_cache.py").read_text()

@@ -81,9 +81,7 @@ def test_where_it_is_not_used_nothing_is_imported(project: Path) -> None:
     assert not (project / "failures").exists()
 
 
-def test_only_what_is_declared_is_collected_and_a_bug_fails_one_test(
-    project: Path,
-) -> None:
+def test_what_is_declared_is_collected_and_a_bug_fails_one_test(project: Path) -> None:
     """And a backend that was asked for and cannot run fails one test, with the reason."""
     backends = choose("shows_nan", "correct", "cannot_start", "dies")
     done = run(project, "-v", *backends, "-n", "2")

@@ -49,9 +49,7 @@ def feed(reader: Reader, *tags: int) -> Pair:
 
 
 @pytest.mark.parametrize("tags", [(5, 6, 7), (5, 7, 6), (6, 7), (7, 7, 7)])
-def test_a_guess_is_not_taken_for_what_is_there(
-    reader: Reader, tags: Sequence[int]
-) -> None:
+def test_a_guess_is_not_taken_for_facts(reader: Reader, tags: Sequence[int]) -> None:
     likely = [Token(5, 0), Token(6, 1), Token(7, 2)]
     assert reader.read(feed(reader, *tags), "update", likely) == list(tags)
 

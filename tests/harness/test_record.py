@@ -70,9 +70,7 @@ def test_the_pool_knows_whether_something_is_running(record: Record, count: int)
         {"backend": "another", "running": False},
     ],
 )
-def test_what_stands_in_meta_does_not_move_the_step(
-    record: Record, meta: dict[str, Any]
-) -> None:
+def test_meta_does_not_move_the_step(record: Record, meta: dict[str, Any]) -> None:
     program = make(UPDATE)
     record.begin(Program(program.contract, program.config, program.ops, meta), "one")
     record.step(4711)

@@ -50,9 +50,7 @@ DTYPES = ("float32", "bfloat16")
 every_seed = pytest.mark.parametrize("seed", range(4))
 
 
-def draw_and_shrink(
-    contract: str, kind: str, declared: Kind, fails: Fails, seed: int
-) -> Program:
+def shrink(contract: str, kind: str, declared: Kind, fails: Fails, seed: int) -> Program:
     """The first program that fails, shrunk. Programs that planted faults fail are shrunk
     in `tests/conformance`."""
     program = next(filter(fails, draw(contract, kind, declared, seed, DTYPES)))
@@ -79,7 +77,7 @@ def trims_two_of_five(program: Program) -> bool:
 @every_seed
 def test_a_trim(seed: int) -> None:
     declared = Kind(OPERATIONS["kv"], CONFIG["kv"])
-    small = draw_and_shrink("layer", "kv", declared, trims_two_of_five, seed)
+    small = shrink("layer", "kv", declared, trims_two_of_five, seed)
     assert get_ops(small) == [update(5), trim(2)]
 
 
@@ -96,7 +94,7 @@ def reuses_two(program: Program) -> bool:
 @pytest.mark.parametrize("kind", PREFIX.kinds)
 def test_a_reuse_needs_one_request_before(kind: str, seed: int) -> None:
     declared = declare_all("prefix", kind, config={"interval": (None, 2)})
-    small = draw_and_shrink("prefix", kind, declared, reuses_two, seed)
+    small = shrink("prefix", kind, declared, reuses_two, seed)
     names = [op["op"] for op in small.ops]
     if kind == "slots" and small.config["several_users"]:  # a fork needs no close
         assert names == ["begin", "feed", "begin"]
@@ -121,9 +119,7 @@ PASS = {"sequences": 7, "heads": 3, "cache_padding": 4}
         ),
     ],
 )
-def test_a_config_that_does_not_matter_ends_plain(
-    program: Program, simpler: Program
-) -> None:
+def test_a_config_without_effect_ends_plain(program: Program, simpler: Program) -> None:
     """A person reads the fields that stand in a file as those that are needed."""
     small = Shrinker(program, lambda candidate: bool(candidate.ops), 10).shrink()
     assert small.to_json() == simpler.to_json()

@@ -224,9 +224,7 @@ def test_every_line_is_valid(validator: Any, documents: list[Document]) -> None:
             jsonschema.Draft202012Validator(answers[op["op"]]).validate(expected)
 
 
-def test_mistakes_in_a_line_are_refused(
-    validator: Any, documents: list[Document]
-) -> None:
+def test_mistakes_in_lines_are_refused(validator: Any, documents: list[Document]) -> None:
     """At every place of a short program of each kind. An answer that lacks a part may be
     one of another operation; the reference finds that."""
     short = [one for one in documents if len(json.dumps(one)) <= 1700]

@@ -41,9 +41,7 @@ def export(run: Run, folder: Path, kind: str = "state") -> Ended:
 # --- where a set is written -------------------------------------------------------------
 
 
-def test_a_set_takes_the_place_of_a_former_one(
-    run: Run, folder: Path, tmp_path: Path
-) -> None:
+def test_a_set_replaces_a_former_one(run: Run, folder: Path, tmp_path: Path) -> None:
     """Nothing is written through a link, or beside the folder."""
     outside = tmp_path / "outside.md"
     outside.write_text("mine")
@@ -204,7 +202,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("change", "words"), DAMAGED)
-def test_what_is_no_set_is_refused(
+def test_a_damaged_set_is_refused(
     run: Run, folder: Path, change: Change, words: str
 ) -> None:
     change(folder)

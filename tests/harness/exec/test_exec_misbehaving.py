@@ -263,9 +263,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 @pytest.mark.parametrize("signal_number", [2, 9], ids=["Ctrl-C", "kill -9"])
 @pytest.mark.parametrize("whom", ["lockstep", "worker"])
-def test_the_driver_ends_with_its_worker(
-    tmp_path: Path, whom: str, signal_number: int
-) -> None:
+def test_drivers_end_with_workers(tmp_path: Path, whom: str, signal_number: int) -> None:
     """Even one that hangs, and does not see its input end."""
     pids = tmp_path / "pids"
     options = ("--programs", 20, "--jobs", 1, "--step-time", 60)

@@ -97,9 +97,7 @@ def test_twenty_large_failures_open_at_once(
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_window(
-    browser: Browser, page: Path, width: int
-) -> None:
+def test_nothing_exceeds_the_window(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width)
     browser.evaluate(OPEN_ALL)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
@@ -134,9 +132,7 @@ def test_help_opens_and_closes(browser: Browser, page: Path) -> None:
     assert not browser.evaluate("document.getElementById('help').open")
 
 
-def test_the_mouse_opens_a_step_and_closes_the_other(
-    browser: Browser, page: Path
-) -> None:
+def test_the_mouse_opens_a_step_and_closes_others(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.click("#f1s0 summary")
     assert list_open(browser, 1) == [0]

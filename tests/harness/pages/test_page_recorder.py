@@ -93,9 +93,7 @@ def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) ->
         ("prefix", ("session", "trie", "slots")),
     ],
 )
-def test_a_backend_that_agrees_has_no_mark(
-    play: Play, contract: str, kinds: Sequence[str]
-) -> None:
+def test_agreement_has_no_mark(play: Play, contract: str, kinds: Sequence[str]) -> None:
     """Of programs at random, with as much as is drawn, and both sides show the same."""
     declared = load("torch-cpu").contracts[contract]
     drawn = (draw_some(2, contract, kind, declared[kind], 1) for kind in kinds)
