@@ -183,33 +183,6 @@ def test_programs_are_various(kind: str) -> None:
     assert kind != "trie" or any(offsets != sorted(offsets) for offsets in given)
 
 
-@every_prefix_kind
-def test_many_requests_can_reuse_something(kind: str) -> None:
-    """Else nothing is shown of what is stored."""
-    requests = reused = 0
-    for program in draw("prefix", kind)[:200]:
-        for op, answer in zip(program.ops, trace(program), strict=True):
-            if op["op"] == "begin" and "remaining" in answer:
-                requests += 1
-                reused += len(answer["remaining"]) < len(op["tokens"])
-    assert reused > 0.2 * requests
-
-
-def test_captures_where_conversations_part_go() -> None:
-    """Only once all that lies behind was used later, and the layers stand elsewhere; then
-    only a capture goes, and the point stays."""
-    let_go = 0
-    for program in draw("prefix", "trie"):
-        for step in walk(program, rows=False):
-            before = step.model.list_points()
-            step.expect()
-            after = step.model.list_points()
-            let_go += any(
-                was and not after.get(path, True) for path, was in before.items()
-            )
-    assert let_go >= 3
-
-
 CALLS = {"forward", "remove", "copy_prefix", "can_resume"}
 REQUESTS = {"begin", "close", "cancel", "free"}
 REFUSED = {
