@@ -158,26 +158,17 @@ def test_a_worker_that_sends_something_else_is_ended(
     assert blamed[1].get_signature(blamed[0]) == "layer-kv-update-crash"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{}   ",
-        b"\0" * 9,
-        b"[" * 100_000,
-        json.dumps(PROGRAM).encode(),
-        json.dumps({**PROGRAM, "meta": {"step": 1}}).encode(),
-        json.dumps({**PROGRAM, "meta": {"step": []}}).encode(),
-        json.dumps({**PROGRAM, "config": {}, "meta": {"step": 0}}).encode(),
-    ],
-)
-def test_a_record_that_names_no_step_of_a_program(content: bytes) -> None:
-    assert get_running(content) == (None, 0)
+def write(**more: Any) -> bytes:
+    """A record of the program."""
+    return json.dumps({**PROGRAM, **more}).encode()
 
 
-def test_a_record_that_names_one() -> None:
-    content = json.dumps({**PROGRAM, "meta": {"step": 0}}).encode()
-    program, step = get_running(content + b"   ")
+def test_a_record_names_a_step_of_a_program() -> None:
+    wrong = (write(), write(meta={"step": 1}), write(meta={"step": []}))
+    other = write(config={}, meta={"step": 0})
+    for content in (b"", b"{}   ", b"\0" * 9, b"[" * 100_000, *wrong, other):
+        assert get_running(content) == (None, 0)
+    program, step = get_running(write(meta={"step": 0}) + b"   ")
     assert program is not None
     assert (len(program.ops), step) == (1, 0)
 

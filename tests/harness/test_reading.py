@@ -189,14 +189,8 @@ BOOLEAN = np.array([[1, 1, 0], [0, 1, 1]], np.bool_)
 SEEN = [[7, 8], [8, 9]]
 
 
-def test_no_mask_shows_all() -> None:
-    assert see(None, 2) == [[7, 8, 9], [7, 8, 9]]
-
-
-def test_causal_by_its_alignment() -> None:
-    assert see("causal", 2) == [[7, 8], [7, 8, 9]]
-    assert see("causal", 2, alignment="upper-left") == [[7], [7, 8]]
-    assert see("causal", 3) == see("causal", 3, alignment="upper-left")
+FLOATS = np.where(BOOLEAN, 0, NEVER).astype(np.float32)
+LOW, LOW_16 = np.finfo(np.float32).min, np.finfo(np.float16).min
 
 
 @pytest.mark.parametrize(
@@ -204,19 +198,23 @@ def test_causal_by_its_alignment() -> None:
     [
         BOOLEAN,
         BOOLEAN[None, None],
-        np.where(BOOLEAN, 0, NEVER).astype(np.float32),
-        np.where(BOOLEAN, 0, NEVER).astype(np.float16)[None],
-        np.where(BOOLEAN, 0, np.finfo(np.float32).min).astype(np.float32),
-        np.where(BOOLEAN, 0, np.finfo(np.float16).min).astype(np.float16),
+        FLOATS,
+        FLOATS.astype(np.float16)[None],
+        np.where(BOOLEAN, 0, LOW).astype(np.float32),
+        np.where(BOOLEAN, 0, LOW_16).astype(np.float16),
         np.where(BOOLEAN, 0, -1e9).astype(np.float32),
         np.where(BOOLEAN, -0.0, NEVER).astype(np.float32),
     ],
 )
-def test_arrays_of_every_form(mask: Any) -> None:
+def test_masks_of_every_form(mask: Any) -> None:
     assert see(mask, 2) == SEEN
 
 
-def test_rows_of_padding_see_nothing() -> None:
+def test_masks_without_an_array_and_with_padding() -> None:
+    assert see(None, 2) == [[7, 8, 9], [7, 8, 9]]
+    assert see("causal", 2) == [[7, 8], [7, 8, 9]]
+    assert see("causal", 2, alignment="upper-left") == [[7], [7, 8]]
+    assert see("causal", 3) == see("causal", 3, alignment="upper-left")
     padded = np.concatenate([BOOLEAN, np.zeros((2, 3), np.bool_)])
     assert see(padded, 2, rows=4) == SEEN
 

@@ -14,30 +14,24 @@ from tests.harness.hostile.makers import DEEP, ESCAPES, TEXT, Cases, Make, as_fi
 EMPTY = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
 
 
-def as_set(
-    text: str | None = None, files: Mapping[str, Any] | None = None, **fields: Any
-) -> Make:
+def as_set(text: str | None = None, files: Mapping[str, Any] | None = None) -> Make:
     """A set whose manifest names these files, none of which is there."""
-    manifest = {
-        "format": "lockstep-vectors/1",
-        "lockstep": "0.1.0",
-        "size": "small",
-        "files": files or {},
-        **fields,
-    }
+    head = {"format": "lockstep-vectors/1", "lockstep": "0.1.0", "size": "small"}
+    manifest = json.dumps({**head, "files": files or {}}) if text is None else text
 
     def make(folder: Path) -> Path:
-        as_file(json.dumps(manifest) if text is None else text, "manifest.json")(folder)
+        as_file(manifest, "manifest.json")(folder)
         return folder
 
     return make
 
 
-def with_file(make: Make, name: str, **fields: Any) -> Make:
+def with_file(make: Make | None = None, name: str = "p.json", **fields: Any) -> Make:
     """A set that names a file, with what `make` makes in its place."""
 
     def make_set(folder: Path) -> Path:
-        make(folder)
+        if make:
+            make(folder)
         return as_set(files={name: {**EMPTY, **fields}})(folder)
 
     return make_set
@@ -61,26 +55,14 @@ SETS: Cases = {
     "an empty manifest": (as_set(""), "is not JSON"),
     "a deep manifest": (as_set("[" * DEEP), "is nested too deeply"),
     "a large manifest": (as_set(" " * (5 << 20)), "is too large"),
-    "a file that climbs": (as_set(files={"../p.json": EMPTY}), "manifest.json"),
-    "a file with escape sequences": (as_set(files={ESCAPES: EMPTY}), "manifest.json"),
-    "a file beyond all disks": (
-        as_set(files={"p.json": {**EMPTY, "bytes": 1 << 70}}),
-        "manifest.json",
-    ),
-    "a sum that is none": (
-        as_set(files={"p.json": {**EMPTY, "sha256": "x"}}),
-        "manifest",
-    ),
-    "a file that is a pipe": (with_file(make_pipe, "p.json"), "p.json"),
-    "a file that is a link": (with_file(make_dangling, "p.json"), "p.json"),
-    "a file that is larger": (with_file(as_file(TEXT), "p.json"), "p.json"),
-    "a file of 10 GiB": (
-        with_file(make_sparse("p.json"), "p.json", bytes=64 << 20),
-        "p.json",
-    ),
-    "a file with another sum": (
-        with_file(as_file(TEXT), "p.json", bytes=len(TEXT)),
-        "p.json",
-    ),
+    "a file that climbs": (with_file(name="../p.json"), "manifest.json"),
+    "a file with escape sequences": (with_file(name=ESCAPES), "manifest.json"),
+    "a file beyond all disks": (with_file(bytes=1 << 70), "manifest.json"),
+    "a sum that is none": (with_file(sha256="x"), "manifest"),
+    "a file that is a pipe": (with_file(make_pipe), "p.json"),
+    "a file that is a link": (with_file(make_dangling), "p.json"),
+    "a file that is larger": (with_file(as_file(TEXT)), "p.json"),
+    "a file of 10 GiB": (with_file(make_sparse("p.json"), bytes=64 << 20), "p.json"),
+    "a file with another sum": (with_file(as_file(TEXT), bytes=len(TEXT)), "p.json"),
     "a file that is not named": (make_unnamed, "more.json"),
 }
