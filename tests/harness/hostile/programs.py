@@ -61,10 +61,7 @@ PROGRAMS: Cases = {
     "true tokens": (with_length("true"), "True is not of type 'integer'"),
     "deep lists": (as_file(lambda: "[" * DEEP), "is nested too deeply"),
     "deep in an operation": (with_length("[" * DEEP + "]" * DEEP), "is nested too"),
-    "a name twice, once escaped": (
-        as_file('{"\\u006fps": [], ' + TEXT[1:]),
-        '"ops" twice',
-    ),
+    "a name twice, escaped": (as_file('{"\\u006fps": [], ' + TEXT[1:]), '"ops" twice'),
     "very many names, one twice": (
         as_file(lambda: "{" + "".join(f'"{n}":1,' for n in range(200_000)) + '"0":1}'),
         'an object has "0" twice',
@@ -83,7 +80,7 @@ PROGRAMS: Cases = {
     "a field of a megabyte": (with_config(**{"x" * (1 << 20): 1}), "unknown field"),
     "too many heads": (with_config(heads=65), "config: heads: 65 is greater than the"),
     "a window in a kv cache": (with_config(window=4), "belong to rotating caches"),
-    "a keep beyond the window": (
+    "too large a keep": (
         with_config(kind="rotating", window=2, keep=2),
         "leaves nothing",
     ),
@@ -94,7 +91,7 @@ PROGRAMS: Cases = {
     "too many tokens": (change(ops=[LONG] * 5), "at most"),
     "too many numbers": (
         change(config={"kind": "kv", **WIDE}, ops=[LONG]),
-        "K and V would hold",
+        "K and V would",
     ),
     "no contract": (change(contract=None), "p.json: contract: missing; one of layer"),
     "a wrong name": (with_config(head=2), 'unknown field "head"; did you mean heads'),
@@ -120,7 +117,7 @@ PROGRAMS: Cases = {
     "one byte too many": (as_file(lambda: " " * (MAX_BYTES + 1)), "is too large"),
     "very many empty lists": (
         as_file(lambda: "[" + "[]," * 2_700_000 + "[]]"),
-        "is an object",
+        "an object",
     ),
     "a bomb": (as_gzip(b" " * (64 << 20)), "is too large; at most 8 MiB"),
     "a bomb of lines": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import stat
+from typing import Any
 from zipfile import ZIP_BZIP2, ZIP_STORED
 
 from lockstep.harness.core.document import MAX_BYTES
@@ -11,6 +12,7 @@ from tests.harness.hostile.makers import (
     ESCAPES,
     TEXT,
     Cases,
+    Make,
     as_file,
     as_zip,
     make_member,
@@ -27,24 +29,22 @@ def lie(content: bytes) -> bytes:
     return content[:place] + b"\1\0\0\0" + content[place + 4 :]
 
 
+def swap(old: bytes, new: bytes, **more: Any) -> Make:
+    """A zip in which other bytes stand where these stand first."""
+    return as_zip(P, then=lambda zip: zip.replace(old, new, 1), **more)
+
+
+RUNNING = "failures/running/1.json"
+
 ZIPS: Cases = {
     "empty": (as_file("", "a.zip"), "File is not a zip file"),
     "without members": (as_zip(), "no program file (.json, .jsonl) in this zip"),
     "cut off": (as_zip(P, then=lambda zip: zip[:-30]), "File is not a zip file"),
     "without its beginning": (as_zip(P, then=lambda zip: zip[60:]), "cannot be read"),
-    "a broken directory": (
-        as_zip(P, then=lambda zip: zip.replace(b"PK\1\2", b"PK\1\3")),
-        "cannot be read as a zip: Bad magic number",
-    ),
+    "a broken directory": (swap(b"PK\1\2", b"PK\1\3"), "as a zip: Bad magic number"),
     "a broken header": (as_zip(P, then=lambda zip: b"XX" + zip[2:]), "a.zip!p.json:"),
-    "another name in the header": (
-        as_zip(P, then=lambda zip: zip.replace(b"p.json", b"q.json", 1)),
-        "cannot be read: File name in directory",
-    ),
-    "changed bytes": (
-        as_zip(P, how=ZIP_STORED, then=lambda zip: zip.replace(b"update", b"upgate")),
-        "Bad CRC-32",
-    ),
+    "another name in the header": (swap(b"p.json", b"q.json"), "File name in directory"),
+    "changed bytes": (swap(b"update", b"upgate", how=ZIP_STORED), "Bad CRC-32"),
     "broken bytes": (
         as_zip(P, then=lambda zip: zip[:40] + b"\xff" * 8 + zip[48:]),
         "a.zip!p.json: cannot be read",
@@ -56,7 +56,7 @@ ZIPS: Cases = {
         "would unpack to 10,240 MiB; at most 256 MiB are read",
     ),
     "a bomb of many members": (
-        as_zip(*((f"{number}.json", HUGE[1]) for number in range(33))),
+        as_zip(*((f"{n}.json", HUGE[1]) for n in range(33))),
         "would unpack to 264 MiB",
     ),
     "a bomb in a member": (
@@ -64,8 +64,8 @@ ZIPS: Cases = {
         "a.zip!p.json.gz: is too large",
     ),
     "very many members": (
-        as_zip(*((f"{number}.json", "") for number in range(10_001))),
-        "has more than 10,000 members",
+        as_zip(*((f"{n}.json", "") for n in range(10_001))),
+        "more than 10,000",
     ),
     "members on top of each other": (
         as_zip(("p.json", TEXT), ("q.json", TEXT), claim=say("compress_size", 200)),
@@ -89,9 +89,6 @@ ZIPS: Cases = {
     "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted; unpack"),
     "packed by bzip2": (as_zip(P, how=ZIP_BZIP2), "packed in another way"),
     "packed in an unknown way": (as_zip(P, claim=say("compress_type", 99)), "packed in"),
-    "nothing but a blank record": (
-        as_zip(("failures/running/1.json", "{}   ")),
-        "no program file",
-    ),
-    "a broken record": (as_zip(("failures/running/1.json", "{")), "running/1.json: is"),
+    "nothing but a blank record": (as_zip((RUNNING, "{}   ")), "no program file"),
+    "a broken record": (as_zip((RUNNING, "{")), "running/1.json: is not JSON"),
 }
