@@ -57,10 +57,9 @@ def close_twice(trie: Any) -> None:
     drop = trie.tree.drop
 
     def close(node: Any, number: int, layer: Any) -> None:
-        snapshot = node.snapshots[number]
+        if node.snapshots[number] is not None:
+            layer.close(node.snapshots[number])
         drop(node, number, layer)
-        if snapshot is not None:
-            layer.close(snapshot)
 
     trie.tree.drop = close
 

@@ -239,10 +239,6 @@ def test_mistakes_in_lines_are_refused(validator: Any, documents: list[Document]
     assert refused > 500
 
 
-def is_kv(document: Document) -> bool:
-    return bool(document["program"]["config"]["kind"] == "kv")
-
-
 def differs(document: Document) -> bool:
     program = parse_program(document, "a line")
     return find_difference(program, document["expected"], "a line") is not None
@@ -269,8 +265,9 @@ def differs(document: Document) -> bool:
 def test_wrong_values_are_refused(
     validator: Any, documents: list[Document], path: tuple[Any, ...], value: Any
 ) -> None:
-    programs = {one["program"]["ops"][0]["op"]: one for one in documents if is_kv(one)}
-    document = deepcopy(programs["update"])
+    kv = [one for one in documents if one["program"]["config"]["kind"] == "kv"]
+    first = {one["program"]["ops"][0]["op"]: one for one in kv}
+    document = deepcopy(first["update"])
     inner: Any = document
     for key in path[:-1]:
         inner = inner[key]

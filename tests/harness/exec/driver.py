@@ -94,25 +94,16 @@ class Driver:
 # --- ways, each given the answer that it should have written ----------------------------
 
 
-def stays_silent(answer: Answer) -> None:
-    time.sleep(3600)
+def dump(answer: Answer) -> str:
+    return json.dumps(answer) + "\n"
 
 
-def writes_half_a_line(answer: Answer) -> None:
-    write(json.dumps(answer)[:20])
-    time.sleep(3600)
-
-
-def dies_in_a_line(answer: Answer) -> None:
-    write(json.dumps(answer)[:20])
+def die() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def writes_100_megabytes(answer: Answer) -> None:
-    piece = b"x" * (1 << 20)
-    for _ in range(100):
-        write(piece)
-    write(b"\n")
+def stays_silent(answer: Answer) -> None:
+    time.sleep(3600)
 
 
 def writes_without_end(answer: Answer) -> None:
@@ -126,17 +117,9 @@ def complains_without_end(answer: Answer) -> None:
         os.write(2, b"oh no, oh no\n" * 1000)
 
 
-def exits_with_0(answer: Answer) -> None:
-    os._exit(0)
-
-
 def exits_with_1(answer: Answer) -> None:
     sys.stderr.write("assertion failed: ring.size > 0\x1b[31m\n")
     sys.exit(1)
-
-
-def segfaults(answer: Answer) -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def closes_its_output(answer: Answer) -> None:
@@ -145,13 +128,13 @@ def closes_its_output(answer: Answer) -> None:
 
 
 def change(**fields: Any) -> Callable[[Answer], None]:
-    return lambda answer: write(json.dumps({**answer, **fields}) + "\n")
+    return lambda answer: write(dump({**answer, **fields}))
 
 
 def leave_out(name: str) -> Callable[[Answer], None]:
     def act(answer: Answer) -> None:
         del answer[name]
-        write(json.dumps(answer) + "\n")
+        write(dump(answer))
 
     return act
 
@@ -165,33 +148,16 @@ def writes_a_nan(answer: Answer) -> None:
     change_keys(data=[float("nan"), *data[1:]])(answer)
 
 
-def answers_in_the_wrong_order(answer: Answer) -> None:
-    change(id=answer["id"] - 1)(answer)
-
-
-def answers_twice(answer: Answer) -> None:
-    write((json.dumps(answer) + "\n") * 2)
-
-
-def is_slow(answer: Answer) -> None:
-    time.sleep(0.2)
-    change()(answer)
-
-
-def has_too_much_to_say(answer: Answer) -> None:
-    change(mood="fine")(answer)
-
-
-UPDATES: Mapping[str, Callable[[Answer], None]] = {
+UPDATES: Mapping[str, Callable[[Answer], Any]] = {
     "silent": stays_silent,
-    "half-a-line": writes_half_a_line,
-    "dead-in-a-line": dies_in_a_line,
-    "100-megabytes": writes_100_megabytes,
+    "half-a-line": lambda answer: (write(dump(answer)[:20]), time.sleep(3600)),
+    "dead-in-a-line": lambda answer: (write(dump(answer)[:20]), die()),
+    "100-megabytes": lambda answer: write(b"x" * (100 << 20) + b"\n"),
     "endless": writes_without_end,
     "complaining": complains_without_end,
-    "exit-0": exits_with_0,
+    "exit-0": lambda answer: os._exit(0),
     "exit-1": exits_with_1,
-    "segfault": segfaults,
+    "segfault": lambda answer: die(),
     "closed": closes_its_output,
     "not-utf-8": lambda answer: write(b'{"id": "\xff\xfe"}\n'),
     "not-json": lambda answer: write("update: ok\n"),
@@ -201,19 +167,19 @@ UPDATES: Mapping[str, Callable[[Answer], None]] = {
     "wrong-offset": change(offset="3"),
     "no-mask": leave_out("mask"),
     "mask-in-words": change(mask="triangular"),
-    "wrong-order": answers_in_the_wrong_order,
-    "twice": answers_twice,
+    "wrong-order": lambda answer: change(id=answer["id"] - 1)(answer),
+    "twice": lambda answer: write(dump(answer) * 2),
     "unknown-error": change(error="oops", message="?"),
     "fails": change(error="failed", message="no such tensor"),
     "unwritten": change(error="missing", message="later"),
-    "slow": is_slow,
-    "talkative": has_too_much_to_say,
+    "slow": lambda answer: (time.sleep(0.2), change()(answer)),
+    "talkative": change(mood="fine"),
 }
 """What it does instead of answering the update that brings the third token."""
 
 MORE = ["update", "clone"]
 
-HELLOS: Mapping[str, Callable[[Answer], None]] = {
+HELLOS: Mapping[str, Callable[[Answer], Any]] = {
     "hello-silent": stays_silent,
     "hello-exit": exits_with_1,
     "hello-old": change(protocol=0),
@@ -242,7 +208,7 @@ def main() -> None:
         elif message["op"] == "update" and answer["offset"] > 2 and way in UPDATES:
             UPDATES[way](answer)
         else:
-            write(json.dumps(answer) + "\n")
+            write(dump(answer))
 
 
 if __name__ == "__main__":
