@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lockstep.harness.cli.main import main
 from tests.harness.building import trim, update
 from tests.harness.commands import CORRECT, HERE, Run, lockstep
 
+EXPLORE = f"explore --backend {CORRECT}"
 RAISES, NAN = f"{HERE}:factory_raises", f"{HERE}:shows_nan"
 
 PROGRAM: dict[str, Any] = {
@@ -56,6 +58,22 @@ def program(tmp_path: Path) -> Path:
 # --- what it refuses --------------------------------------------------------------------
 
 
+def make_files(folder: Path) -> None:
+    """What commands may be given, and what they must leave alone."""
+    for name in ("empty", "foreign", "linked"):
+        (folder / name).mkdir()
+    (folder / "file").write_text("mine")
+    (folder / "foreign" / "report.html").write_text("<html>mine</html>")
+    (folder / "linked" / "report.html").symlink_to(folder / "file")
+    (folder / "bad.json").write_text('{"format": "lockstep-outcome/1", "pairs": [1]}')
+    (folder / "cut.json").write_text("{")
+    one, two = (json.dumps({**PROGRAM, "ops": ops}) for ops in ([], [update(1)]))
+    (folder / "two.jsonl").write_text(f"{one}\n{two}\n")
+    theirs = {**PROGRAM, "meta": {"backend": CORRECT}}  # it chooses no import
+    (folder / "theirs.json").write_text(json.dumps(theirs))
+    os.mkfifo(folder / "pipe.json")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -80,22 +98,59 @@ def program(tmp_path: Path) -> Path:
         ("replay p.json", "p.json: names no registered backend; give one with --backend"),
         ("replay theirs.json", "theirs.json: names no registered backend"),
         ("replay p.json --backend torch-cup", "did you mean torch-cpu"),
-        ("replay bad.json", "bad.json: is not JSON: "),
+        ("replay cut.json", "cut.json: is not JSON: "),
         ("trace", "Missing argument 'FILE'"),
         ("shrink p.json", "p.json: names no registered backend"),
         ("shrink two.jsonl --backend torch-cpu", "two.jsonl: holds 2 programs; give one"),
         ("backends --backend torch-cup", "did you mean torch-cpu"),
+        ("report", "a page needs a folder; choose one with -o DIR"),
+        ("report -o page", "there is no such folder; `lockstep check` makes it"),
+        ("report nothing -o page", "nothing: there is no such file"),
+        ("report empty -o page", "empty: no program file (.json, .jsonl) in this folder"),
+        ("report cut.json -o page", "cut.json: is not JSON"),
+        ("report pipe.json -o page", "pipe.json: is a pipe or a device"),
+        ("report bad.json -o page", "bad.json: is not the outcome of a check: "),
+        ("report p.json -o file", "file: is a file; -o takes a folder"),
+        ("report p.json -o file/x", "file/x: lies below a file; -o takes a folder"),
+        ("report p.json -o foreign", "is there already and is no report of ours"),
+        ("report p.json -o linked", "is there already and is no report of ours"),
+        ("report p.json -o page --format pdf", "'pdf' is not one of"),
+        ("report p.json -o page --backend torch-cup", "did you mean torch-cpu"),
+        ("show", "Missing argument 'FILE'"),
+        ("show two.jsonl", "two.jsonl: holds 2 programs; give one"),
+        ("show p.json --step 10", "--step 10: the last step of p.json is 9"),
+        ("vectors", "give a folder for the set with -o DIR"),
+        ("vectors -o x --size huge", "'huge' is not one of"),
+        ("vectors -o x --kind kvv", "there is no kind kvv; did you mean kv?"),
+        ("vectors -o x --jobs 0", "0 is not in the range"),
+        ("vectors -o x verify y", "-o does not go together with another command"),
+        ("vectors verify", "Missing argument 'DIR'"),
+        ("vectors verify nothing", "manifest.json: there is no such file"),
+        ("vectors verify nothing --backend torch-cup", "did you mean torch-cpu"),
+        ("vectors export", "No such command 'export'"),
+        (
+            f"{EXPLORE} --depth 12 --size standard",
+            "choose at most 9, or a smaller --size",
+        ),
+        (f"{EXPLORE} --depth 0", "0 is not in the range 1<=x<=16"),
+        (f"{EXPLORE} --size huge", "'huge' is not one of 'tiny', 'small', 'standard'"),
+        (f"{EXPLORE} --kind kw", "there is no kind kw"),
+        (f"{EXPLORE} --kind trie", "no chosen backend declares a kind trie"),
+        (f"{EXPLORE} --backend nobody", "no backend has this name"),
+        ("new-backend 5", "cannot name a Python file"),
+        ("new-backend a/../b", "cannot name a Python file"),
+        ("new-backend class", "cannot name a Python file"),
+        ("new-backend " + "x" * 61, "cannot name a Python file"),
+        ("new-backend mine --kind trie", "'trie' is not one of"),
+        ("new-backend mine --arrays jax", "'jax' is not one of"),
+        ("new-backend", "Missing argument 'NAME'"),
     ],
 )
 def test_what_is_refused(
     run: Run, tmp_path: Path, program: Path, arguments: str, words: str
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "bad.json").write_text("{")
-    theirs = {**PROGRAM, "meta": {"backend": CORRECT}}  # it chooses no import
-    (tmp_path / "theirs.json").write_text(json.dumps(theirs))
-    (tmp_path / "two.jsonl").write_text(2 * (json.dumps(PROGRAM) + "\n"))
-    before = sorted(tmp_path.iterdir())
+    make_files(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
     ended = run(*arguments.split())
     assert (ended.status, ended.out) == (2, "")
     assert words in ended.words
@@ -103,7 +158,8 @@ def test_what_is_refused(
     assert ended.err.startswith(("Usage: ", "lockstep: "))
     if ended.err.startswith("lockstep: "):
         assert ended.err.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_bad_file_among_good_ones_is_named(run: Run, tmp_path: Path) -> None:

@@ -100,19 +100,3 @@ def test_time_is_up(run: Run) -> None:
     ended = run("explore", *BACKEND, "--depth", 6, "--time", 0.2)
     assert ended.status == 0, ended.words
     assert "not every program of up to 6 operations" in ended.words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("--depth", 12, "--size", "standard"), "choose at most 9, or a smaller --size"),
-        (("--depth", 0), "0 is not in the range 1<=x<=16"),
-        (("--size", "huge"), "'huge' is not one of 'tiny', 'small', 'standard'"),
-        (("--kind", "kw"), "there is no kind kw"),
-        (("--kind", "trie"), "no chosen backend declares a kind trie"),
-        (("--backend", "nobody"), "no backend has this name"),
-    ],
-)
-def test_bad_input(run: Run, arguments: tuple[object, ...], why: str) -> None:
-    ended = run("explore", *BACKEND, *arguments)
-    assert (ended.status, why in ended.words) == (2, True)

@@ -118,25 +118,6 @@ def test_replay_and_explore_say_what_is_not_written(run: Run, tmp_path: Path) ->
     assert "came upon what is not written yet" in ended.words
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["5"], "cannot name a Python file"),
-        (["a/../b"], "cannot name a Python file"),
-        (["class"], "cannot name a Python file"),
-        (["x" * 61], "cannot name a Python file"),
-        (["mine", "--kind", "trie"], "'trie' is not one of"),
-        (["mine", "--arrays", "jax"], "'jax' is not one of"),
-        ([], "Missing argument 'NAME'"),
-    ],
-)
-def test_what_cannot_be_written(tmp_path: Path, arguments: list[str], words: str) -> None:
-    ended = write(tmp_path, *arguments)
-    assert ended.status == 2
-    assert words in ended.words
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
     ended = write(tmp_path, "mine")

@@ -211,26 +211,6 @@ def test_a_damaged_set_is_refused(
     assert "Traceback" not in ended.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("vectors", "give a folder for the set with -o DIR"),
-        ("vectors -o x --size huge", "'huge' is not one of"),
-        ("vectors -o x --kind kvv", "there is no kind kvv; did you mean kv?"),
-        ("vectors -o x --jobs 0", "0 is not in the range"),
-        ("vectors -o x verify y", "-o does not go together with another command"),
-        ("vectors verify", "Missing argument 'DIR'"),
-        ("vectors verify nothing", "manifest.json: there is no such file"),
-        ("vectors verify nothing --backend torch-cup", "did you mean torch-cpu"),
-        ("vectors export", "No such command 'export'"),
-    ],
-)
-def test_what_is_refused(run: Run, tmp_path: Path, arguments: str, words: str) -> None:
-    ended = run(*arguments.split())
-    assert (ended.status, words in ended.words) == (2, True), ended.text
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- what is found ----------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from pathlib import Path
 
@@ -153,53 +152,6 @@ def test_a_backend_that_cannot_run_here(run: Run) -> None:
     assert ended.status == 0
     assert "Only the reference is shown" in ended.words
     assert "factory raised" in ended.words
-
-
-def make_hostile(folder: Path) -> None:
-    (folder / "empty").mkdir()
-    (folder / "file").write_text("mine")
-    (folder / "foreign").mkdir()
-    (folder / "foreign" / "report.html").write_text("<html>mine</html>")
-    (folder / "linked").mkdir()
-    (folder / "linked" / "report.html").symlink_to(folder / "file")
-    (folder / "bad.json").write_text('{"format": "lockstep-outcome/1", "pairs": [1]}')
-    (folder / "cut.json").write_text("{")
-    one, two = (json.dumps({**TRIM.to_json(), "ops": ops}) for ops in ([], [update(1)]))
-    (folder / "two.jsonl").write_text(f"{one}\n{two}\n")
-    os.mkfifo(folder / "pipe.json")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("report", "a page needs a folder; choose one with -o DIR"),
-        ("report -o page", "there is no such folder; `lockstep check` makes it"),
-        ("report nothing -o page", "nothing: there is no such file"),
-        ("report empty -o page", "empty: no program file (.json, .jsonl) in this folder"),
-        ("report cut.json -o page", "cut.json: is not JSON"),
-        ("report pipe.json -o page", "pipe.json: is a pipe or a device"),
-        ("report bad.json -o page", "bad.json: is not the outcome of a check: "),
-        ("report p.json -o file", "file: is a file; -o takes a folder"),
-        ("report p.json -o file/x", "file/x: lies below a file; -o takes a folder"),
-        ("report p.json -o foreign", "is there already and is no report of ours"),
-        ("report p.json -o linked", "is there already and is no report of ours"),
-        ("report p.json -o page --format pdf", "'pdf' is not one of"),
-        ("report p.json -o page --backend torch-cup", "did you mean torch-cpu"),
-        ("show", "Missing argument 'FILE'"),
-        ("show two.jsonl", "two.jsonl: holds 2 programs; give one"),
-        ("show p.json --step 9", "--step 9: the last step of p.json is 1"),
-    ],
-)
-def test_what_is_refused(run: Run, tmp_path: Path, arguments: str, words: str) -> None:
-    make_hostile(tmp_path)
-    (tmp_path / "p.json").write_text(json.dumps(TRIM.to_json()))
-    before = sorted(path.name for path in tmp_path.rglob("*"))
-    ended = run(*arguments.split())
-    assert (ended.status, ended.out) == (2, "")
-    assert words in ended.words
-    assert "Traceback" not in ended.text
-    assert sorted(path.name for path in tmp_path.rglob("*")) == before
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_one_file_that_cannot_be_read_stops_no_other(run: Run, failures: Path) -> None:
