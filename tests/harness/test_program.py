@@ -79,6 +79,8 @@ def test_the_digest_depends_on_config_and_operations_alone() -> None:
 def test_a_whole_float_is_an_integer() -> None:
     program = parse_program(with_op(op="trim", count=2.0), "here")
     assert repr(program.ops[1]["count"]) == "2"
+    with pytest.raises(UsageError, match=r"here: ops.*inf is not of type 'integer'"):
+        parse_program(with_op(op="trim", count=float("inf")), "here")
 
 
 def test_a_trace_is_read_as_the_program_in_it() -> None:
@@ -109,25 +111,6 @@ def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path, blank: str) -
 
 
 # --- what is refused; more in `hostile.programs` ----------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        (with_op(op="trim", count=float("inf")), "inf is not of type 'integer'"),
-        (with_op(op="free", cache="x" * 100_000), "cache: 'xxx"),
-        (with_op(op="free", cache="a\n"), "does not match"),
-        (with_op(op="free", cache="b\nc"), "does not match"),
-    ],
-)
-def test_a_bad_document_is_refused(document: Any, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_program(document, "here")
-    message = str(caught.value)
-    assert message.startswith("here: ops[1] (")
-    assert words in message
-    assert len(message) < 400
-    assert "\n" not in message
 
 
 def test_deep_nesting_inside_a_field_is_refused_or_free() -> None:

@@ -88,6 +88,9 @@ PROGRAMS: Cases = {
     "too many operations": (change(ops=[{"op": "size"}] * 10_001), "a program may have"),
     "an operation without a name": (change(ops=[{}]), "ops[0]: operation: missing; one"),
     "a cache that is a path": (with_op(cache="../../etc/passwd"), "does not match"),
+    "a cache with a line break": (with_op(cache="a\nb"), "does not match"),
+    "a cache that ends a line": (with_op(cache="a\n"), "does not match"),
+    "a cache with a long name": (with_op(cache="x" * 100_000), "cache: 'xxx"),
     "too many tokens": (change(ops=[LONG] * 5), "at most"),
     "too many numbers": (
         change(config={"kind": "kv", **WIDE}, ops=[LONG]),
