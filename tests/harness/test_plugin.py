@@ -120,22 +120,6 @@ def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> Non
     assert "skipped" not in done.stdout
 
 
-def test_a_kind_that_a_chosen_backend_does_not_declare_fails(project: Path) -> None:
-    kinds = ("--lockstep-kind", "trie", "--lockstep-kind", "swa")
-    done = run(project, "-q", *choose("correct"), *kinds)
-    assert done.returncode == 1
-    words = "mine:correct] - mine:correct: declares no cache of kind trie, swa"
-    assert words in done.stdout
-
-
-def test_a_folder_that_cannot_be_made_is_said(project: Path) -> None:
-    done = run(project, "-q", *choose("correct"), "--lockstep-failures", "mine.py")
-    assert done.returncode == 2
-    words = "choose another folder for failures with --lockstep-failures"
-    assert words in done.stdout
-    assert "pytest_plugin.py" not in done.stdout  # no traceback
-
-
 def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     """By its name; the seed and the number of programs are those that were given."""
     (project / "test_x.py").write_text(
@@ -154,18 +138,26 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
+CORRECT = "--lockstep-backend mine:correct"
+NO_FOLDER = "choose another folder for failures with --lockstep-failures"
+NO_KIND = "mine:correct] - mine:correct: declares no cache of kind trie, swa"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "status", "words"),
     [
-        (("--lockstep-kind", "kw"), "--lockstep-kind kw: there is no such kind; did you"),
-        (("--lockstep-backend", "zz"), "--lockstep-backend zz: no backend has this name"),
-        (("--lockstep-profile", "slow"), "invalid choice: 'slow'"),
+        ("--lockstep-kind kw -n 1", 4, "kw: there is no such kind; did you"),
+        ("--lockstep-backend zz -n 1", 4, "zz: no backend has this name"),
+        ("--lockstep-profile slow -n 1", 4, "invalid choice: 'slow'"),
+        (f"{CORRECT} --lockstep-failures mine.py", 2, NO_FOLDER),
+        (f"{CORRECT} --lockstep-kind trie --lockstep-kind swa", 1, NO_KIND),
     ],
 )
-def test_what_does_not_exist_is_refused_before_anything_runs(
-    project: Path, arguments: tuple[str, ...], words: str
+def test_what_cannot_run_is_refused(
+    project: Path, arguments: str, status: int, words: str
 ) -> None:
-    done = run(project, "-q", *arguments, "-n", "1")
-    assert (done.returncode, words in done.stderr) == (4, True), done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    assert not (project / "failures").exists()
+    done = run(project, "-q", *arguments.split())
+    said = done.stdout + done.stderr
+    assert (done.returncode, words in said) == (status, True), said
+    assert "Traceback" not in said and "pytest_plugin.py" not in said
+    assert not list(project.glob("failures/*/*"))
