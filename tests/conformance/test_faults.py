@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.backends.backend import Planted
 from lockstep.harness.cli.replay import judge
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import Outcome, Settings
@@ -20,7 +19,7 @@ from lockstep.impl.faults import FAULTS, Fault
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
 
-SLICE = 50
+SLICE = 10
 """Programs that are run before it is seen whether they were enough."""
 
 EXCESS = 2
@@ -38,11 +37,6 @@ def search(settings: Settings, pool: Pool, most: int) -> Outcome:
     return campaign.run_in(pool)
 
 
-def get_planted(fault: Fault, framework: str) -> Planted:
-    faults = load_faults(f"lockstep.impl.faults.{framework}:list_faults")
-    return next(each for each in faults if each.id == fault.id)
-
-
 FRAMEWORKS = ("torch", "mlx")
 CASES = [
     pytest.param(fault, framework, id=f"{fault.id}-{framework}")
@@ -55,7 +49,8 @@ CASES = [
 def test_fault_is_found_shrunk_saved_and_replayed(
     fault: Fault, framework: str, tmp_path: Path, lockstep_pool: Pool
 ) -> None:
-    planted = get_planted(fault, framework)
+    faults = load_faults(f"lockstep.impl.faults.{framework}:list_faults")
+    (planted,) = (each for each in faults if each.id == fault.id)
     backend = planted.backend
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, slice=SLICE)
     most = fault.shortest + EXCESS

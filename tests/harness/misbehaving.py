@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ Array = npt.NDArray[Any]
 Pair = tuple[Any, Any]
 
 PID_FILE = "LOCKSTEP_TEST_PID_FILE"
-"""The environment variable that tells `stands_still` and `dies_once` where to write their
-process id."""
+"""The environment variable that names the file of `once`."""
 
 BYTES = "LOCKSTEP_TEST_BYTES"
 """The environment variable that tells `speaks_to_its_pool` what to write, in hex."""
@@ -123,19 +123,12 @@ def correct() -> Backend:
     return declare(Cache, {})
 
 
-def misbehave(update: Callable[[Cache, Array, Array], Any]) -> Backend:
+def misbehave(update: Callable[[Cache, Array, Array], Any]) -> Callable[[], Backend]:
     """The correct cache with another `update`."""
-    return declare(type("Misbehaving", (Cache,), {"update": update}))
+    return lambda: declare(type("Misbehaving", (Cache,), {"update": update}))
 
 
-# --- wrong answers ----------------------------------------------------------------------
-
-
-def returns_none() -> Backend:
-    return misbehave(lambda cache, keys, values: None)
-
-
-def change_keys(change: Callable[[Array], Any]) -> Backend:
+def change_keys(change: Callable[[Array], Any]) -> Callable[[], Backend]:
     """The correct cache, its returned K changed."""
 
     def update(cache: Cache, keys: Array, values: Array) -> Pair:
@@ -145,36 +138,16 @@ def change_keys(change: Callable[[Array], Any]) -> Backend:
     return misbehave(update)
 
 
-def returns_a_list() -> Backend:
-    return change_keys(lambda keys: keys.tolist())
+# --- wrong answers ----------------------------------------------------------------------
 
 
-def writes_its_input() -> Backend:
-    def update(cache: Cache, keys: Array, values: Array) -> Any:
-        pair = Cache.update(cache, keys.copy(), values)
-        keys *= 2
-        return pair
-
-    return misbehave(update)
+def write_input(cache: Cache, keys: Array, values: Array) -> Any:
+    pair = Cache.update(cache, keys.copy(), values)
+    keys *= 2
+    return pair
 
 
-def wrong_rank() -> Backend:
-    return change_keys(lambda keys: keys[0])
-
-
-def wrong_heads() -> Backend:
-    return change_keys(lambda keys: np.concatenate([keys, keys], axis=1))
-
-
-def wrong_dtype() -> Backend:
-    return change_keys(lambda keys: keys.astype(np.float16))
-
-
-def one_column_less() -> Backend:
-    return change_keys(lambda keys: keys[:, :, 1:])
-
-
-def shows(number: float) -> Backend:
+def show(number: float) -> Callable[[], Backend]:
     """`number` all over the key of the first token, once there are three."""
 
     def change(keys: Array) -> Array:
@@ -186,21 +159,9 @@ def shows(number: float) -> Backend:
     return change_keys(change)
 
 
-def shows_nan() -> Backend:
-    return shows(np.nan)
-
-
-def shows_infinity() -> Backend:
-    return shows(np.inf)
-
-
 class Widened(Cache):
     def make_mask(self, length: int, rows: int) -> Any:
         return np.pad(super().make_mask(length, rows), ((0, 0), (0, 1)))
-
-
-def wrong_mask_width() -> Backend:
-    return declare(Widened)
 
 
 class Numbered(Cache):
@@ -210,9 +171,13 @@ class Numbered(Cache):
         return np.int64(super().trim(count) + 1)
 
 
-def answers_in_numpy() -> Backend:
-    return declare(Numbered)
-
+returns_none = misbehave(lambda cache, keys, values: None)
+returns_a_list = change_keys(lambda keys: keys.tolist())
+writes_its_input = misbehave(write_input)
+one_column_less = change_keys(lambda keys: keys[:, :, 1:])
+shows_nan, shows_infinity = show(np.nan), show(np.inf)
+wrong_mask_width = partial(declare, Widened)
+answers_in_numpy = partial(declare, Numbered)
 
 # --- raising ----------------------------------------------------------------------------
 
@@ -221,54 +186,21 @@ def throw(error: BaseException) -> Any:
     raise error
 
 
-def raises() -> Backend:
-    return misbehave(lambda *_: throw(RuntimeError("no room\nfor this token\n[/red]")))
-
-
-def raises_at_length() -> Backend:
-    return misbehave(lambda *_: throw(RuntimeError("x" * 2_000_000)))
-
-
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise ValueError("not even this")
 
 
-def raises_the_unspeakable() -> Backend:
-    return misbehave(lambda *_: throw(Unspeakable()))
-
-
-def exits_politely() -> Backend:
-    """sys.exit(0), which is an exception, and no Exception."""
-    return misbehave(lambda *_: throw(SystemExit(0)))
-
+raises = misbehave(lambda *_: throw(RuntimeError("no room\nfor this token\n[/red]")))
+raises_at_length = misbehave(lambda *_: throw(RuntimeError("x" * 2_000_000)))
+raises_the_unspeakable = misbehave(lambda *_: throw(Unspeakable()))
+exits_politely = misbehave(lambda *_: throw(SystemExit(0)))
+"""sys.exit(0), which is an exception, and no Exception."""
 
 # --- ending or stopping the process -----------------------------------------------------
 
 
-def exits() -> Backend:
-    return misbehave(lambda *_: os._exit(3))
-
-
-def loses_its_device() -> Backend:
-    """An exception after which the process is of no use."""
-    backend = misbehave(lambda *_: throw(RuntimeError("CUDA error: illegal address")))
-    return replace(backend, is_fatal=lambda error: "CUDA error" in str(error))
-
-
-def loses_it_when_read() -> Backend:
-    """The same where the harness reads what was returned."""
-
-    class LostArrays(NumpyArrays):
-        def to_numpy(self, array: Array) -> Array:
-            raise RuntimeError("CUDA error: illegal address")
-
-    backend = misbehave(Cache.update)
-    fatal = lambda error: "CUDA error" in str(error)  # noqa: E731
-    return replace(backend, arrays=LostArrays(), is_fatal=fatal)
-
-
-def from_third_token(act: Callable[[], Any]) -> Backend:
+def from_third_token(act: Callable[[], Any]) -> Callable[[], Backend]:
     """Appends two tokens well; the third does it."""
 
     def update(cache: Cache, keys: Array, values: Array) -> Pair:
@@ -279,73 +211,75 @@ def from_third_token(act: Callable[[], Any]) -> Backend:
     return misbehave(update)
 
 
-def dies() -> Backend:
-    return from_third_token(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def hangs() -> Backend:
-    return misbehave(lambda *_: time.sleep(3600))
+def babble(*_: Any) -> Any:
+    sys.stdout.buffer.write(b"\x1b[31m[bold]\xff noise \x00\n" * 50_000)
+    sys.stdout.buffer.write(b"assertion failed: ring.size > 0\n")
+    sys.stdout.flush()
+    os._exit(7)
 
 
-def babbles() -> Backend:
-    def update(*_: Any) -> Any:
-        sys.stdout.buffer.write(b"\x1b[31m[bold]\xff noise \x00\n" * 50_000)
-        sys.stdout.buffer.write(b"assertion failed: ring.size > 0\n")
-        sys.stdout.flush()
-        os._exit(7)
-
-    return misbehave(update)
+def speak(*_: Any) -> Any:
+    os.write(int(sys.argv[1]), bytes.fromhex(os.environ[BYTES]))
+    time.sleep(3600)
 
 
-def speaks_to_its_pool() -> Backend:
-    """Writes what the environment names to the connection of its worker, and waits."""
+def once(act: Callable[[], Any]) -> Callable[[], None]:
+    """Writes the process id into a file, and acts; from then on, or if no file is named,
+    nothing."""
 
-    def update(*_: Any) -> Any:
-        os.write(int(sys.argv[1]), bytes.fromhex(os.environ[BYTES]))
-        time.sleep(3600)
-
-    return misbehave(update)
-
-
-def stands_still() -> Backend:
-    """When the first third token comes, writes its process id into a file, and waits.
-    From then on, or if no file is named, it works well."""
-
-    def act() -> None:
+    def act_once() -> None:
         path = Path(os.environ.get(PID_FILE, os.devnull))
         if not path.exists():
             draft = path.with_suffix(".tmp")
             draft.write_text(str(os.getpid()))
             draft.replace(path)
-            time.sleep(3600)
+            act()
 
-    return from_third_token(act)
-
-
-def dies_once() -> Backend:
-    """When the first third token comes, leaves a mark in a file, and dies. From then on,
-    or if no file is named, it works well."""
-
-    def act() -> None:
-        path = Path(os.environ.get(PID_FILE, os.devnull))
-        if not path.exists():
-            path.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGSEGV)
-
-    return from_third_token(act)
+    return act_once
 
 
-def wrong_and_slow() -> Backend:
+def reverse_slowly(cache: Cache, keys: Array, values: Array) -> Pair:
     """Wrong about the second token, and slow: something is soon found, and much is left
     to do."""
+    time.sleep(0.002)
+    keys, values = Cache.update(cache, keys, values)
+    return keys, values[:, :, ::-1] if keys.shape[2] == 2 else values
 
-    def update(cache: Cache, keys: Array, values: Array) -> Pair:
-        time.sleep(0.002)
-        keys, values = Cache.update(cache, keys, values)
-        return keys, values[:, :, ::-1] if keys.shape[2] == 2 else values
 
-    return misbehave(update)
+class LostArrays(NumpyArrays):
+    def to_numpy(self, array: Array) -> Array:
+        raise LOST
 
+
+LOST = RuntimeError("CUDA error: illegal address")
+
+
+def lose(backend: Backend) -> Backend:
+    """After the exception the process is of no use."""
+    return replace(backend, is_fatal=lambda error: error is LOST)
+
+
+def loses_its_device() -> Backend:
+    return lose(misbehave(lambda *_: throw(LOST))())
+
+
+def loses_it_when_read() -> Backend:
+    return lose(replace(misbehave(Cache.update)(), arrays=LostArrays()))
+
+
+exits = misbehave(lambda *_: os._exit(3))
+dies = from_third_token(die)
+hangs = misbehave(lambda *_: time.sleep(3600))
+babbles = misbehave(babble)
+speaks_to_its_pool = misbehave(speak)
+"""Writes what the environment names to the connection of its worker, and waits."""
+stands_still = from_third_token(once(lambda: time.sleep(3600)))
+dies_once = from_third_token(once(die))
+wrong_and_slow = misbehave(reverse_slowly)
 
 # --- declarations -----------------------------------------------------------------------
 
@@ -358,59 +292,14 @@ def factory_returns_five() -> int:
     return 5
 
 
-def lacks_a_method() -> Backend:
-    return declare(type("Lacking", (Cache,), {"size": None}))
-
-
 class WithoutTrim(Cache):
     def trim(self, count: int) -> int:
         raise NotImplementedError("take back the last tokens")
 
 
-def has_no_trim_yet() -> Backend:
-    return declare(WithoutTrim)
-
-
-def cannot_open() -> Backend:
-    return declare(lambda: throw(OSError("no device")))
-
-
-def declare_kinds(contracts: Any) -> Backend:
-    return Backend(
-        name="misdeclared",
-        device="cpu",
-        contracts=contracts,
-        arrays=NumpyArrays(),
-        open=lambda _: Cache(),
-    )
-
-
-def unknown_contract() -> Backend:
-    return declare_kinds({"layers": {"kv": Kind(OPERATIONS)}})
-
-
-def no_errors() -> Backend:
-    return declare_kinds({"unified": {"causal": Kind(frozenset({"forward"}))}})
-
-
-def unknown_kind() -> Backend:
-    return declare_kinds({"layer": {"rotation": Kind(OPERATIONS)}})
-
-
-def unknown_operation() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(frozenset({"update", "trimm"}))}})
-
-
-def unknown_field() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"head": (1,)})}})
-
-
-def kind_is_a_set() -> Backend:
-    return declare_kinds({"layer": {"kv": {"update", "trim"}}})
-
-
-def field_is_a_number() -> Backend:
-    return declare_kinds({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}})  # type: ignore[dict-item]
+lacks_a_method = partial(declare, type("Lacking", (Cache,), {"size": None}))
+has_no_trim_yet = partial(declare, WithoutTrim)
+cannot_open = partial(declare, lambda: throw(OSError("no device")))
 
 
 def plant(id: str, factory: str, shortest: int = 1) -> Planted:
@@ -435,17 +324,12 @@ def list_broken() -> list[Planted]:
     return [plant("no-factory", "there_is_no_such_factory")]
 
 
-def has_faults() -> Backend:
-    return replace(correct(), faults="tests.harness.misbehaving:list_found")
+def declare_faults(name: str) -> Callable[[], Backend]:
+    """The correct cache, with the faults that a function lists."""
+    return lambda: replace(correct(), faults=f"tests.harness.misbehaving:{name}")
 
 
-def has_a_survivor() -> Backend:
-    return replace(correct(), faults="tests.harness.misbehaving:list_survivor")
-
-
-def has_a_broken_fault() -> Backend:
-    return replace(correct(), faults="tests.harness.misbehaving:list_broken")
-
-
-def names_no_function() -> Backend:
-    return replace(correct(), faults="tests.harness.misbehaving:there_is_none")
+has_faults = declare_faults("list_found")
+has_a_survivor = declare_faults("list_survivor")
+has_a_broken_fault = declare_faults("list_broken")
+names_no_function = declare_faults("there_is_none")

@@ -1,40 +1,378 @@
-"""The reference with one mistake each, to see that it is caught by the relations alone.
-
-A mistake is a function that is given a way to replace a method. `reference` makes the
-reference with the mistake that an environment variable names, as a backend: what
-`lockstep check --backend tests.harness.mistaken:reference` runs in a worker.
-"""
+"""The reference with one mistake each, to see that it is caught by a relation alone."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any, NamedTuple
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.metamorphic.reference import REFERENCE
-from tests.harness import (
-    mistaken_layers,
-    mistaken_parts,
-    mistaken_prefix,
-    mistaken_unified,
+import lockstep.reference.session
+from lockstep.reference.batch import Batch
+from lockstep.reference.causal import CausalCache
+from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.errors import CacheFull
+from lockstep.reference.kv import KVCache
+from lockstep.reference.layers import Model
+from lockstep.reference.recurrent import RecurrentCache, Slot
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.slots import REFUSALS, Slots
+from lockstep.reference.slots import Slot as TextSlot
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.state import StateCache
+from lockstep.reference.token import SharedToken, Token
+from lockstep.reference.trie import Path, Trie
+from lockstep.reference.wrapper import WrapperCache
+
+
+class Mistake(NamedTuple):
+    """A method that is wrong.
+
+    Attributes:
+        kind: what it is a mistake of.
+        relation: the one that finds it, before any other does.
+        owner: a class, or a module.
+        method: its name there.
+        wrong: stands in its place.
+    """
+
+    kind: str
+    relation: str
+    owner: Any
+    method: str
+    wrong: Any
+
+    def plant(self, replace: Callable[[Any, str, Any], None]) -> None:
+        replace(self.owner, self.method, self.wrong)
+
+
+MISTAKES: dict[str, Mistake] = {}
+
+
+def mistake(
+    kind: str, relation: str, owner: Any, method: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def note(wrong: Callable[..., Any]) -> Callable[..., Any]:
+        is_property = isinstance(getattr(owner, method), property)
+        name = wrong.__name__.replace("_", "-")
+        new = property(wrong) if is_property else wrong
+        MISTAKES[name] = Mistake(kind, relation, owner, method, new)
+        return wrong
+
+    return note
+
+
+# --- layer caches -----------------------------------------------------------------------
+
+
+@mistake("kv", "recompute", KVCache, "clone")
+def clone_is_the_cache(self: KVCache) -> KVCache:
+    copy = KVCache(self.chunk)
+    copy.tokens = self.tokens
+    return copy
+
+
+@mistake("kv", "mask", KVCache, "visible")
+def chunk_begins_late(self: KVCache, query: int) -> list[Token]:
+    """The first token of a chunk is never seen, but by itself: the same in any cut."""
+    first = 0 if self.chunk is None else min(query, query - query % self.chunk + 1)
+    return [token for token in self.tokens if first <= token.position <= query]
+
+
+@mistake("kv", "return", KVCache, "restore")
+def restore_goes_on_top(self: KVCache, snapshot: Snapshot | None, target: int) -> bool:
+    """What is live at the places of the snapshot stays beside it."""
+    if not self.can_restore(snapshot, target):
+        return False
+    if snapshot is not None and self.offset <= snapshot.end:
+        self.keep_below(snapshot.begin)
+    self.tokens += snapshot.tokens if snapshot is not None else ()
+    self.keep_below(target)
+    return True
+
+
+split = KVCache.split
+
+
+@mistake("kv", "return", KVCache, "split")
+def split_loses_one(self: KVCache, snapshot: Snapshot, at: int) -> Any:
+    left, right = split(self, snapshot, at)
+    if left is None or right is None:
+        return left, right
+    short = (*right.tokens[:1], *right.tokens[2:])
+    return left, Snapshot(right.begin, right.end, short)
+
+
+@mistake("rotating", "mask", RotatingCache, "visible")
+def window_is_one_less(self: RotatingCache, query: int) -> list[Token]:
+    """Consistently: in every cut, after every restore."""
+    latest = max(1, self.window - self.keep - 1)
+    return [
+        token
+        for token in self.tokens
+        if token.position <= query
+        and (token.position > query - latest or token.position < self.keep)
+    ]
+
+
+restore_ring = RotatingCache.restore
+
+
+@mistake("rotating", "return", RotatingCache, "restore")
+def sinks_are_forgotten(
+    self: RotatingCache, snapshot: Snapshot | None, target: int
+) -> bool:
+    """A restore brings the latest tokens, not the first ones."""
+    done = restore_ring(self, snapshot, target)
+    if done and snapshot is not None and self.offset > self.window:
+        self.tokens = self.tokens[self.keep :]
+    return done
+
+
+@mistake("state", "recompute", StateCache, "can_restore")
+def state_restores_before_its_end(
+    self: StateCache, snapshot: Snapshot | None, target: int
+) -> bool:
+    if snapshot is None:
+        return target == self.offset
+    return target in (snapshot.end, snapshot.end - 1)
+
+
+update_state = StateCache.update
+
+
+@mistake("state", "cut", StateCache, "update")
+def long_updates_lose_their_middle(self: StateCache, tags: Sequence[int]) -> None:
+    update_state(self, tags)
+    if len(tags) == 4:
+        at = len(self.tokens) - 2
+        self.tokens[at] = self.tokens[at]._replace(tag=tags[1])
+
+
+# --- unified caches ---------------------------------------------------------------------
+
+
+def see(rule: Callable[..., bool]) -> Callable[[CausalCache, int], list[SharedToken]]:
+    """Another rule of visibility: rule(cache, query, token, row)."""
+
+    def visible(self: CausalCache, row: int) -> list[SharedToken]:
+        assert self.current is not None
+        query, sequence = self.current.positions[row], self.current.sequences[row]
+        ahead = row in self.current.exceptions
+        own = [token for token in self.tokens if sequence in token.sequences]
+        return [token for token in own if rule(self, query, token, ahead)]
+
+    return visible
+
+
+def add_rule(name: str, kind: str, relation: str, rule: Callable[..., bool]) -> None:
+    MISTAKES[name] = Mistake(kind, relation, CausalCache, "visible", see(rule))
+
+
+def is_shifted(cache: CausalCache, query: int, token: SharedToken, ahead: bool) -> bool:
+    """Chunks begin at 1, 1 + chunk, …: nothing but the mask shows it."""
+    before = (query - 1) % cache.chunk if cache.chunk != inf else query
+    return (token.position <= query or ahead) and token.position >= query - before
+
+
+def is_behind(cache: CausalCache, query: int, token: SharedToken, ahead: bool) -> bool:
+    """A batch that crosses into the next chunk sees on from where it began."""
+    assert cache.current is not None
+    first = query - query % cache.chunk if cache.chunk != inf else 0
+    first = min(first, min(cache.current.positions))
+    return (token.position <= query or ahead) and token.position >= first
+
+
+# one token too far ahead of what is stored: only a step back shows it
+add_rule(
+    "sees-the-next", "causal", "cut", lambda _, query, t, __: t.position <= query + 1
 )
+# a query does not see itself: the same in every cut, after every removal
+add_rule("strictly-before", "causal", "mask", lambda _, q, t, a: t.position < q or a)
+add_rule("chunks-are-shifted", "chunked", "mask", is_shifted)
+add_rule("chunk-ends-at-the-batch", "chunked", "cut", is_behind)
 
-Replace = Callable[[Any, str, Any], None]
-Mistake = Callable[[Replace], None]
-
-MISTAKES: Mapping[str, tuple[str, Mistake]] = {
-    **mistaken_layers.MISTAKES,
-    **mistaken_unified.MISTAKES,
-    **mistaken_parts.MISTAKES,
-    **mistaken_prefix.MISTAKES,
-}
-"""name → (kind, how to plant it)"""
-
-CHOSEN = "LOCKSTEP_TEST_MISTAKE"
+remove = CausalCache.remove
 
 
-def reference() -> Backend:
-    _, plant = MISTAKES[os.environ[CHOSEN]]
-    plant(setattr)
-    return REFERENCE
+@mistake("causal", "gap", CausalCache, "remove")
+def middle_moves_too_far(
+    self: CausalCache, sequence: int, begin: int, end: int | None
+) -> None:
+    """Two tokens taken out of the middle: what follows moves up by three."""
+    remove(self, sequence, begin, end)
+    if end is not None and end - begin == 2:
+        self.tokens = [
+            token._replace(position=token.position - 1)
+            if sequence in token.sequences and token.position > begin
+            else token
+            for token in self.tokens
+        ]
+
+
+@mistake("causal", "room", CausalCache, "get_refusal")
+def copies_count_twice(self: CausalCache, batch: Batch) -> CacheFull | None:
+    held = sum(len(token.sequences) for token in self.tokens)
+    return CacheFull("full") if self.room - held < len(batch) else None
+
+
+@mistake("causal", "return", CausalCache, "save")
+def saved_is_shared(self: CausalCache) -> list[SharedToken]:
+    """What was saved goes on with the cache."""
+    return self.tokens
+
+
+@mistake("swa", "cut", CausalCache, "evict")
+def last_of_the_batch_counts(self: CausalCache, batch: Batch) -> None:
+    """Eviction goes by the last position of a batch, not by its first."""
+    for sequence in range(self.sequences):
+        own = batch.get_positions(sequence)
+        low = max(own) if own else self.get_end(sequence)
+        self.drop(sequence, 0, low - self.memory)
+
+
+@mistake("swa", "room", CausalCache, "evict")
+def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> None:
+    """Only the sequences of the batch let go: the others fill the cache."""
+    for sequence in set(batch.sequences):
+        self.drop(sequence, 0, min(batch.get_positions(sequence)) - self.memory)
+
+
+@mistake("swa-memory", "resume", CausalCache, "can_resume")
+def resumes_too_often(self: CausalCache, sequence: int, position: int) -> bool:
+    stored = [token.position for token in self.get_tokens(sequence)]
+    return self.memory == inf or (bool(stored) and position <= max(stored) + 1)
+
+
+@mistake("swa-memory", "room", CausalCache, "evict")
+def evicts_late(self: CausalCache, batch: Batch) -> None:
+    for sequence in range(self.sequences):
+        own = batch.get_positions(sequence)
+        low = min(own) if own else self.get_end(sequence)
+        self.drop(sequence, 0, low - self.memory - 1)
+
+
+@mistake("recurrent", "return", RecurrentCache, "is_shared")
+def states_stay_shared(self: RecurrentCache, sequence: int) -> bool:
+    return False
+
+
+@mistake("recurrent", "resume", RecurrentCache, "put_checkpoint")
+def checkpoint_is_the_state(self: RecurrentCache, slot: Slot) -> None:
+    """A checkpoint that goes on with its state, once there is a second one."""
+    if self.interval:
+        slot.checkpoints.append(slot.read)
+        slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
+
+
+@mistake("encoder", "image", EncoderCache, "image")
+def image_of_the_first_row(self: EncoderCache) -> int | None:
+    rows = self.current.multimodal if self.current else ()
+    return self.current.positions[min(rows)] if self.current and rows else None
+
+
+remove_images = EncoderCache.remove
+
+
+@mistake("encoder", "rename", EncoderCache, "remove")
+def image_belongs_to_a_sequence(
+    self: EncoderCache, sequence: int, begin: int, end: int | None
+) -> None:
+    """Only sequence 0 can remove it."""
+    if sequence == 0:
+        remove_images(self, sequence, begin, end)
+
+
+@mistake("wrapper", "room", WrapperCache, "forward")
+def one_refuses_the_others_keep(
+    self: WrapperCache, batch: Batch, tags: Sequence[int], reserve: bool = False
+) -> None:
+    """Only the first cache is asked whether there is room."""
+    batch.check(self.caches[0].sequences, self.caches[0].batch)
+    self.close()
+    if not reserve:
+        for cache in self.caches:
+            cache.forward(batch, tags)
+
+
+@mistake("wrapper", "part", WrapperCache, "can_resume")
+def the_last_cache_decides(self: WrapperCache, sequence: int, position: int) -> bool:
+    return self.caches[-1].can_resume(sequence, position)
+
+
+# --- prefix caches ----------------------------------------------------------------------
+
+copy_slot, rank = Slots.copy, Slots.rank
+
+
+@mistake("slots", "pool", Slots, "copy")
+def forks_are_short(self: Slots, source: int, target: int, length: int) -> bool:
+    """One token fewer is copied than the slot then says that it holds."""
+    copied = copy_slot(self, source, target, length)
+    with suppress(*REFUSALS):
+        self.cache.remove(target, length - 1, None)
+    return copied
+
+
+@mistake("slots", "oldest", Slots, "rank")
+def newest_slot_is_taken(
+    self: Slots, slot: TextSlot, tokens: Sequence[int]
+) -> tuple[bool, int, int]:
+    parts, age, number = rank(self, slot, tokens)
+    return parts, -age if self.several_users else age, number
+
+
+@mistake("slots", "oldest", Slots, "rank")
+def the_first_free_slot_is_taken(
+    self: Slots, slot: TextSlot, tokens: Sequence[int]
+) -> tuple[bool, int, int]:
+    ranked = rank(self, slot, tokens)
+    return ranked if self.several_users else (False, 0, slot.number)
+
+
+count_common = lockstep.reference.session.count_common
+
+
+@mistake("session", "keep", lockstep.reference.session, "count_common")
+def compares_three_tokens(left: Sequence[int], right: Sequence[int]) -> int:
+    """What follows the first three tokens is never reused: always, and the same."""
+    return min(3, count_common(left, right))
+
+
+@mistake("session", "cut", Model, "feed")
+def later_layers_miss_one(self: Model, count: int, layers: int | None = None) -> None:
+    """A pass of three tokens and more hands the second layer its first token twice."""
+    end = self.computed + count
+    tags = list(self.get_tags(self.get_request()[:end]))[self.computed :]
+    for layer in self.layers[:layers]:
+        if layer is not None:
+            layer.cache.update(tags)
+        if len(tags) > 2:
+            tags[1] = tags[0]
+    self.computed = end
+
+
+list_victims, is_wanted = Trie.list_victims, Trie.is_wanted
+
+
+@mistake("trie", "keep", Trie, "list_victims")
+def newest_goes_first(self: Trie, parents: Mapping[Path, Path]) -> list[Path]:
+    victims = list_victims(self, parents)
+    return sorted(victims, key=lambda path: -self.points[path].used)[:1]
+
+
+@mistake("trie", "keep", Trie, "list_victims")
+def the_live_path_goes(self: Trie, parents: Mapping[Path, Path]) -> list[Path]:
+    inner = set(parents.values())
+    return [path for path in parents if path not in inner or self.points[path].captured]
+
+
+@mistake("trie", "keep", Trie, "is_wanted")
+def checkpoints_are_one_late(self: Trie, end: int) -> bool:
+    return is_wanted(self, end - 1)
+
+
+@mistake("trie", "store", Trie, "count_tokens")
+def shared_tokens_count_twice(self: Trie) -> int:
+    ends = set(self.points) - set(self.get_parents().values())
+    return sum(len(path) for path in ends)

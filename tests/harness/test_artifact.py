@@ -8,24 +8,15 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
-from click.testing import CliRunner
 
-from lockstep.harness.cli.main import main
-from lockstep.harness.core.document import MAX_BYTES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs import files
 from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Program
+from tests.harness.building import SMALL, make, update
+from tests.harness.commands import CORRECT, HERE, Run
 
-ROOT = Path(__file__).parents[2]
-TEXT = json.dumps(
-    {
-        "format": "lockstep/1",
-        "contract": "layer",
-        "config": {"kind": "kv", "step": 1, "conv_width": 2},
-        "ops": [{"op": "update", "length": 2}],
-    }
-)
+TEXT = json.dumps(make(update(2), **SMALL).to_json())
 
 
 def pack(path: Path, *members: tuple[str, str | bytes]) -> Path:
@@ -72,27 +63,6 @@ def test_programs_in_a_zip_are_found_in_order(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_one_bad_member_stands_among_good_ones(tmp_path: Path) -> None:
-    large = " " * (MAX_BYTES + 1)
-    path = pack(
-        tmp_path / "a.zip",
-        ("a.json", TEXT),
-        ("b.json", "{"),
-        ("c.json", large),
-        ("d.json.gz", gzip.compress(large.encode())),
-    )
-    found = {name.name: program for name, program in iterate_saved([path])}
-    assert isinstance(found.pop("a.zip!a.json"), Program)
-    words = {name: str(error).partition(": ")[2] for name, error in found.items()}
-    assert words["a.zip!b.json"].startswith("is not JSON")
-    assert words["a.zip!c.json"] == words["a.zip!d.json.gz"]
-    assert words["a.zip!c.json"] == "is too large; at most 8 MiB"
-
-
-def test_a_zip_that_is_not_there(tmp_path: Path) -> None:
-    assert "there is no such file" in get_refusal(tmp_path / "b.zip")
-
-
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pack(tmp_path / "a.zip", *((f"{number}.json", TEXT) for number in range(5)))
     monkeypatch.setattr(files, "MAX_MEMBERS", 5)
@@ -125,33 +95,25 @@ def test_a_file_that_is_called_like_one_in_a_zip(tmp_path: Path) -> None:
     assert list_names(tmp_path / "b.zip!p.json") == ["b.zip!p.json"]
 
 
-def test_one_file_of_a_zip_for_commands_that_take_one(tmp_path: Path) -> None:
+def test_one_file_of_a_zip_for_commands_that_take_one(run: Run, tmp_path: Path) -> None:
     path = pack(tmp_path / "a.zip", ("x/one.json", TEXT), ("x/two.json", TEXT))
-    one = CliRunner().invoke(main, ["trace", f"{path}!x/one.json"])
-    assert (one.exit_code, json.loads(one.stdout)["expected"][0]["offset"]) == (0, 2)
-    both = CliRunner().invoke(main, ["snippet", str(path), "--backend", "torch-cpu"])
-    assert (both.exit_code, both.stdout) == (2, "")
-    assert "a.zip: holds 2 programs; give one" in both.stderr
+    one = run("trace", f"{path}!x/one.json")
+    assert (one.status, json.loads(one.out)["expected"][0]["offset"]) == (0, 2)
+    both = run("snippet", path, "--backend", "torch-cpu")
+    assert (both.status, both.out) == (2, "")
+    assert "a.zip: holds 2 programs; give one" in both.err
 
 
-def test_replay_names_each_file_of_a_zip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_replay_names_each_file_of_a_zip(run: Run, tmp_path: Path) -> None:
     pack(Path("a.zip"), ("x/one.json", TEXT), ("x/two.json", TEXT), ("x/z.json", "{"))
-    correct, wrong = (f"tests.harness.misbehaving:{n}" for n in ("correct", "raises"))
-    good, bad = (
-        CliRunner().invoke(main, ["replay", "a.zip", "--backend", name])
-        for name in (correct, wrong)
-    )
-    assert (good.exit_code, bad.exit_code) == (2, 1)
+    good = run("replay", "a.zip", "--backend", CORRECT)
+    bad = run("replay", "a.zip", "--backend", f"{HERE}:raises")
+    assert (good.status, bad.status) == (2, 1)
     words = "agrees in its one step"
-    assert good.stdout.splitlines() == [
-        f"FIXED {correct} a.zip!x/one.json: {words}",
-        f"FIXED {correct} a.zip!x/two.json: {words}",
+    assert good.out.splitlines() == [
+        f"FIXED {CORRECT} a.zip!x/one.json: {words}",
+        f"FIXED {CORRECT} a.zip!x/two.json: {words}",
     ]
-    assert good.stderr.startswith("lockstep: a.zip!x/z.json: is not JSON")
-    assert bad.stdout.count("FAILED") == 2
+    assert good.err.startswith("lockstep: a.zip!x/z.json: is not JSON")
+    assert bad.out.count("FAILED") == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]

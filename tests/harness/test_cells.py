@@ -21,9 +21,8 @@ from lockstep.harness.reports.model import summarize
 from lockstep.harness.reports.outcome_file import describe_pair
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import get_seed
-from tests.harness.counting import count_cells
+from tests.harness.building import KINDS, count_cells, declare_all
 
-KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 LEAST = 3
 every_kind = pytest.mark.parametrize(("contract", "kind"), KINDS)
 
@@ -50,9 +49,8 @@ def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str
     declared = declare(contract, kind)
     cells = CONTRACTS[contract].list_cells(kind, declared)
     counted: Counter[Cell] = Counter()
-    for number, program in enumerate(
-        draw(contract, kind, declared, PROFILES["ci"].programs)
-    ):
+    programs = draw(contract, kind, declared, PROFILES["ci"].programs)
+    for number, program in enumerate(programs):
         count_cells([program], counted)
         if number % 50 == 49 and all(counted[cell] >= LEAST for cell in cells):
             break
@@ -94,8 +92,7 @@ def test_a_rule_leaves_out_what_it_says() -> None:
 def test_every_rule_says_why_and_names_states() -> None:
     for contract, kind in KINDS:
         rules = CONTRACTS[contract]
-        declared = Kind(frozenset(rules.list_operations(kind)))
-        for rule in rules.list_unreachable(kind, declared):
+        for rule in rules.list_unreachable(kind, declare_all(contract, kind)):
             assert len(rule.why.split()) > 2
             assert set(rule.states) <= set(rules.states)
             assert {*(rule.only or ()), *rule.never} <= {*rules.operations}
@@ -103,9 +100,8 @@ def test_every_rule_says_why_and_names_states() -> None:
 
 def make_pair(kind: str, reached: int) -> Pair:
     """A pair of which only the first cells were reached."""
-    rules = CONTRACTS["layer"]
-    declared = Kind(frozenset(rules.list_operations(kind)))
-    pair = Pair("a-backend-with-a-long-name", "layer", kind, declared, programs=9)
+    name, declared = "a-backend-with-a-long-name", declare_all("layer", kind)
+    pair = Pair(name, "layer", kind, declared, programs=9)
     pair.coverage.update(dict.fromkeys(pair.cells[:reached], 5))
     return pair
 

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-HERE = "tests.harness.misbehaving"
-CORRECT = ("--backend", f"{HERE}:correct")
+from tests.harness.commands import CORRECT, HERE, Run, begin
 
-Lockstep = Callable[..., Any]
-
-
-def explore(lockstep: Lockstep, folder: Path, *arguments: object) -> Any:
-    return lockstep("explore", *arguments, "--failures", folder)
+BACKEND = ("--backend", CORRECT)
 
 
-def test_what_is_covered_is_said(lockstep: Lockstep, tmp_path: Path) -> None:
+def test_what_is_covered_is_said(run: Run) -> None:
     """The small domain has five moves of these: update 1 and 3, update 1 in cache b,
     trim, state. All can be made at any time: 5 + 25 + 125 programs."""
-    ended = explore(lockstep, tmp_path, *CORRECT, "--depth", 3)
+    ended = run("explore", *BACKEND, "--depth", 3)
     assert ended.status == 0, ended.words
     said = "every program of up to 3 operations over this domain: 155, none diverges"
     assert said in ended.words
     assert max(map(len, ended.out.splitlines())) <= 80
-    ended = explore(lockstep, tmp_path, *CORRECT, "--depth", 3, "--json")
-    outcome = json.loads(ended.out)
+    outcome = json.loads(run("explore", *BACKEND, "--depth", 3, "--json").out)
     (pair,) = outcome["pairs"]
     assert (pair["covered"], pair["run"], pair["diverging"]) == (155, 125, {})
     names = [op["op"] for op in pair["operations"]]
@@ -39,38 +30,32 @@ def test_what_is_covered_is_said(lockstep: Lockstep, tmp_path: Path) -> None:
     assert (outcome["complete"], outcome["exit_status"]) == (True, 0)
 
 
-def test_a_divergence_is_found_shrunk_saved_and_exit_status_1(
-    lockstep: Lockstep, tmp_path: Path
-) -> None:
+def test_a_divergence_is_found_shrunk_saved_and_exit_status_1(run: Run) -> None:
     wrong = ("--backend", f"{HERE}:wrong_and_slow")
-    ended = explore(lockstep, tmp_path, *wrong, "--depth", 2, "--size", "tiny")
+    ended = run("explore", *wrong, "--depth", 2, "--size", "tiny")
     assert ended.status == 1, ended.words
     assert "every program of up to 2 operations over this domain" in ended.words
     assert "diverge (" in ended.words
-    (saved,) = tmp_path.glob("layer-kv-*/*.json")
-    ended = lockstep("replay", saved, *wrong)
-    assert ended.status == 1
-    assert "FAILED" in ended.out
+    (saved,) = Path("failures").glob("layer-kv-*/*.json")
+    ended = run("replay", saved, *wrong)
+    assert (ended.status, "FAILED" in ended.out) == (1, True)
 
 
-def test_a_crash_is_found_and_status_2(lockstep: Lockstep, tmp_path: Path) -> None:
+def test_a_crash_is_found_and_status_2(run_workers: Run) -> None:
     dies = ("--backend", f"{HERE}:dies", "--depth", 3, "--size", "tiny")
-    ended = explore(lockstep, tmp_path, *dies)
+    ended = run_workers("explore", *dies)
     assert ended.status == 2, ended.words
     assert "layer-kv-update-crash" in ended.words
     assert "! ERROR" in ended.words
     assert "not every program" in ended.words
 
 
-def test_it_goes_on_where_it_was_stopped(
-    begin: Callable[..., subprocess.Popen[str]], lockstep: Lockstep, tmp_path: Path
-) -> None:
+def test_it_goes_on_where_it_was_stopped(run: Run, tmp_path: Path) -> None:
     """Ctrl-C in the middle, then the rest: in all, as many as there are."""
-    arguments = ("explore", *CORRECT, "--depth", 5, "--failures", tmp_path)
+    arguments = ("explore", *BACKEND, "--depth", 5, "--failures", tmp_path)
     running = begin(*arguments)
-    journal = (
-        tmp_path / "explored" / "tests.harness.misbehaving-correct-kv-small-5.journal"
-    )
+    name = "tests.harness.misbehaving-correct-kv-small-5.journal"
+    journal = tmp_path / "explored" / name
     deadline = time.monotonic() + 60
     while not journal.exists() or len(journal.read_text().splitlines()) < 4:
         assert running.poll() is None
@@ -81,55 +66,37 @@ def test_it_goes_on_where_it_was_stopped(
     assert running.returncode == 130
     assert "stopped before the end: --resume goes on from here" in " ".join(out.split())
     before = journal.read_text().splitlines()
-    ended = lockstep(*arguments, "--resume")
+    ended = run(*arguments, "--resume")
     assert ended.status == 0, ended.words
     assert "over this domain: 3,905, none diverges" in ended.words
     after = journal.read_text().splitlines()
     assert after[: len(before)] == before
     assert len(after) == 1 + 25
-    ended = lockstep(*arguments, "--resume", "--json")
+    ended = run(*arguments, "--resume", "--json")
     assert json.loads(ended.out)["pairs"][0]["covered"] == 3905
 
 
-def test_other_code_is_something_else(lockstep: Lockstep, tmp_path: Path) -> None:
+def test_other_code_is_something_else(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an older version of a cache did says nothing about this one."""
     module = tmp_path / "edited.py"
     text = "from tests.harness.misbehaving import correct as make\n"
     module.write_text(text)
-    arguments = ("--backend", "edited:make", "--depth", 2, "--failures", tmp_path)
-    path = {"PYTHONPATH": str(tmp_path)}
-    assert lockstep("explore", *arguments, **path).status == 0
-    again = lockstep("explore", *arguments, "--resume", **path)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ("explore", "--backend", "edited:make", "--depth", 2)
+    assert run(*arguments).status == 0
+    again = run(*arguments, "--resume")
     assert "30, none diverges" in again.words
     assert "30 of them in an earlier run" in again.words
     module.write_text(text + "# edited\n")
-    edited = lockstep("explore", *arguments, "--resume", **path)
+    edited = run(*arguments, "--resume")
     assert edited.status == 2
     assert "is about something else (other code" in edited.words
     assert "start anew without --resume" in edited.words
 
 
-def test_time_is_up(lockstep: Lockstep, tmp_path: Path) -> None:
-    arguments = ("--depth", 6, "--time", 1)
-    ended = explore(lockstep, tmp_path, *CORRECT, *arguments)
+def test_time_is_up(run: Run) -> None:
+    ended = run("explore", *BACKEND, "--depth", 6, "--time", 0.2)
     assert ended.status == 0, ended.words
     assert "not every program of up to 6 operations" in ended.words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("--depth", 12, "--size", "standard"), "choose at most 9, or a smaller --size"),
-        (("--depth", 0), "0 is not in the range 1<=x<=16"),
-        (("--size", "huge"), "'huge' is not one of 'tiny', 'small', 'standard'"),
-        (("--kind", "kw"), "there is no kind kw"),
-        (("--kind", "trie"), "no chosen backend declares a kind trie"),
-        (("--backend", "nobody"), "no backend has this name"),
-    ],
-)
-def test_bad_input(
-    lockstep: Lockstep, tmp_path: Path, arguments: tuple[object, ...], why: str
-) -> None:
-    ended = explore(lockstep, tmp_path, *CORRECT, *arguments)
-    assert ended.status == 2
-    assert why in ended.words

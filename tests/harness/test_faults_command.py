@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-HERE = "tests.harness.misbehaving"
+import pytest
 
-Lockstep = Callable[..., Any]
+from tests.harness.commands import HERE, Run
 
 
-def test_all_are_found_and_told(lockstep: Lockstep, tmp_path: Path) -> None:
-    ended = lockstep("faults", "--backend", f"{HERE}:has_faults", "--failures", tmp_path)
+def test_all_are_found_and_told(run: Run) -> None:
+    ended = run("faults", "--backend", f"{HERE}:has_faults")
     assert ended.status == 0, ended.words
     assert "3 of 3 faults found: programs" in ended.words
     for name in ("nan-in-the-third", "one-less", "raises-late"):
@@ -21,20 +18,17 @@ def test_all_are_found_and_told(lockstep: Lockstep, tmp_path: Path) -> None:
     assert max(map(len, ended.out.splitlines())) <= 80
 
 
-def test_a_survivor_is_told_and_is_exit_status_1(
-    lockstep: Lockstep, tmp_path: Path
-) -> None:
-    arguments = ("--programs", 120, "--failures", tmp_path)
-    ended = lockstep("faults", "--backend", f"{HERE}:has_a_survivor", *arguments)
+def test_a_survivor_is_told_and_is_exit_status_1(run: Run) -> None:
+    ended = run("faults", "--backend", f"{HERE}:has_a_survivor", "--programs", 120)
     assert ended.status == 1
     assert "no-mistake: not found: as in correct" in ended.words
     assert "(120)" in ended.words
     assert "1 of 2 faults found" in ended.words
 
 
-def test_one_fault_as_json(lockstep: Lockstep, tmp_path: Path) -> None:
-    arguments = ("--fault", "one-less", "--json", "--failures", tmp_path)
-    ended = lockstep("faults", "--backend", f"{HERE}:has_faults", *arguments)
+def test_one_fault_as_json(run: Run) -> None:
+    arguments = ("--fault", "one-less", "--json")
+    ended = run("faults", "--backend", f"{HERE}:has_faults", *arguments)
     assert ended.status == 0, ended.words
     outcome = json.loads(ended.out)
     (fault,) = outcome["faults"]
@@ -45,32 +39,21 @@ def test_one_fault_as_json(lockstep: Lockstep, tmp_path: Path) -> None:
     assert 0 < fault["programs"] <= 50
 
 
-def test_what_cannot_be_run_is_an_error(lockstep: Lockstep, tmp_path: Path) -> None:
-    broken = ("--backend", f"{HERE}:has_a_broken_fault", "--failures", tmp_path)
-    ended = lockstep("faults", *broken)
-    assert ended.status == 2
-    assert "no-factory: ERROR: " in ended.words
-    assert "has no factory there_is_no_such_factory" in ended.words
+UNKNOWN = "lockstep: there is no fault one-les; known: one-less"
 
 
-def test_a_backend_whose_list_is_none_is_told(lockstep: Lockstep, tmp_path: Path) -> None:
-    arguments = ("--backend", f"{HERE}:names_no_function", "--failures", tmp_path)
-    ended = lockstep("faults", *arguments)
-    assert ended.status == 2
-    assert "misbehaving has no function there_is_none" in ended.words
-
-
-def test_an_unknown_fault_is_told(lockstep: Lockstep, tmp_path: Path) -> None:
-    arguments = ("--fault", "one-les", "--failures", tmp_path)
-    ended = lockstep("faults", "--backend", f"{HERE}:has_faults", *arguments)
-    assert ended.status == 2
-    assert ended.words == "lockstep: there is no fault one-les; known: one-less"
-
-
-def test_a_backend_without_faults_is_nothing_to_search(
-    lockstep: Lockstep, tmp_path: Path
+@pytest.mark.parametrize(
+    ("backend", "more", "words"),
+    [
+        ("has_a_broken_fault", (), "no-factory: ERROR: "),
+        ("has_a_broken_fault", (), "has no factory there_is_no_such_factory"),
+        ("names_no_function", (), "misbehaving has no function there_is_none"),
+        ("has_faults", ("--fault", "one-les"), UNKNOWN),
+        ("correct", (), "0 of 0 faults found"),  # nothing to search
+    ],
+)
+def test_what_cannot_be_searched_is_told(
+    run: Run, backend: str, more: tuple[str, ...], words: str
 ) -> None:
-    arguments = ("--backend", f"{HERE}:correct", "--failures", tmp_path)
-    ended = lockstep("faults", *arguments)
-    assert ended.status == 2
-    assert "0 of 0 faults found" in ended.words
+    ended = run("faults", "--backend", f"{HERE}:{backend}", *more)
+    assert (ended.status, words in ended.words) == (2, True)

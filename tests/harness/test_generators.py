@@ -1,4 +1,5 @@
-"""The generators: the same programs for the same seed, long enough, and everywhere."""
+"""The generators: the same programs for the same seed, long enough, and everywhere;
+conversations collide, usage is broken only where that is asked for."""
 
 from __future__ import annotations
 
@@ -6,19 +7,23 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Program, parse_program, walk
+from lockstep.harness.programs.program import Program, parse_program, trace, walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
-from tests.harness.counting import count_cells
+from tests.harness.building import KINDS, count_cells, declare_all, draw_some
+from tests.harness.commands import ROOT
 
-ROOT = Path(__file__).parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
 PROGRAMS = 300
 
@@ -61,15 +66,11 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
     numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 101]
     (tmp_path / "loaded_first.py").write_text(f"NUMBERS = {numbers}\nWORDS = ['a', 's0']")
     paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
-    code = ELSEWHERE.format(paths=paths)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", ELSEWHERE.format(paths=paths)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ended.stderr == ""
-    here = [
-        hash_all(generate(generator, "rotating", 7, 40))
-        for generator in sorted(GENERATORS)
-    ]
+    names = sorted(GENERATORS)
+    here = [hash_all(generate(name, "rotating", 7, 40)) for name in names]
     assert ended.stdout.split() == here
 
 
@@ -84,39 +85,21 @@ def test_the_same_seed_again_and_another_seed(generator: str) -> None:
 
 @every_generator
 @every_kind
-def test_as_many_programs_as_asked_for_and_hardly_any_twice(
-    generator: str, name: str
-) -> None:
-    programs = generate(generator, name)
+def test_programs_are_many_long_and_various(generator: str, name: str) -> None:
+    """Run on the reference alone: an operation that it would skip does not count."""
+    programs, declared = generate(generator, name), DECLARED[name]
     assert len(programs) == PROGRAMS
     assert len({program.digest() for program in programs}) > 0.95 * PROGRAMS
-
-
-@every_generator
-@every_kind
-def test_programs_are_long_and_reach_every_state(generator: str, name: str) -> None:
-    """Run on the reference alone: an operation that it would skip does not count."""
-    programs = generate(generator, name)
     executed = sum(not step.skipped for each in programs for step in walk(each, False))
+    assert executed / PROGRAMS >= 20
     reached = {state for state, _ in count_cells(programs)}
-    wanted = programs[0].rules.list_states(programs[0].kind, DECLARED[name])
+    wanted = programs[0].rules.list_states(programs[0].kind, declared)
     assert len(wanted) >= 9
     assert not {*wanted} - reached
-    assert executed / PROGRAMS >= 20
-
-
-@every_generator
-@every_kind
-def test_every_operation_and_every_declared_value_comes_up(
-    generator: str, name: str
-) -> None:
-    programs = generate(generator, name)
-    declared = DECLARED[name]
     operations = {op["op"] for program in programs for op in program.ops}
     assert operations == declared.operations
-    for field, values in declared.config.items():
+    for field, values in {**declared.config, "dtype": DTYPES}.items():
         assert {program.config[field] for program in programs} == {*values}
-    assert {program.config["dtype"] for program in programs} == {*DTYPES}
 
 
 @every_generator
@@ -127,14 +110,12 @@ def test_programs_are_files(generator: str) -> None:
 
 
 def test_only_what_is_declared_is_drawn() -> None:
-    declared = Kind(frozenset({"update", "trim"}), {"heads": (3,), "step": (2, 5)})
-    programs: list[Program] = []
-    drawer = Drawer("layer", "kv", declared, ("float16",))
-    GENERATORS["plain"](50, 0, drawer.draw, programs.append)
+    config = {"heads": (3,), "step": (2, 5)}
+    declared = Kind(frozenset({"update", "trim"}), config)
+    programs = draw_some(50, "layer", "kv", declared, 0, ("float16",))
     assert {op["op"] for program in programs for op in program.ops} == {"update", "trim"}
-    assert {program.config["heads"] for program in programs} == {3}
-    assert {program.config["step"] for program in programs} == {2, 5}
-    assert {program.config["dtype"] for program in programs} == {"float16"}
+    for field, values in {**config, "dtype": ("float16",)}.items():
+        assert {program.config[field] for program in programs} == {*values}
 
 
 @every_generator
@@ -150,3 +131,93 @@ def test_what_is_raised_comes_out_as_it_is(generator: str) -> None:
     drawer = Drawer("layer", "kv", Kind(frozenset({"update"})), ("float32",))
     with pytest.raises(KeyError, match="the seventh"):
         GENERATORS[generator](50, 0, drawer.draw, consume)
+
+
+MANY, LEAST = 400, 10
+OPT_IN = {
+    "unified": dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4)),
+    "prefix": {"interval": (None, 1, 2, 3)},
+}
+every_family_kind = pytest.mark.parametrize(
+    ("contract", "kind"), [(of, kind) for of, kind in KINDS if of in OPT_IN]
+)
+every_unified_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)
+every_prefix_kind = pytest.mark.parametrize("kind", PREFIX.kinds)
+
+
+def declare(contract: str, kind: str, refuses: bool = False) -> Kind:
+    return declare_all(contract, kind, config=OPT_IN[contract], refuses=refuses)
+
+
+@cache
+def draw(contract: str, kind: str, refuses: bool = False) -> list[Program]:
+    declared = declare(contract, kind, refuses)
+    return draw_some(MANY, contract, kind, declared, misuse=1)
+
+
+@every_unified_kind
+def test_programs_vary_in_what_matters(kind: str) -> None:
+    programs = draw("unified", kind)
+    for name, least in (("sequences", 4), ("capacity", 5), ("batch", 4), ("dtype", 1)):
+        assert len({program.config[name] for program in programs}) >= least, name
+    assert {1, 2, 4} == {program.config["layers"] for program in programs}
+    assert 20 < sum(len(program.ops) for program in programs) / MANY < 36
+
+
+@every_prefix_kind
+def test_programs_are_various(kind: str) -> None:
+    """Every operation is drawn, and many models. Tokens are not all alike: some might be
+    taken for padding, or for each other in 16 bits. Checkpoints come in any order."""
+    programs = draw("prefix", kind)
+    ops = [op for program in programs for op in program.ops]
+    drawn = Counter(op["op"] for op in ops)
+    names = {name for _, name in PREFIX.list_cells(kind, declare("prefix", kind))}
+    assert {name: drawn[name] for name in names if drawn[name] < 5 * LEAST} == {}
+    assert 20 < len(ops) / MANY < 36
+    models = {str(program.config["layers"]) for program in programs}
+    assert len(models) >= 8
+    assert any("," in layers for layers in models)
+    assert {token for op in ops for token in op.get("tokens", ())} >= {0, 1, 65_537}
+    given = [op["offsets"] for op in ops if op["op"] == "checkpoint"]
+    assert kind != "trie" or any(offsets != sorted(offsets) for offsets in given)
+
+
+CALLS = {"forward", "remove", "copy_prefix", "can_resume"}
+REQUESTS = {"begin", "close", "cancel", "free"}
+REFUSED = {
+    "encoder": CALLS,
+    "swa-memory": {*CALLS, "get", "put", "open"},
+    "session": REQUESTS,
+    "trie": {*REQUESTS, "limit", "open"},
+    "slots": {"begin", "open", "reserve", "commit"},
+}
+"""Kind → operations that are often refused; of the others, those of causal caches."""
+
+
+@every_family_kind
+def test_usage_is_broken_often_but_only_where_asked_for(contract: str, kind: str) -> None:
+    for program in draw(contract, kind)[:100]:
+        assert {"error": "usage"} not in trace(program)
+    refused: Counter[str] = Counter()
+    steps = 0
+    for program in draw(contract, kind, refuses=True)[:100]:
+        steps += len(program.ops)
+        for op, answer in zip(program.ops, trace(program), strict=True):
+            refused[op["op"]] += answer == {"error": "usage"}
+    low, high = (0.15, 0.65) if contract == "unified" else (0.08, 0.45)
+    assert low < refused.total() / steps < high
+    wanted = REFUSED.get(kind, {*CALLS, "get", "put"})
+    assert {name for name, times in refused.items() if times > 5} >= wanted
+
+
+@every_family_kind
+def test_programs_are_total(contract: str, kind: str) -> None:
+    """Whatever is left out, the rest can be traced, and is the same after a detour
+    through JSON."""
+    random = Random(3)
+    for program in draw(contract, kind, refuses=True)[:40]:
+        document = program.to_json()
+        document["ops"] = [op for op in document["ops"] if random.random() < 0.5]
+        left = parse_program(document, "here")
+        assert len(trace(left)) == len(left.ops)
+        assert parse_program(left.to_json(), "here") == left

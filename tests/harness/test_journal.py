@@ -62,23 +62,19 @@ def counts(**fields: Any) -> dict[str, Any]:
         (1, "{}", "is about something else"),
         (1, "[" * 100_000, "not JSON"),
         (2, "nothing like it", ":2: not JSON"),
-        (2, "", ":2: not JSON"),
         (2, '{"part": 1}', "missing required field `done`"),
-        (2, line(part=-1), "Expected `int` >= 0 - at `$.part`"),
         (2, line(part=2), ":2: there is no slice 2"),
         (2, line(event="Ran"), "Invalid value 'Ran' - at `$.done.event`"),
         (2, line(counts=5), "Expected `object`, got `int` - at `$.done.counts`"),
         (2, line(digest=None), "Expected `str`, got `null` - at `$.done.digest`"),
         (3, "5", ":3: Expected `object`, got `int`"),
         (3, line(counts=counts(steps="9")), "`$.done.counts.steps`"),
-        (3, line(counts=counts(steps=-1)), "`$.done.counts.steps`"),
         (3, line(counts=counts(margin=float("nan"))), "`$.done.counts.margin`"),
         (3, line(counts=counts(signatures={"a": -1})), "`$.done.counts.signatures"),
-        (3, line(coverage=[5]), "Expected `array`, got `int` - at `$.done.coverage[0]`"),
         (3, line(coverage=[["a", "b", -1]]), "`$.done.coverage[0][2]`"),
     ],
 )
-def test_a_broken_line_is_refused(
+def test_broken_lines_are_refused(
     tmp_path: Path, number: int, text: str, why: str
 ) -> None:
     journal = write(tmp_path)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,12 @@ import pytest
 
 from lockstep.harness.programs.program import Program, load_programs, trace
 from lockstep.harness.workers.pool import Pool
+from tests.harness.commands import CORRECT, HERE, ROOT, Run, begin
+from tests.harness.misbehaving import PID_FILE
 
-STILL = "tests.harness.misbehaving:stands_still"
-SLOW = "tests.harness.misbehaving:wrong_and_slow"
-HANGS = "tests.harness.misbehaving:hangs"
-CORRECT = "tests.harness.misbehaving:correct"
+STILL, SLOW, HANGS = (f"{HERE}:{n}" for n in ("stands_still", "wrong_and_slow", "hangs"))
 
-ROOT = Path(__file__).parents[2]
-
-Begin = Callable[..., subprocess.Popen[str]]
+Check = Callable[..., subprocess.Popen[str]]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
@@ -49,20 +48,19 @@ def find_running(folder: Path) -> dict[str, Any] | None:
 
 
 @pytest.fixture
-def check(begin: Begin, tmp_path: Path) -> Iterator[Begin]:
+def check(tmp_path: Path) -> Iterator[Check]:
     """`lockstep check` in the background, with its failures in `tmp_path`/f."""
-    processes = []
+    with ExitStack() as stack:
 
-    def check(backend: str, *more: object, **environment: str) -> subprocess.Popen[str]:
-        pair = ("check", "--backend", backend, "--kind", "kv", "--jobs", 1)
-        folder = ("--failures", tmp_path / "f")
-        processes.append(begin(*pair, *folder, *more, **environment))
-        return processes[-1]
+        def check(backend: str, *more: object) -> subprocess.Popen[str]:
+            more = ("--kind", "kv", "--jobs", 1, "--failures", tmp_path / "f", *more)
+            pid_file = {PID_FILE: str(tmp_path / "pid")}
+            process = begin("check", "--backend", backend, *more, **pid_file)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
 
-    yield check
-    for process in processes:
-        process.kill()
-        process.communicate()
+        yield check
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -77,12 +75,9 @@ def is_third_token_first_in(program: Program, step: int) -> bool:
     return offsets[-1] > 2 >= max(offsets[:-1], default=0)
 
 
-def test_a_killed_worker_leaves_its_program(
-    check: Begin, lockstep: Callable[..., Any], tmp_path: Path
-) -> None:
-    pid_file = tmp_path / "pid"
-    process = check(STILL, "--programs", 20, LOCKSTEP_TEST_PID_FILE=str(pid_file))
-    os.kill(read_pid(pid_file), signal.SIGKILL)
+def test_killed_workers_leave_programs(check: Check, run: Run, tmp_path: Path) -> None:
+    process = check(STILL, "--programs", 20)
+    os.kill(read_pid(tmp_path / "pid"), signal.SIGKILL)
     status, words = end(process)
     assert status == 2
     assert "the process was ended by SIGKILL" in words
@@ -91,33 +86,27 @@ def test_a_killed_worker_leaves_its_program(
     (program,) = load_programs(path)
     assert is_third_token_first_in(program, len(program.ops) - 1)
     assert program.meta["step"] == len(program.ops) - 1
-    ended = lockstep("replay", path, "--backend", STILL, "--failures", tmp_path / "g")
+    ended = run("replay", path, "--backend", STILL)
     assert (ended.status, ended.out[:5]) == (0, "FIXED")
 
 
 def test_when_all_are_killed_the_record_is_still_a_program(
-    check: Begin, lockstep: Callable[..., Any], tmp_path: Path
+    check: Check, run: Run, tmp_path: Path
 ) -> None:
-    pid_file = tmp_path / "pid"
-    process = check(STILL, "--programs", 20, LOCKSTEP_TEST_PID_FILE=str(pid_file))
-    pid = read_pid(pid_file)
+    process = check(STILL, "--programs", 20)
+    pid = read_pid(tmp_path / "pid")
     process.kill()
     os.kill(pid, signal.SIGKILL)
     process.wait()
     (path,) = (tmp_path / "f" / "running").iterdir()
     (program,) = load_programs(path)
-    step = program.meta["step"]
-    assert is_third_token_first_in(program, step)
-    ended = lockstep(
-        "replay", tmp_path / "f", "--backend", STILL, "--failures", tmp_path / "g"
-    )
+    assert is_third_token_first_in(program, program.meta["step"])
+    ended = run("replay", tmp_path / "f", "--backend", STILL)
     assert (ended.status, ended.err) == (0, "")
     assert ended.out.startswith(f"FIXED {STILL} {path}")
 
 
-def test_workers_end_with_the_process_that_started_them(
-    check: Begin, tmp_path: Path
-) -> None:
+def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:
     """A worker that ends removes its record."""
     process = check(CORRECT, "--programs", 100_000)
     wait_for(lambda: find_running(tmp_path / "f"))
@@ -126,11 +115,9 @@ def test_workers_end_with_the_process_that_started_them(
     wait_for(lambda: not any((tmp_path / "f" / "running").iterdir()), 10)
 
 
-def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
-    check: Begin, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_and_shows_what_was_found(check: Check, tmp_path: Path) -> None:
     process = check(SLOW, "--programs", 100_000)
-    found = wait_for(lambda: list((tmp_path / "f").glob("layer-*/*.json")))
+    wait_for(lambda: list((tmp_path / "f").glob("layer-*/*.json")))
     time.sleep(0.3)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -139,35 +126,43 @@ def test_ctrl_c_keeps_what_was_found_and_shows_what_was_done(
     assert status == 1
     assert "✗ diverges" in words
     assert "stopped before the end" in words
-    assert found
-    outcome, kept = sorted(path for path in (tmp_path / "f").rglob("*") if path.is_file())
-    if outcome.parent != tmp_path / "f":
-        outcome, kept = kept, outcome
+    outcome = tmp_path / "f" / "outcome.json"
     assert json.loads(outcome.read_text())["complete"] is False
+    files = {path for path in (tmp_path / "f").rglob("*") if path.is_file()}
+    (kept,) = files - {outcome}
     assert f"lockstep replay {kept}" in words
 
 
-def test_ctrl_c_with_nothing_found(check: Begin, tmp_path: Path) -> None:
-    process = check(CORRECT, "--programs", 100_000)
-    wait_for(lambda: find_running(tmp_path / "f"))
-    time.sleep(0.3)
+@pytest.mark.parametrize("is_up", [False, True], ids=["while it starts", "while it runs"])
+def test_ctrl_c_ends_a_check_at_once(check: Check, tmp_path: Path, is_up: bool) -> None:
+    """Of a framework that takes seconds to import; what was done is shown."""
+    pytest.importorskip("torch")
+    running = tmp_path / "f" / "running"
+    process = check("torch-cpu", "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f") if is_up else running.exists(), 60)
+    if is_up:
+        time.sleep(1.0)
+    started = time.monotonic()
     process.send_signal(signal.SIGINT)
     status, words = end(process)
+    assert time.monotonic() - started < 1
     assert status == 130
-    assert "stopped before the end" in words
-    assert "… " in words
-    (outcome,) = (tmp_path / "f").iterdir()
-    assert json.loads(outcome.read_text())["complete"] is False
+    assert "(stopped before the end)" in words
+    assert "\x1b" not in words
+    if is_up:
+        assert re.search(r"torch-cpu × kv +[1-9]\d* +[1-9]", words)
+        assert re.search(r"torch-cpu +… [1-9]", words)
+        outcome = json.loads((tmp_path / "f" / "outcome.json").read_text())
+        assert outcome["complete"] is False
+    assert not running.exists()
 
 
-def test_ctrl_c_while_a_hang_is_shrunk_keeps_the_program(
-    check: Begin, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_a_hang_that_is_shrunk(check: Check, tmp_path: Path) -> None:
     def is_shrinking() -> bool:
         running = find_running(tmp_path / "f")
         return running is not None and len(running["ops"]) < 12
 
-    process = check(HANGS, "--programs", 20, "--step-time", 0.5)
+    process = check(HANGS, "--programs", 20, "--step-time", 0.3)
     wait_for(is_shrinking)
     process.send_signal(signal.SIGINT)
     status, words = end(process)

@@ -40,13 +40,9 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool, get_running
 from lockstep.harness.workers.worker import TASKS, decode_task
+from tests.harness.building import SMALL, make, update
 
-PROGRAM: dict[str, Any] = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv", "step": 1, "conv_width": 2},
-    "ops": [{"op": "update", "length": 2}],
-}
+PROGRAM = make(update(2), **SMALL).to_json()
 DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
 RUN = RunProgram("mine", PROGRAM)
 SLICE = RandomTask("mine", "layer", "kv", 3, generator="plain", seed=0, programs=5)
@@ -110,7 +106,6 @@ def diverge(**fields: Any) -> bytes:
         (RUN, b"", "Expecting value"),
         (RUN, b"\xff\xfe\xff", "decode"),
         (RUN, b"[" * 100_000, "recursion"),
-        (RUN, b"[]", "Expected `object`, got `array`"),
         (RUN, b"{}", "missing required field `event`"),
         (RUN, b'{"event": "Surprise"}', "Invalid value 'Surprise'"),
         (RUN, encode(DONE), "Invalid value 'SliceDone'"),
@@ -119,15 +114,12 @@ def diverge(**fields: Any) -> bytes:
         (SLICE, change(DONE, more=5), "unknown field `more`"),
         (SLICE, change(DONE, counts={"steps": -1}), "Expected `int` >= 0"),
         (SLICE, change(DONE, counts={"margin": float("nan")}), "$.counts.margin"),
-        (SLICE, change(FOUND, program=5), "Expected `object`, got `int`"),
         (SLICE, change(FOUND, program={"format": "x"}), 'a failing program: "format"'),
         (SLICE, diverge(step=1), "the program has no step 1"),
-        (SLICE, diverge(step=-1), "the program has no step -1"),
         (SLICE, diverge(what="/../../x"), "cannot be the name of a folder"),
         (SLICE, diverge(operation="a\nb"), "cannot be the name of a folder"),
         (Declare("m"), encode(Declared({}, "cpu", {"layers": {}}, [], 1)), "layers"),
         (Declare("m"), encode(Declared({}, "c", {"layer": {"k": KIND}}, [], 1)), "kind"),
-        (Declare("m"), encode(Declared({}, "cpu", {}, [], 0)), "Expected `int` >= 1"),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_event(task: Task[Any], data: bytes, why: str) -> None:
@@ -166,26 +158,17 @@ def test_a_worker_that_sends_something_else_is_ended(
     assert blamed[1].get_signature(blamed[0]) == "layer-kv-update-crash"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{}   ",
-        b"\0" * 9,
-        b"[" * 100_000,
-        json.dumps(PROGRAM).encode(),
-        json.dumps({**PROGRAM, "meta": {"step": 1}}).encode(),
-        json.dumps({**PROGRAM, "meta": {"step": []}}).encode(),
-        json.dumps({**PROGRAM, "config": {}, "meta": {"step": 0}}).encode(),
-    ],
-)
-def test_a_record_that_names_no_step_of_a_program(content: bytes) -> None:
-    assert get_running(content) == (None, 0)
+def write(**more: Any) -> bytes:
+    """A record of the program."""
+    return json.dumps({**PROGRAM, **more}).encode()
 
 
-def test_a_record_that_names_one() -> None:
-    content = json.dumps({**PROGRAM, "meta": {"step": 0}}).encode()
-    program, step = get_running(content + b"   ")
+def test_a_record_names_a_step_of_a_program() -> None:
+    wrong = (write(), write(meta={"step": 1}), write(meta={"step": []}))
+    other = write(config={}, meta={"step": 0})
+    for content in (b"", b"{}   ", b"\0" * 9, b"[" * 100_000, *wrong, other):
+        assert get_running(content) == (None, 0)
+    program, step = get_running(write(meta={"step": 0}) + b"   ")
     assert program is not None
     assert (len(program.ops), step) == (1, 0)
 

@@ -12,8 +12,9 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
+from tests.harness.building import make as make_program
 
 Change = Callable[[Any], None]
 Ops = list[dict[str, Any]]
@@ -24,8 +25,7 @@ OTHER = [{"op": "begin", "tokens": [1, 2, 4]}, *FED]
 
 
 def make(ops: Ops, **config: Any) -> Program:
-    document = {"format": "lockstep/1", "contract": "prefix", "ops": ops}
-    return parse_program({**document, "config": {"kind": "trie", **config}}, "here")
+    return make_program(*ops, contract="prefix", **{"kind": "trie", **config})
 
 
 def plant(change: Change) -> Backend:
@@ -57,10 +57,9 @@ def close_twice(trie: Any) -> None:
     drop = trie.tree.drop
 
     def close(node: Any, number: int, layer: Any) -> None:
-        snapshot = node.snapshots[number]
+        if node.snapshots[number] is not None:
+            layer.close(node.snapshots[number])
         drop(node, number, layer)
-        if snapshot is not None:
-            layer.close(snapshot)
 
     trie.tree.drop = close
 
@@ -120,7 +119,7 @@ AGAIN = [
     {"op": "begin", "tokens": [2, 2, 3, 1]},
     {"op": "feed", "count": 2},
     {"op": "close"},
-    {"op": "begin", "tokens": [1, 2, 4]},
+    OTHER[0],
 ]
 REFUSED = [{"op": "refuse", "layers": [0]}, OTHER[0]]
 CONFIGS: dict[Change, dict[str, Any]] = {

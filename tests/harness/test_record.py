@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import pytest
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.programs.program import Program, load_programs, parse_program
 from lockstep.harness.workers.pool import is_running, read
+from tests.harness.building import make, update
 
-Make = Callable[..., Program]
-UPDATE = {"op": "update", "length": 1}
+UPDATE = update(1)
 
 
 @pytest.fixture
@@ -31,9 +31,7 @@ def load(record: Record) -> tuple[Program, Any]:
 
 
 @pytest.mark.parametrize("count", [0, 3, 40, 3000])
-def test_a_record_is_a_program_file_at_any_time(
-    record: Record, make: Make, count: int
-) -> None:
+def test_a_record_is_a_program_file_at_any_time(record: Record, count: int) -> None:
     """3000 operations take more than the 64 KiB that a record has at first."""
     program = make(*[UPDATE] * count)
     record.begin(program, "one")
@@ -44,9 +42,7 @@ def test_a_record_is_a_program_file_at_any_time(
         assert (at, running.meta["backend"]) == (step, "one")
 
 
-def test_a_shorter_program_leaves_nothing_of_a_longer_one(
-    record: Record, make: Make
-) -> None:
+def test_a_shorter_program_leaves_nothing_of_a_longer_one(record: Record) -> None:
     for count in (50, 1, 3000, 2):
         program = make(*[UPDATE] * count)
         record.begin(program, "one")
@@ -56,9 +52,7 @@ def test_a_shorter_program_leaves_nothing_of_a_longer_one(
 
 
 @pytest.mark.parametrize("count", [1, 3000])
-def test_the_pool_knows_whether_something_is_running(
-    record: Record, make: Make, count: int
-) -> None:
+def test_the_pool_knows_whether_something_is_running(record: Record, count: int) -> None:
     assert not is_running(read(record.path))
     record.begin(make(*[UPDATE] * count), "one")
     assert is_running(read(record.path))
@@ -76,9 +70,7 @@ def test_the_pool_knows_whether_something_is_running(
         {"backend": "another", "running": False},
     ],
 )
-def test_what_stands_in_meta_does_not_move_the_step(
-    record: Record, make: Make, meta: dict[str, Any]
-) -> None:
+def test_meta_does_not_move_the_step(record: Record, meta: dict[str, Any]) -> None:
     program = make(UPDATE)
     record.begin(Program(program.contract, program.config, program.ops, meta), "one")
     record.step(4711)
@@ -87,16 +79,14 @@ def test_what_stands_in_meta_does_not_move_the_step(
     assert running.digest() == program.digest()
 
 
-def test_begin_returns_what_only_depends_on_the_program(
-    record: Record, make: Make
-) -> None:
+def test_begin_returns_what_only_depends_on_the_program(record: Record) -> None:
     program = make(UPDATE)
     body = record.begin(program, "one")
     assert parse_program(json.loads(body), "body") == program
     assert record.begin(program, "two") == record.begin(program, "one") == body
 
 
-def test_closing_leaves_nothing_behind(tmp_path: Path, make: Make) -> None:
+def test_closing_leaves_nothing_behind(tmp_path: Path) -> None:
     with closing(Record(tmp_path / "1-1.json")) as record:
         record.begin(make(UPDATE), "one")
     assert not any(tmp_path.iterdir())

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.workers.registry import get_target, list_names, load
+from tests.harness import misbehaving
+from tests.harness.commands import CORRECT, HERE
+from tests.harness.misbehaving import OPERATIONS, correct
 
-Find = Callable[[str], Backend]
 Write = Callable[[str], str]
 
 
@@ -40,9 +44,7 @@ def test_registered_names_are_known_in_order() -> None:
     ("name", "words"),
     [
         ("torch-cpuu", "did you mean torch-cpu"),
-        ("torch_cpu", "did you mean torch-cpu"),
         ("zzz", "known: "),
-        ("", "known: "),
         (":", "known: "),
         ("a b:make", "package.module:factory"),
         ("a.b:c:d", "package.module:factory"),
@@ -55,49 +57,60 @@ def test_an_unknown_name(name: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_name_may_be_a_module_and_a_factory(find: Find) -> None:
+def test_a_name_may_be_a_module_and_a_factory() -> None:
     assert get_target("a.b:make") == "a.b:make"
-    assert find("correct").name == "misbehaving"
+    assert load(CORRECT).name == "misbehaving"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("tests.harness.misbehaving:corect", "no factory corect; did you mean correct"),
-        ("tests.harness.misbehaving:PID_FILE", "has no factory PID_FILE"),
+        (f"{HERE}:corect", "no factory corect; did you mean correct"),
+        (f"{HERE}:PID_FILE", "has no factory PID_FILE"),
         ("tests.harness.misbehavin:correct", "there is no module tests.harness.misbehav"),
         ("nowhere.at.all:make", "there is no module nowhere"),
-        ("misbehaving:", "no factory"),
+        (f"{HERE}:", "no factory"),
+        (f"{HERE}:factory_raises", "its factory raised OSError: the driver is too old"),
+        (f"{HERE}:factory_returns_five", "its factory returned int, not a Backend"),
+        (f"{HERE}:lacks_a_method", "has no method size"),
+        (f"{HERE}:cannot_open", "opening a kv cache raised OSError: no device"),
     ],
 )
-def test_what_is_not_there(find: Find, name: str, words: str) -> None:
+def test_what_is_not_there(name: str, words: str) -> None:
     with pytest.raises(Unavailable) as caught:
         load(name)
     assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+KV = Kind(OPERATIONS)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("contracts", "words"),
     [
-        ("factory_raises", "its factory raised OSError: the driver is too old"),
+        ({"layers": {"kv": KV}}, '"layers", which is no contract; did you mean layer?'),
+        ({"unified": {"causal": KV}}, 'its errors name no exception class for "cache-'),
+        ({"layer": {"rotation": KV}}, '"rotation", which is no kind of layer; did you'),
         (
-            "factory_returns_five",
-            "its factory returned int, not a Backend",
+            {"layer": {"kv": Kind(frozenset({"update", "trimm"}))}},
+            '"trimm", which is no operation of layer; did you mean trim',
         ),
-        ("lacks_a_method", "has no method size"),
-        ("cannot_open", "opening a kv cache raised OSError: no device"),
-        ("no_errors", 'unified kinds, but its errors name no exception class for "ca'),
-        ("unknown_contract", '"layers", which is no contract; did you mean layer?'),
-        ("unknown_kind", '"rotation", which is no kind of layer; did you mean rotating'),
-        ("unknown_operation", '"trimm", which is no operation of layer; did you mean tr'),
-        ("unknown_field", '"head", which is no config field of layer; did you mean head'),
-        ("kind_is_a_set", "kv"),
-        ("field_is_a_number", "heads"),
+        (
+            {"layer": {"kv": Kind(OPERATIONS, {"head": (1,)})}},
+            '"head", which is no config field of layer; did you mean head',
+        ),
+        ({"layer": {"kv": {"update", "trim"}}}, "kv"),
+        ({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}}, "heads"),  # type: ignore
     ],
 )
-def test_what_is_not_what_it_says(find: Find, name: str, words: str) -> None:
+def test_what_is_not_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, contracts: Any, words: str
+) -> None:
+    declared = replace(correct(), contracts=contracts)
+    monkeypatch.setattr(misbehaving, "correct", lambda: declared)
     with pytest.raises(Unavailable) as caught:
-        find(name)
+        load(CORRECT)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.executor import run
-from lockstep.harness.execution.metamorphic.reference import REFERENCE, find_contradiction
-from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.execution.metamorphic.reference import (
+    REFERENCE,
+    execute,
+    find_contradiction,
+)
 from lockstep.harness.programs.program import Program
-from tests.harness.mistaken import CHOSEN, MISTAKES
+from tests.harness.building import KINDS, draw_some
+from tests.harness.commands import Run
+from tests.harness.mistaken import MISTAKES
 
 PROGRAMS = 150
 """Of each kind; the ci profile has 250 for the reference. Half of the mistakes are found
@@ -43,39 +42,31 @@ OFTEN = {
 }
 """Kind → the relations that apply to one program in twenty at least."""
 
-Lockstep = Callable[..., Any]
-KINDS = [
-    (contract, kind) for contract, rules in CONTRACTS.items() for kind in rules.kinds
-]
-
-
-def draw_programs(contract: str, kind: str, count: int) -> list[Program]:
-    programs: list[Program] = []
-    declared = REFERENCE.contracts[contract][kind]
-    drawer = Drawer(contract, kind, declared, REFERENCE.dtypes)
-    GENERATORS["plain"](count, 0, drawer.draw, programs.append)
-    return programs
-
 
 @cache
 def get_programs(kind: str) -> list[Program]:
     """Drawn while the reference is right: what they are must not depend on a mistake."""
     (contract,) = [contract for contract, name in KINDS if name == kind]
-    return draw_programs(contract, kind, PROGRAMS)
+    declared = REFERENCE.contracts[contract][kind]
+    return draw_some(PROGRAMS, contract, kind, declared, 0, REFERENCE.dtypes)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, plant = MISTAKES[name]
-    programs = get_programs(kind)
-    plant(monkeypatch.setattr)
-    found = (run(program, REFERENCE).divergence for program in programs)
-    assert any(found), f"{name} was not found"
+def test_a_planted_mistake_is_found_by_its_relation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake = MISTAKES[name]
+    programs = get_programs(mistake.kind)
+    mistake.plant(monkeypatch.setattr)
+    found = (execute(program).divergence for program in programs)
+    assert any(each and each.what == mistake.relation for each in found)
 
 
-def test_there_are_two_mistakes_for_every_kind() -> None:
-    planted = Counter(kind for kind, _ in MISTAKES.values())
+def test_there_are_two_mistakes_for_every_kind_and_one_for_every_relation() -> None:
+    planted = Counter(mistake.kind for mistake in MISTAKES.values())
     assert min(planted[kind] for _, kind in KINDS) >= 2
+    relations = {name for _, kind in KINDS for name in OFTEN[kind]}
+    assert {mistake.relation for mistake in MISTAKES.values()} == relations
 
 
 @pytest.mark.parametrize(("contract", "kind"), KINDS)
@@ -88,27 +79,26 @@ def test_every_relation_often_applies(contract: str, kind: str) -> None:
     assert not rare, applied
 
 
-@pytest.mark.parametrize("mistake", ["clone-is-the-cache", "restore-goes-on-top"])
+@pytest.mark.parametrize("name", ["clone-is-the-cache", "restore-goes-on-top"])
 def test_a_contradiction_is_an_ordinary_failure(
-    lockstep: Lockstep, tmp_path: Path, mistake: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Found, shrunk, saved, printed and replayed like that of any backend, each as it was
     first seen."""
-    mistaken = "tests.harness.mistaken:reference"
-    arguments = ("--backend", mistaken, "--kind", "kv", "--programs", 32, "--jobs", 1)
-    planted = {CHOSEN: mistake}
-    where = ("--failures", tmp_path)
-    ended = lockstep("check", *arguments, *where, "--json", **planted)
+    backend = ("--backend", "reference")
+    with monkeypatch.context() as planted:
+        MISTAKES[name].plant(planted.setattr)
+        ended = run("check", *backend, "--kind", "kv", "--programs", 32, "--json")
+        failed = run("replay", "failures", *backend)
     assert ended.status == 1, ended.words
     (pair,) = json.loads(ended.out)["pairs"]
     assert pair["failures"]
     for failure in pair["failures"]:
         assert failure["signature"].startswith("layer-kv-")
         assert failure["operations"] <= 6, failure["signature"]
-    failed = lockstep("replay", tmp_path, "--backend", mistaken, **planted)
     assert failed.status == 1
     assert failed.out.count("FAILED") == len(pair["failures"])
     assert "in another way than before" not in failed.words
-    fixed = lockstep("replay", tmp_path, "--backend", "reference")
+    fixed = run("replay", "failures", *backend)
     assert fixed.status == 0, fixed.words
     assert fixed.out.count("FIXED") == len(pair["failures"])

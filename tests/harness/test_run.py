@@ -14,9 +14,8 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.system import SAMPLE, ArrayWatch
 from lockstep.harness.execution.executor import Coverage, run
-from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
+from tests.harness.building import draw_some
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()
@@ -38,7 +37,7 @@ def fail_after(updates: int, error: BaseException) -> Backend:
             raise error
         return Cache.update(cache, keys, values)
 
-    return misbehave(update)
+    return misbehave(update)()
 
 
 # --- the scope --------------------------------------------------------------------------
@@ -66,7 +65,7 @@ def test_a_program_runs_in_the_scope_of_its_backend() -> None:
         seen.append(scope.is_open)
         return Cache.update(cache, keys, values)
 
-    backend = replace(misbehave(update), scope=scope.enter)
+    backend = replace(misbehave(update)(), scope=scope.enter)
     assert run(make(3), backend).divergence is None
     assert seen == [True] * 3
     assert (scope.is_open, scope.times) == (False, 1)
@@ -131,17 +130,10 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
             sampled.append(updates[-1])
         keep(promises, cache, name, *given)
 
-    def check(program: Program) -> None:
-        assert run(program, backend).divergence is None
-
     monkeypatch.setattr(ArrayWatch, "keep", note)
-    backend = misbehave(update)
-    GENERATORS["plain"](
-        400, 3, Drawer("layer", "kv", DECLARED, BACKEND.dtypes).draw, check
-    )
+    backend = misbehave(update)()
+    for program in draw_some(400, "layer", "kv", DECLARED, 3, BACKEND.dtypes):
+        assert run(program, backend).divergence is None
     assert len(updates) > 2000
-    for some, all_of_them in (
-        (len(sampled), len(updates)),
-        (sampled.count(0), updates.count(0)),
-    ):
-        assert 0.5 < some * SAMPLE / all_of_them < 2
+    assert 0.5 < len(sampled) * SAMPLE / len(updates) < 2
+    assert 0.5 < sampled.count(0) * SAMPLE / updates.count(0) < 2

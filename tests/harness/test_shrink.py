@@ -1,116 +1,131 @@
-"""Shrinking: it reaches what a person would write, and stops in time."""
+"""Shrinking: what is simpler, what is reached, and that it stops in time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.execution.shrink import Shrinker, get_simpler, make_busy_clock
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
-from lockstep.harness.programs.program import Program, trace
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.execution.executor import Record, Result
+from lockstep.harness.execution.shrink import (
+    Shrinker,
+    find_likely,
+    get_domain_steps,
+    get_merged,
+    get_rank,
+    get_simpler,
+    get_simpler_configs,
+    get_simpler_fields,
+    is_likely_one,
+    make_busy_clock,
+    rename,
+)
+from lockstep.harness.programs.program import Divergence, Program, parse_program, trace
+from lockstep.harness.workers.slices import Runner
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from tests.harness.building import (
+    KINDS,
+    declare_all,
+    draw,
+    draw_some,
+    forward,
+    make,
+    trim,
+    update,
+)
+from tests.harness.misbehaving import correct
 
-Make = Callable[..., Program]
 Fails = Callable[[Program], bool]
+DTYPES = ("float32", "bfloat16")
+
+every_seed = pytest.mark.parametrize("seed", range(4))
 
 
-def draw_failing(kind: str, fails: Fails, seed: int) -> Program:
-    declared = Kind(OPERATIONS[kind], CONFIG[kind])
-    drawer = Drawer("layer", kind, declared, ("float32", "bfloat16"))
-    source = RandomSource(seed)
-    while True:
-        program = drawer.draw(source)
-        if fails(program):
-            return program
-
-
-def shrink(program: Program, fails: Fails) -> tuple[list[dict[str, Any]], Shrinker]:
+def shrink(contract: str, kind: str, declared: Kind, fails: Fails, seed: int) -> Program:
+    """The first program that fails, shrunk. Programs that planted faults fail are shrunk
+    in `tests/conformance`."""
+    program = next(filter(fails, draw(contract, kind, declared, seed, DTYPES)))
     shrinker = Shrinker(program, fails, 20)
     small = shrinker.shrink()
     assert fails(small)
-    return small.to_json()["ops"], shrinker
+    assert parse_program(small.to_json(), "here") == small
+    assert shrinker.runs < (300 if contract == "layer" else 1000)
+    return small
+
+
+def get_ops(program: Program) -> list[dict[str, Any]]:
+    """As a file has them."""
+    ops: list[dict[str, Any]] = program.to_json()["ops"]
+    return ops
 
 
 def trims_two_of_five(program: Program) -> bool:
     """Some trim takes two tokens or more from a cache that has five or more."""
-    answers = zip(program.ops, trace(program), strict=True)
-    return any(
-        op["op"] == "trim" and answer["trimmed"] >= 2
-        and answer["trimmed"] + answer["offset"] >= 5
-        for op, answer in answers
-    )  # fmt: skip
+    answers = [a for a in trace(program) if a.get("trimmed", 0) >= 2]
+    return any(answer["trimmed"] + answer["offset"] >= 5 for answer in answers)
 
 
-def comes_back(program: Program) -> bool:
-    """A snapshot of two tokens or more is restored into an empty cache."""
-    offsets: dict[str, int] = {}
-    for op, answer in zip(program.ops, trace(program), strict=True):
-        if op["op"] == "clone":
-            offsets[op["into"]] = offsets.get(op["cache"], 0)
-        if "offset" not in answer:
-            continue
-        before = offsets.get(op["cache"], 0)
-        offsets[op["cache"]] = answer["offset"]
-        if op["op"] == "restore" and before == 0 and answer["offset"] > 1:
-            return True
-    return False
-
-
-def wraps_and_chunks(program: Program) -> bool:
-    """An update of several tokens after the ring has wrapped."""
-    window, offset = program.config["window"], 0
-    for op, answer in zip(program.ops, trace(program), strict=True):
-        if op.get("cache") == "a" and "offset" in answer:
-            if op["op"] == "update" and op["length"] > 1 and offset > window:
-                return True
-            offset = answer["offset"]
-    return False
-
-
-@pytest.mark.parametrize("seed", range(4))
+@every_seed
 def test_a_trim(seed: int) -> None:
-    program = draw_failing("kv", trims_two_of_five, seed)
-    ops, shrinker = shrink(program, trims_two_of_five)
-    assert ops == [{"op": "update", "length": 5}, {"op": "trim", "count": 2}]
-    assert shrinker.runs < 300
+    declared = Kind(OPERATIONS["kv"], CONFIG["kv"])
+    small = shrink("layer", "kv", declared, trims_two_of_five, seed)
+    assert get_ops(small) == [update(5), trim(2)]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_snapshot_that_is_restored(seed: int) -> None:
-    """An empty cache is had by free, or by taking another; names that are left are the
-    first."""
-    ops, shrinker = shrink(draw_failing("state", comes_back, seed), comes_back)
-    assert len(ops) <= 4
-    assert {op["length"] for op in ops if op["op"] == "update"} == {2}
-    assert ops[-1]["op"] == "restore"
-    assert ops[-1]["snapshot"] == "s0"
-    assert shrinker.runs < 300
+def reuses_two(program: Program) -> bool:
+    """Some request reuses two tokens or more."""
+    return any(
+        len(op["tokens"]) - len(answer["remaining"]) >= 2
+        for op, answer in zip(program.ops, trace(program), strict=True)
+        if op["op"] == "begin" and "remaining" in answer
+    )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_window_shrinks_too(seed: int) -> None:
-    program = draw_failing("rotating", wraps_and_chunks, seed)
-    ops, shrinker = shrink(program, wraps_and_chunks)
-    assert shrinker.best.config["window"] == 1
-    assert ops == [{"op": "update", "length": 2}, {"op": "update", "length": 2}]
+@every_seed
+@pytest.mark.parametrize("kind", PREFIX.kinds)
+def test_a_reuse_needs_one_request_before(kind: str, seed: int) -> None:
+    declared = declare_all("prefix", kind, config={"interval": (None, 2)})
+    small = shrink("prefix", kind, declared, reuses_two, seed)
+    names = [op["op"] for op in small.ops]
+    if kind == "slots" and small.config["several_users"]:  # a fork needs no close
+        assert names == ["begin", "feed", "begin"]
+    else:
+        assert names == ["begin", "feed", "close", "begin"]
+    assert [len(op["tokens"]) for op in small.ops if op["op"] == "begin"] == [2, 3]
+    assert small.config["layers"] == ["causal" if kind == "slots" else "kv"]
+    assert {token for op in small.ops for token in op.get("tokens", ())} == {1}
 
 
-def test_a_config_that_does_not_matter_ends_plain(make: Make) -> None:
+LAYER = {"heads": 3, "key_dim": 8, "value_dim": 6, "step": 8, "mask_padding": 4}
+PASS = {"sequences": 7, "heads": 3, "cache_padding": 4}
+
+
+@pytest.mark.parametrize(
+    ("program", "simpler"),
+    [
+        (make(update(3), dtype="float16", **LAYER), make(update(1))),
+        (
+            make(forward([41, 900], [3, 5]), contract="unified", kind="causal", **PASS),
+            make(forward([0], [0]), contract="unified", kind="causal"),
+        ),
+    ],
+)
+def test_a_config_without_effect_ends_plain(program: Program, simpler: Program) -> None:
     """A person reads the fields that stand in a file as those that are needed."""
-    program = make(
-        {"op": "update", "length": 3},
-        heads=3, key_dim=8, value_dim=6, step=8, dtype="float16", mask_padding=4,
-    )  # fmt: skip
     small = Shrinker(program, lambda candidate: bool(candidate.ops), 10).shrink()
-    assert small.to_json()["config"] == {"kind": "kv"}
+    assert small.to_json() == simpler.to_json()
 
 
-def test_a_config_that_matters_stays(make: Make) -> None:
-    program = make({"op": "update", "length": 3}, heads=3, step=8, dtype="bfloat16")
+def test_a_config_that_matters_stays() -> None:
+    program = make(update(3), heads=3, step=8, dtype="bfloat16")
 
     def fails(candidate: Program) -> bool:
         return candidate.config["heads"] > 1 and candidate.config["dtype"] == "bfloat16"
@@ -119,14 +134,13 @@ def test_a_config_that_matters_stays(make: Make) -> None:
     assert (config["heads"], config["dtype"]) == (2, "bfloat16")
 
 
-def test_names_end_in_the_order_of_their_appearance(make: Make) -> None:
-    ops = [
-        {"op": "update", "length": 1, "cache": "c"},
+def test_names_end_in_the_order_of_their_appearance() -> None:
+    program = make(
+        update(1, cache="c"),
         {"op": "snapshot", "from": 0, "into": "s4", "cache": "c"},
         {"op": "snapshot", "from": 0, "into": "s2", "cache": "c"},
         {"op": "restore", "snapshot": "s4", "target": 1},
-    ]
-    program = make(*ops)
+    )
     ends = [*map(frozenset, trace(program))]
 
     def fails(candidate: Program) -> bool:
@@ -135,7 +149,7 @@ def test_names_end_in_the_order_of_their_appearance(make: Make) -> None:
         same = len({*caches[:3]}) == 1 and caches[0] != caches[-1] and len({*names}) == 2
         return same and ends == [*map(frozenset, trace(candidate))]
 
-    small = Shrinker(program, fails, 10).shrink().to_json()["ops"]
+    small = get_ops(Shrinker(program, fails, 10).shrink())
     assert [op.get("cache") for op in small] == ["b", "b", "b", None]
     assert [small[1]["into"], small[2]["into"]] == ["s0", "s1"]
     assert small[3]["snapshot"] in ("s0", "s1", None)
@@ -160,31 +174,48 @@ def test_simpler_values(value: Any, schema: dict[str, Any], simpler: list[Any]) 
     assert get_simpler(value, schema) == simpler
 
 
-def test_nothing_is_tried_twice(make: Make) -> None:
+PASSES = (get_simpler_configs, get_merged, get_domain_steps, get_simpler_fields)
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_whatever_is_left_of_misuse_can_be_made_simpler(contract: str, kind: str) -> None:
+    """Most of what is proposed is illegal; but it is a program, or is left out before it
+    runs."""
+    declared = declare_all(contract, kind, refuses=True)
+    for whole in draw_some(12, contract, kind, declared, 11, misuse=1):
+        for op in whole.ops:
+            program = replace(whole, ops=[op])
+            candidates = [one for propose in PASSES for one in propose(program)]
+            for candidate in [rename(program), *candidates]:
+                assert CONTRACTS[contract].why_illegal(candidate.config) is None
+                assert len(candidate.ops) <= 1
+
+
+def test_nothing_is_tried_twice() -> None:
     seen: list[str] = []
 
     def fails(candidate: Program) -> bool:
         seen.append(candidate.digest())
         return len(candidate.ops) > 3
 
-    Shrinker(make(*[{"op": "update", "length": 2}] * 9), fails, 10).shrink()
+    Shrinker(make(*[update(2)] * 9), fails, 10).shrink()
     assert len(seen) == len(set(seen))
 
 
-def test_it_stops_in_time_and_with_what_still_fails(make: Make) -> None:
+def test_it_stops_in_time_and_with_what_still_fails() -> None:
     def fails(candidate: Program) -> bool:
         time.sleep(0.02)
         return sum(op["length"] for op in candidate.ops) > 30
 
     started = time.monotonic()
-    small = Shrinker(make(*[{"op": "update", "length": 2}] * 60), fails, 0.3).shrink()
+    small = Shrinker(make(*[update(2)] * 60), fails, 0.3).shrink()
     assert time.monotonic() - started < 1
     assert 30 < sum(op["length"] for op in small.ops) < 120
 
 
-def test_it_stops_in_time_when_the_program_is_long(make: Make) -> None:
+def test_it_stops_in_time_when_the_program_is_long() -> None:
     """To think about candidates takes time too, when there are thousands."""
-    program = make(*[{"op": "update", "length": 1}, {"op": "trim", "count": 1}] * 750)
+    program = make(*[update(1), trim(1)] * 750)
     started = time.monotonic()
     Shrinker(program, lambda candidate: False, 0.2).shrink()
     assert time.monotonic() - started < 2
@@ -198,3 +229,140 @@ def test_a_busy_machine_has_more_time_but_not_for_ever() -> None:
     while time.process_time() - started < 0.4:
         pass
     assert clock() >= 0.4
+
+
+make_trie = partial(make, contract="prefix", kind="trie")
+
+
+def limit(number: int) -> dict[str, Any]:
+    return {"op": "limit", "bytes": number}
+
+
+def talk(*tokens: int) -> Program:
+    return make_trie({"op": "begin", "tokens": [*tokens]}, {"op": "feed", "count": 2})
+
+
+ORDER = [
+    (make(update(9)), make(update(1), trim(1))),  # operations first
+    (make(update(1), trim(2), heads=4), make(update(2), trim(1))),  # then tokens
+    (make(update(1), trim(1), heads=4), make(update(1), trim(2))),  # then numbers
+    (make(update(1), heads=4), make(update(1, cache="b"))),  # then caches
+    (make(update(1), dtype="float16"), make(update(1), heads=2)),
+    (make(update(1), step=3), make(update(1), dtype="float16")),
+    (make(update(1), step=300), make(update(1), step=3, key_dim=6)),
+    (make(update(1), step=3), make(update(1), step=300)),
+    (talk(5, 5), talk(7, 9)),  # not which tokens, but how many different ones
+    # bytes come last: they double with the dtype, which must not hold it where it is
+    (make_trie(limit(64)), make_trie(limit(32), dtype="float16")),
+    (make_trie(limit(32)), make_trie(limit(64))),
+]
+
+
+@pytest.mark.parametrize(("better", "worse"), ORDER)
+def test_what_counts_first(better: Program, worse: Program) -> None:
+    assert get_rank(better) < get_rank(worse)
+
+
+def test_names_do_not_count() -> None:
+    assert get_rank(talk(7, 9)) == get_rank(talk(1, 2))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
+def test_a_result_never_ranks_worse(kind: str, seed: int) -> None:
+    declared = Kind(OPERATIONS[kind], CONFIG[kind])
+    program = next(draw("layer", kind, declared, seed, ("float32", "bfloat16")))
+    seen = [get_rank(program)]
+
+    def fails(candidate: Program) -> bool:
+        """Whatever: about one in three."""
+        chosen = int(candidate.digest(), 16) % 3 == 0
+        if chosen:
+            seen.append(get_rank(candidate))
+        return chosen
+
+    small = Shrinker(program, fails, 5).shrink()
+    assert seen == sorted(seen, reverse=True)
+    assert get_rank(small) == seen[-1]
+
+
+Shows = Callable[[Program], str | None]
+KNOWN = {"update": update(1), "clone": {"op": "clone", "into": "b"}, "trim": trim(1)}
+
+
+def named(names: str) -> Program:
+    return make(*(KNOWN.get(name, {"op": name}) for name in names.split()))
+
+
+def show(bugs: Mapping[str, str]) -> Shows:
+    """steps → the operation that is wrong where a program has them, in this order."""
+
+    def shows(program: Program) -> str | None:
+        for steps, last in bugs.items():
+            rest = iter([op["op"] for op in program.ops])
+            if all(name in rest for name in steps.split()):
+                return last
+        return None
+
+    return shows
+
+
+ONE, OTHER = "update clone view", "update clone state"
+DIFFERENT = "trim size state"
+SHOWS_CLONE = show({ONE: "view", OTHER: "state"})
+SHOWS_TWO = show({ONE: "view", DIFFERENT: "state"})
+SHOWS_STATE = show({ONE: "view", "update state": "state"})
+SHOWS_ALL = show({"update view": "view", "update state": "state"})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "last", "shows", "is_one"),
+    [
+        (ONE, OTHER, "state", SHOWS_CLONE, True),  # seen by two operations
+        (ONE, DIFFERENT, "state", SHOWS_TWO, False),
+        (DIFFERENT, ONE, "view", SHOWS_TWO, False),
+        (ONE, "update size state", "state", SHOWS_STATE, False),  # not all are needed
+        ("update view", "update state", "state", SHOWS_ALL, False),  # leads anywhere
+    ],
+)
+def test_the_same_steps_are_likely_one_bug(
+    left: str, right: str, last: str, shows: Shows, is_one: bool
+) -> None:
+    assert shows(named(right)) == last
+    assert is_likely_one(named(left), named(right), last, shows) == is_one
+
+
+def test_failures_are_clustered() -> None:
+    one, other = (named(ONE), "view"), (named(OTHER), "state")
+    different, short = (named(DIFFERENT), "state"), (named("trim size"), "size")
+    assert find_likely([one, other], SHOWS_CLONE) == {1: 0}
+    assert find_likely([one, different], SHOWS_TWO) == {}
+    assert find_likely([short, one, other], SHOWS_CLONE) == {2: 1}
+
+
+OPS = 12
+
+
+@pytest.mark.parametrize("failing", range(2, 40))
+def test_a_step_that_is_reported_is_a_step_of_the_shrunk_program(
+    failing: int, tmp_path: Path
+) -> None:
+    """The backend fails in so many runs, at the last step, and in no later run."""
+    program, runs = make(*[update(1)] * OPS), 0
+    record = Record(tmp_path / "record.json")
+
+    class Sometimes(Runner):
+        def run(self, program: Program, *given: Any, **more: Any) -> Result:
+            nonlocal runs
+            runs += 1
+            last = len(program.ops) - 1
+            if runs > failing or last < 0:
+                return Result(steps=1)
+            return Result(divergence=Divergence("contents", last, "update", "m"))
+
+    found = Divergence("contents", OPS - 1, "update", "m")
+    runner = Sometimes(record, lambda event: None)
+    small = runner.shrink(program, found, correct(), 5.0)
+    record.close()
+    assert 0 <= small.divergence.step < len(small.program.ops)
+    assert failing < 4 or len(small.program.ops) < OPS

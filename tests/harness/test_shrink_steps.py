@@ -3,22 +3,20 @@ hand: whether the simpler one is among those that are proposed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.shrink import get_domain_steps, get_simpler
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
+from tests.harness.building import forward, make, trim, update
 
-Ops = list[dict[str, Any]]
+Ops = Sequence[dict[str, Any]]
 
-
-def make(contract: str, kind: str, ops: Ops, **config: Any) -> Program:
-    fields = {"kind": kind, **config}
-    document = {"format": "lockstep/1", "contract": contract, "config": fields}
-    return parse_program({**document, "ops": ops}, "here")
+make_wrapper = partial(make, forward([0], [0]), contract="unified", kind="wrapper")
 
 
 def is_proposed(before: Program, after: Program) -> bool:
@@ -26,34 +24,34 @@ def is_proposed(before: Program, after: Program) -> bool:
     return any(step.digest() == wanted for step in get_domain_steps(before))
 
 
-def update(length: int, cache: str = "a") -> Op:
-    return {"op": "update", "length": length, "cache": cache}
+def snapshot(name: str) -> dict[str, Any]:
+    return {"op": "snapshot", "from": 0, "into": name}
 
 
-def snapshot(name: str, begin: int = 0) -> Op:
-    return {"op": "snapshot", "from": begin, "into": name}
-
-
-def restore(name: str | None, target: int) -> Op:
+def restore(name: str, target: int) -> dict[str, Any]:
     return {"op": "restore", "snapshot": name, "target": target}
 
 
+def remove(sequence: int, begin: int) -> dict[str, Any]:
+    return {"op": "remove", "sequence": sequence, "begin": begin, "end": None}
+
+
+CLONE = {"op": "clone", "into": "b"}
+COPY = {"op": "copy_prefix", "source": 0, "target": 1, "length": 1}
+PREPARE = {"op": "prepare", "offsets": [0, 4]}
+TAKE = {"op": "take", "into": ["s0", "s1"]}
+
 LAYER: dict[str, tuple[Ops, Ops]] = {
     "no clone, the original in its place": (
-        [update(1), {"op": "clone", "into": "b"}, update(2, "b")],
+        [update(1), CLONE, update(2, cache="b")],
         [update(1), update(2)],
     ),
     "one cache in the place of two": (
-        [update(1), update(2, "b"), update(3)],
+        [update(1), update(2, cache="b"), update(3)],
         [update(1), update(2), update(3)],
     ),
     "a snapshot in the place of captures": (
-        [
-            {"op": "prepare", "offsets": [0, 4]},
-            update(4),
-            {"op": "take", "into": ["s0", "s1"]},
-            restore("s1", 4),
-        ],
+        [PREPARE, update(4), TAKE, restore("s1", 4)],
         [update(4), snapshot("s1"), restore("s1", 4)],
     ),
     "half of an update, and of what is behind it": (
@@ -65,26 +63,10 @@ LAYER: dict[str, tuple[Ops, Ops]] = {
         [update(4), snapshot("s0"), update(3)],
     ),
     "no trim, but longer updates": (
-        [update(1), snapshot("s0"), {"op": "trim", "count": 1}, update(1)],
+        [update(1), snapshot("s0"), trim(1), update(1)],
         [update(2), snapshot("s0"), update(2)],
     ),
 }
-
-
-@pytest.mark.parametrize(("before", "after"), LAYER.values(), ids=list(LAYER))
-def test_of_layers(before: Ops, after: Ops) -> None:
-    assert is_proposed(make("layer", "kv", before), make("layer", "kv", after))
-
-
-def forward(positions: list[int], sequences: list[int]) -> Op:
-    return {"op": "forward", "positions": positions, "sequences": sequences}
-
-
-def remove(sequence: int, begin: int) -> Op:
-    return {"op": "remove", "sequence": sequence, "begin": begin, "end": None}
-
-
-COPY: Op = {"op": "copy_prefix", "source": 0, "target": 1, "length": 1}
 
 UNIFIED: dict[str, tuple[Ops, Ops]] = {
     "half of the rows": (
@@ -112,11 +94,13 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), UNIFIED.values(), ids=list(UNIFIED))
-def test_of_passes(before: Ops, after: Ops) -> None:
-    config = {"sequences": 8}
-    small = make("unified", "causal", after, **config)
-    assert is_proposed(make("unified", "causal", before, **config), small)
+@pytest.mark.parametrize("name", [*LAYER, *UNIFIED])
+def test_simpler_operations(name: str) -> None:
+    config: dict[str, Any] = {}
+    if name in UNIFIED:
+        config = {"contract": "unified", "kind": "causal", "sequences": 8}
+    before, after = {**LAYER, **UNIFIED}[name]
+    assert is_proposed(make(*before, **config), make(*after, **config))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +112,10 @@ def test_of_passes(before: Ops, after: Ops) -> None:
         [{"kind": "causal", "capacity": 1}, {"kind": "swa", "window": 3}],
     ],
 )
-def test_of_the_caches_of_a_wrapper(simpler: list[dict[str, Any]]) -> None:
-    ops = [forward([0], [0])]
+def test_simpler_caches_of_a_wrapper(simpler: list[dict[str, Any]]) -> None:
     caches = [{"kind": "causal", "capacity": 4}, {"kind": "swa", "window": 3}]
-    before = make("unified", "wrapper", ops, caches=caches)
-    assert is_proposed(before, make("unified", "wrapper", ops, caches=simpler))
+    assert is_proposed(make_wrapper(caches=caches), make_wrapper(caches=simpler))
 
 
 def test_a_list_keeps_as_many_items_as_it_must_have() -> None:
-    schema = CONTRACTS["prefix"].config["layers"]
-    assert [] not in get_simpler(["state"], schema)
+    assert [] not in get_simpler(["state"], CONTRACTS["prefix"].config["layers"])

@@ -118,9 +118,7 @@ def turn(keys: Any, distance: int, dtype: str) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("times", [1, 2, 7])
-def test_a_turned_key_is_within_tolerance_but_not_without_a_turn(
-    dtype: str, times: int
-) -> None:
+def test_a_key_is_within_tolerance_if_it_was_turned(dtype: str, times: int) -> None:
     reader = make_reader(dtype)
     tags = list(range(40))
     keys, values = reader.feed(tags, [50] * 40)
@@ -160,9 +158,7 @@ def test_numbers_of_another_width_are_read_too() -> None:
 
 
 @pytest.mark.parametrize("tags", [range(4, 5), range(4, 6), [4], [4, 9]])
-def test_an_array_that_shares_memory_does_not_reach_what_is_right(
-    tags: Sequence[int],
-) -> None:
+def test_shared_memory_does_not_reach_what_is_right(tags: Sequence[int]) -> None:
     reader = make_reader()
     reader.arrays.from_numpy = lambda array, dtype: array
     positions = dict(zip(tags, (50, 51), strict=False))

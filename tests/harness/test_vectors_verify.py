@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lockstep.harness.cli.main import main
+from tests.harness.commands import CORRECT, HERE, Ended, Run, invoke
 from tests.harness.misbehaving import PID_FILE
 
-ROOT = Path(__file__).parents[2]
-HERE = "tests.harness.misbehaving"
-
-Run = Callable[..., Result]
 Change = Callable[[Path], Any]
 
 
@@ -27,9 +22,9 @@ Change = Callable[[Path], Any]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny set of two kinds."""
     folder = tmp_path_factory.mktemp("vectors") / "set"
-    arguments = ["vectors", "-o", str(folder), "--size", "tiny"]
-    ended = CliRunner().invoke(main, [*arguments, "--kind", "kv", "--kind", "rotating"])
-    assert ended.exit_code == 0, ended.output
+    kinds = ("--kind", "kv", "--kind", "rotating")
+    ended = invoke("vectors", "-o", folder, "--size", "tiny", *kinds)
+    assert ended.status == 0, ended.text
     return folder
 
 
@@ -39,28 +34,27 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "set"))
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command in this process, in a folder of the test."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(main, [str(one) for one in arguments])
-
-
-def say(ended: Result) -> str:
-    return " ".join(ended.output.split())
+def export(run: Run, folder: Path, kind: str = "state") -> Ended:
+    return run("vectors", "-o", folder, "--size", "tiny", "--kind", kind)
 
 
 # --- where a set is written -------------------------------------------------------------
 
 
-def test_a_set_takes_the_place_of_a_former_one(run: Run, folder: Path) -> None:
-    ended = run("vectors", "-o", folder, "--size", "tiny", "--kind", "state")
-    assert ended.exit_code == 0, ended.output
+def test_a_set_replaces_a_former_one(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Nothing is written through a link, or beside the folder."""
+    outside = tmp_path / "outside.md"
+    outside.write_text("mine")
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(outside)
+    ended = export(run, folder)
+    assert ended.status == 0, ended.text
     names = {path.name for path in folder.iterdir()}
     assert names == {"README.md", "schema.json", "manifest.json", "layer-state.jsonl"}
-    assert run("vectors", "verify", folder).exit_code == 0
+    assert run("vectors", "verify", folder).status == 0
+    assert outside.read_text() == "mine"
+    assert not (folder / "README.md").is_symlink()
+    assert {*os.listdir(tmp_path)} == {"outside.md", "set"}
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "a/b.txt", ".hidden"])
@@ -68,42 +62,26 @@ def test_foreign_files_are_left_alone(run: Run, folder: Path, name: str) -> None
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("mine")
     before = read_all(folder)
-    ended = run("vectors", "-o", folder, "--size", "tiny", "--kind", "state")
-    assert ended.exit_code == 2
-    assert "does not belong to the set" in say(ended)
+    ended = export(run, folder)
+    assert (ended.status, "does not belong to the set" in ended.words) == (2, True)
     assert read_all(folder) == before
 
 
 def test_a_folder_without_a_set_is_left_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.md").write_text("mine")
-    ended = run("vectors", "-o", tmp_path / "mine", "--kind", "state")
-    assert ended.exit_code == 2
-    assert "holds no set of vectors that could be replaced" in say(ended)
+    ended = export(run, tmp_path / "mine")
+    assert ended.status == 2
+    assert "holds no set of vectors that could be replaced" in ended.words
     assert read_all(tmp_path) == {"mine/thesis.md": b"mine"}
-    ended = run("vectors", "-o", tmp_path / "mine" / "thesis.md")
-    assert (ended.exit_code, "is not a folder" in say(ended)) == (2, True)
+    ended = export(run, tmp_path / "mine" / "thesis.md")
+    assert (ended.status, "is not a folder" in ended.words) == (2, True)
 
 
-def test_nothing_is_written_through_a_link(
-    run: Run, folder: Path, tmp_path: Path
-) -> None:
-    outside = tmp_path / "outside.md"
-    outside.write_text("mine")
-    (folder / "README.md").unlink()
-    (folder / "README.md").symlink_to(outside)
-    ended = run("vectors", "-o", folder, "--size", "tiny", "--kind", "state")
-    assert ended.exit_code == 0, ended.output
-    assert outside.read_text() == "mine"
-    assert not (folder / "README.md").is_symlink()
-
-
-def test_nothing_is_written_beside_the_folder(run: Run, tmp_path: Path) -> None:
-    ended = run(
-        "vectors", "-o", tmp_path / "new" / "set", "--size", "tiny", "--kind", "kv"
-    )
-    assert ended.exit_code == 0, ended.output
-    assert {name.split("/")[0] for name in read_all(tmp_path)} == {"new"}
+def test_nothing_is_left_beside_a_new_folder(run: Run, tmp_path: Path) -> None:
+    ended = export(run, tmp_path / "new" / "set", "kv")
+    assert ended.status == 0, ended.text
+    assert os.listdir(tmp_path) == ["new"]
     assert os.listdir(tmp_path / "new") == ["set"]
 
 
@@ -130,13 +108,6 @@ def manifest(change: Callable[[Any], Any]) -> Change:
 def holds(change: Callable[[Any], Any]) -> Change:
     """Changes what the manifest says of the kv file."""
     return manifest(lambda document: change(document["files"]["layer-kv.jsonl"]))
-
-
-def rename(name: str) -> Change:
-    def change(document: Any) -> None:
-        document["files"][name] = document["files"].pop("README.md")
-
-    return manifest(change)
 
 
 def rehash(folder: Path) -> None:
@@ -166,12 +137,13 @@ def line(change: Callable[[Any], Any], number: int = 0) -> Change:
     return damage
 
 
-def config(**fields: Any) -> Change:
+def put(**fields: Any) -> Change:
+    """Other fields at the top of the manifest."""
+    return manifest(lambda document: document.update(fields))
+
+
+def put_config(**fields: Any) -> Change:
     return line(lambda document: document["program"]["config"].update(fields))
-
-
-def write(name: str, content: bytes) -> Change:
-    return lambda folder: (folder / name).write_bytes(content)
 
 
 def cut(count: int, then: Change = lambda _: None) -> Change:
@@ -196,111 +168,47 @@ def change_a_letter(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"Vectors", b"vectorS", 1))
 
 
-def put_a_link(folder: Path) -> None:
-    shutil.move(folder / "README.md", folder.parent / "README.md")
-    (folder / "README.md").symlink_to(folder.parent / "README.md")
-
-
-MANIFEST = "manifest.json"
+NEWER = 'reads "lockstep-vectors/1"; a newer version of lockstep reads'
+OTHER = "is a program of layer rotating; by the manifest the file holds layer kv"
+COVERED = "no program reaches wrapped × merge, which the manifest lists"
+KV = "layer-kv.jsonl:1:"
 DAMAGED = [
     (shutil.rmtree, "manifest.json: there is no such file; a set of"),
-    (lambda f: (f / MANIFEST).unlink(), "manifest.json: there is no such file"),
-    (write(MANIFEST, b"{"), "is not JSON: "),
-    (write(MANIFEST, b"[]"), '"format" is null'),
-    (write(MANIFEST, b"[" * 100_000), "is nested too deeply"),
-    (write(MANIFEST, b" " * (5 << 20)), "is too large"),
-    (
-        manifest(lambda d: d.update(format="lockstep-vectors/2")),
-        'this version reads "lockstep-vectors/1"; a newer version of lockstep reads',
-    ),
-    (
-        manifest(lambda d: d.update(format="cache/1")),
-        '"format" is "cache/1"; this version reads "lockstep-vectors/1"',
-    ),
-    (
-        manifest(lambda d: d.update(lockstep="99.0")),
-        "the set was made by lockstep 99.0, and this is",
-    ),
-    (
-        manifest(lambda d: d.update(lockstep="new")),
-        "manifest.json: lockstep: 'new' does not match",
-    ),
-    (rename("../README.md"), "manifest.json: files: '../README.md'"),
-    (rename("a/README.md"), "manifest.json: files: 'a/README.md'"),
+    (put(format="lockstep-vectors/2"), NEWER),
+    (put(format="cache/1"), '"format" is "cache/1"; this version reads'),
+    (put(lockstep="99.0"), "the set was made by lockstep 99.0, and this is"),
+    (put(lockstep="new"), "manifest.json: lockstep: 'new' does not match"),
+    (put(files={"a/b.md": {}}), "manifest.json: files: 'a/b.md'"),
     (manifest(lambda d: d.pop("files")), "'files' is a required"),
-    (write("x.jsonl", b""), "the manifest does not name this file"),
     (lambda f: (f / "sub").mkdir(), "the manifest does not name this file"),
     (lambda f: (f / "layer-kv.jsonl").unlink(), "layer-kv.jsonl: there is no such"),
     (cut(10), "bytes, not"),
     (cut(10, rehash), "its last line has no end; the file may be cut off"),
     (cut_a_line, "programs, not"),
-    (
-        change_a_letter,
-        "README.md: was changed: its SHA-256 is not the one in the manifest",
-    ),
-    (put_a_link, "README.md: is a link; a set of vectors has none"),
-    (
-        line(lambda d: d.update(format="lockstep-trace/2")),
-        "layer-kv.jsonl:1: format: 'lockstep-trace/1' was expected",
-    ),
-    (
-        config(heads=10**9),
-        "layer-kv.jsonl:1: program/config/heads: 1000000000 is greater than",
-    ),
+    (change_a_letter, "README.md: was changed: its SHA-256 is not the one in the man"),
+    (line(lambda d: d.update(format="x")), f"{KV} format: 'lockstep-trace/1' was exp"),
+    (put_config(heads=10**9), f"{KV} program/config/heads: 1000000000 is greater than"),
     (
         line(lambda d: d["program"]["ops"][0].update(op="eval")),
-        "layer-kv.jsonl:1: program/ops/0/op: 'eval' is not one of",
+        f"{KV} program/ops/0/op: 'eval' is not one of",
     ),
     (line(lambda d: d["expected"].pop()), "answers to"),
-    (
-        config(kind="rotating", window=4),
-        "is a program of layer rotating; by the manifest the file holds layer kv",
-    ),
-    (
-        holds(lambda entry: entry["holds"]["covered"].update(wrapped=["merge"])),
-        "no program reaches wrapped × merge, which the manifest lists",
-    ),
-    (
-        holds(lambda entry: entry["holds"].update(kind="kvv")),
-        'there is no kind "layer" "kvv"',
-    ),
-    (
-        holds(lambda entry: entry.pop("holds")),
-        "says wrongly whether it holds programs",
-    ),
+    (put_config(kind="rotating", window=4), OTHER),
+    (holds(lambda file: file["holds"]["covered"].update(wrapped=["merge"])), COVERED),
+    (holds(lambda file: file["holds"].update(kind="kvv")), 'no kind "layer" "kvv"'),
+    (holds(lambda file: file.pop("holds")), "says wrongly whether it holds programs"),
 ]
+"""More is in `hostile.sets`."""
 
 
 @pytest.mark.parametrize(("change", "words"), DAMAGED)
-def test_what_is_no_set_is_refused(
+def test_a_damaged_set_is_refused(
     run: Run, folder: Path, change: Change, words: str
 ) -> None:
     change(folder)
     ended = run("vectors", "verify", folder)
-    assert ended.exit_code == 2, ended.output
-    assert words in say(ended)
-    assert "Traceback" not in ended.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("vectors", "give a folder for the set with -o DIR"),
-        ("vectors -o x --size huge", "'huge' is not one of"),
-        ("vectors -o x --kind kvv", "there is no kind kvv; did you mean kv?"),
-        ("vectors -o x --jobs 0", "0 is not in the range"),
-        ("vectors -o x verify y", "-o does not go together with another command"),
-        ("vectors verify", "Missing argument 'DIR'"),
-        ("vectors verify nothing", "manifest.json: there is no such file"),
-        ("vectors verify nothing --backend torch-cup", "did you mean torch-cpu"),
-        ("vectors export", "No such command 'export'"),
-    ],
-)
-def test_what_is_refused(run: Run, tmp_path: Path, arguments: str, words: str) -> None:
-    ended = run(*arguments.split())
-    assert ended.exit_code == 2
-    assert words in say(ended)
-    assert list(tmp_path.iterdir()) == []
+    assert (ended.status, words in ended.words) == (2, True), ended.text
+    assert "Traceback" not in ended.text
 
 
 # --- what is found ----------------------------------------------------------------------
@@ -312,37 +220,32 @@ def test_an_expectation_that_was_changed_is_found(run: Run, folder: Path) -> Non
 
     line(change, number=1)(folder)
     ended = run("vectors", "verify", folder)
-    assert ended.exit_code == 1, ended.output
-    words = say(ended)
-    assert "layer-kv.jsonl:2 (layer-kv-" in words
-    assert "step 0, update with" in words
-    assert "the set expects" in words and "the reference" in words
-    assert "the reference here expects something else" in words
+    assert ended.status == 1, ended.text
+    assert "layer-kv.jsonl:2 (layer-kv-" in ended.words
+    assert "step 0, update with" in ended.words
+    assert "the set expects" in ended.words and "the reference" in ended.words
+    assert "the reference here expects something else" in ended.words
 
 
 def test_a_planted_fault_is_found_shrunk_and_saved(run: Run, folder: Path) -> None:
     pytest.importorskip("torch")
     faulty = "lockstep.impl.faults.torch:rotating_chunk_mid_ring"
-    ended = run("vectors", "verify", folder, "--backend", faulty, "--jobs", 1)
-    assert ended.exit_code == 1, ended.output
-    words = say(ended)
-    assert (
-        "✗ lockstep.impl.faults.torch:rotating_chunk_mid_ring layer-rotating-update"
-        in words
-    )
-    assert "lockstep replay failures/layer-rotating-update" in words
+    ended = run("vectors", "verify", folder, "--backend", faulty)
+    assert ended.status == 1, ended.text
+    assert f"✗ {faulty} layer-rotating-update" in ended.words
+    assert "lockstep replay failures/layer-rotating-update" in ended.words
     (saved, *_) = Path("failures").glob("layer-rotating-update-*/*.json")
     assert len(json.loads(saved.read_text())["ops"]) <= 3
     ended = run("replay", saved, "--backend", faulty)
-    assert (ended.exit_code, "FAILED" in ended.output) == (1, True)
+    assert (ended.status, "FAILED" in ended.out) == (1, True)
 
 
 def verify_on(run: Run, folder: Path, name: str, status: int) -> Any:
     """The one pair of a verification on a backend of tests.harness.misbehaving."""
     arguments = ("verify", folder, "--backend", f"{HERE}:{name}", "--jobs", 1, "--json")
     ended = run("vectors", *arguments)
-    assert ended.exit_code == status, ended.output
-    (pair,) = json.loads(ended.stdout)["pairs"]
+    assert ended.status == status, ended.text
+    (pair,) = json.loads(ended.out)["pairs"]
     assert pair["kind"] == "kv" and pair["agreed"] > 0
     return pair
 
@@ -360,8 +263,8 @@ def test_a_backend_that_agrees(run: Run, folder: Path) -> None:
     assert pair["agreed"] + sum(reasons.values()) == len(read_lines(folder))
     assert any("does not declare" in why for why in reasons)
     assert not any("dtype" in why for why in reasons)
-    ended = run("vectors", "verify", folder, "--backend", f"{HERE}:correct")
-    assert "all agree" in say(ended)
+    ended = run("vectors", "verify", folder, "--backend", CORRECT)
+    assert "all agree" in ended.words
 
 
 def test_what_is_not_written_does_not_agree(run: Run, folder: Path) -> None:
@@ -373,15 +276,15 @@ def test_what_is_not_written_does_not_agree(run: Run, folder: Path) -> None:
     assert pair["agreed"] <= sum("trim" not in names for names in ops)
     assert pair["agreed"] + sum(pair["not_declared"].values()) < len(lines)
     ended = run("vectors", "verify", folder, "--backend", f"{HERE}:has_no_trim_yet")
-    assert "unfinished" in say(ended)
-    assert "all agree" not in say(ended)
+    assert "unfinished" in ended.words
+    assert "all agree" not in ended.words
 
 
 def test_a_crash_does_not_take_the_others_along(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_workers: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PID_FILE, str(tmp_path / "mark"))
-    pair = verify_on(run, folder, "dies_once", 2)
+    pair = verify_on(run_workers, folder, "dies_once", 2)
     assert pair["crashed"] == 1
     assert [one["signature"] for one in pair["failures"]] == ["layer-kv-update-crash"]
     undeclared = sum(pair["not_declared"].values())
@@ -389,10 +292,9 @@ def test_a_crash_does_not_take_the_others_along(
 
 
 def test_a_backend_without_these_kinds(run: Run, tmp_path: Path) -> None:
-    kind = ("--kind", "encoder", "--size", "tiny")
-    assert run("vectors", "-o", tmp_path / "set", *kind).exit_code == 0
-    ended = run("vectors", "verify", "set", "--backend", f"{HERE}:correct")
-    assert ended.exit_code == 2
-    assert "nothing was run" in say(ended)
-    ended = run("vectors", "verify", "set", "--backend", f"{HERE}:factory_raises")
-    assert (ended.exit_code, "its factory raised" in say(ended)) == (2, True)
+    assert export(run, tmp_path / "set", "encoder").status == 0
+    verify = ("vectors", "verify", "set", "--backend")
+    ended = run(*verify, CORRECT)
+    assert (ended.status, "nothing was run" in ended.words) == (2, True)
+    ended = run(*verify, f"{HERE}:factory_raises")
+    assert (ended.status, "its factory raised" in ended.words) == (2, True)

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.harness.contracts.prefix.sides import get_layer_config, get_unified_config
+
 Message = Mapping[str, Any]
 Answer = dict[str, Any]
 
@@ -39,43 +41,6 @@ class Relay:
         self.caches, self.snapshots, self.saved = Table(), Table(), Table()
         self.configs: dict[int, Any] = {}
 
-    # --- arrays -------------------------------------------------------------------------
-
-    def take(self, value: Message, dtype: str) -> Any:
-        content = np.array(value["data"], np.float32).reshape(value["shape"])
-        return self.arrays.from_numpy(content, dtype)
-
-    def give(self, array: Any) -> Any:
-        if array is None or isinstance(array, str):
-            return array
-        content = self.arrays.to_numpy(array)
-        data = content.ravel().tolist()
-        if content.dtype == np.bool_:
-            data = [int(seen) for seen in data]
-        words = {math.inf: "1e999", -math.inf: "-1e999"}
-        data = [words.get(x, x) if x == x else None for x in data]
-        dtype = self.arrays.dtype(array)
-        return {"shape": list(content.shape), "data": data, "dtype": dtype}
-
-    def give_some(self, names: str, arrays: Any) -> Answer:
-        arrays = arrays or [None, None]
-        return {
-            name: self.give(array)
-            for name, array in zip(names.split(), arrays, strict=True)
-        }
-
-    def give_snapshot(self, snapshot: Any) -> Any:
-        if snapshot is None:
-            return None
-        number = self.snapshots.put(snapshot)
-        return {"number": number, "begin": snapshot.begin, "end": snapshot.end}
-
-    def find(self, number: int | None, consume: bool = False) -> Any:
-        if number is None:
-            return None
-        items = self.snapshots.items
-        return items.pop(number) if consume else items[number]
-
     # --- messages -----------------------------------------------------------------------
 
     def answer(self, message: Message) -> Answer:
@@ -87,11 +52,71 @@ class Relay:
         cache = self.caches.items[message["cache"]]
         if "type" in message:
             cache = cache.of(message["type"])
-        is_prefix = config["kind"] in PREFIX
-        if op in PREFIX_ONLY if is_prefix else op in PLAIN:
-            return relay(cache, message, (PREFIX_ONLY if is_prefix else PLAIN)[op])
+        if config["kind"] in PREFIX and op in PREFIX_PLANS:
+            return self.relay(cache, config, message, PREFIX_PLANS[op])
+        if op in PLANS:
+            return self.relay(cache, config, message, PLANS[op])
         answer = getattr(self, f"do_{op}")(cache, config, message)
         return answer
+
+    def relay(self, cache: Any, config: Message, message: Message, plan: str) -> Answer:
+        """Calls the method that an operation names, with the fields that a message has,
+        and gives what it returns the names of the plan."""
+        fields, _, names = plan.partition("->")
+        own = {name: message[name] for name in fields.split() if name in message}
+        dtype = config["dtype"]
+        arguments = [self.take(name, value, dtype) for name, value in own.items()]
+        got = getattr(cache, message["op"])(*arguments)
+        for name in CONSUMING.get(message["op"], ()):
+            self.snapshots.items.pop(message.get(name), None)
+        answered = [name for name in names.split() if name != "offset"]
+        items = [got] if len(answered) < 2 else got or [None, None]
+        several = zip(answered, items, strict=False)
+        answer = {name: self.give(name, item, config) for name, item in several}
+        return answer | ({"offset": cache.offset} if "offset" in names else {})
+
+    def take(self, name: str, value: Any, dtype: str) -> Any:
+        """The argument that a field stands for."""
+        if name in ARRAYS:
+            content = np.array(value["data"], np.float32).reshape(value["shape"])
+            return self.arrays.from_numpy(
+                content, "float32" if name == "delta" else dtype
+            )
+        if name in ("snapshot", "parent", "child"):
+            return None if value is None else self.snapshots.items[value]
+        return self.saved.items[value] if name == "saved" else value
+
+    def give(self, name: str, got: Any, config: Message) -> Any:
+        """The field that stands for what was returned."""
+        if name in ("snapshot", "parent", "child"):
+            return self.give_snapshot(got)
+        if name == "snapshots":
+            return [self.give_snapshot(taken) for taken in got]
+        if name == "cache":
+            return self.keep(got, config)
+        if name == "saved":
+            return self.saved.put(got)
+        if name in (*ARRAYS, "mask"):
+            return self.give_array(got)
+        return got if isinstance(got, bool | int) else list(got)
+
+    def give_array(self, array: Any) -> Any:
+        if array is None or isinstance(array, str):
+            return array
+        content = self.arrays.to_numpy(array)
+        data = content.ravel().tolist()
+        if content.dtype == np.bool_:
+            data = [int(seen) for seen in data]
+        words = {math.inf: "1e999", -math.inf: "-1e999"}
+        data = [words.get(x, x) if x == x else None for x in data]
+        dtype = self.arrays.dtype(array)
+        return {"shape": list(content.shape), "data": data, "dtype": dtype}
+
+    def give_snapshot(self, snapshot: Any) -> Any:
+        if snapshot is None:
+            return None
+        number = self.snapshots.put(snapshot)
+        return {"number": number, "begin": snapshot.begin, "end": snapshot.end}
 
     def hello(self, message: Message) -> Answer:
         backend = self.backend
@@ -106,14 +131,13 @@ class Relay:
             }
             for contract, kinds in backend.contracts.items()
         }
+        names = ("poison", "causal", "tolerance")
         return {
             "protocol": 1,
             "name": f"relay-{backend.name}",
             "dtypes": list(backend.dtypes),
-            "poison": backend.poison,
-            "causal": backend.causal,
-            "tolerance": backend.tolerance,
             "contracts": contracts,
+            **{name: getattr(backend, name) for name in names},
         }
 
     def open(self, message: Message) -> Answer:
@@ -125,22 +149,12 @@ class Relay:
         """Of a prefix cache that builds on others: with those."""
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
-        from lockstep.harness.contracts.prefix.sides import (
-            get_layer_config,
-            get_unified_config,
-        )
-
-        if config["kind"] == "slots":
-            below = {**get_unified_config(config), "poison": config["poison"]}
-            return {**config, "caches": [self.backend.open(below)]}
-        layers = [
-            spec
-            and self.backend.open(
-                {**get_layer_config(config, spec), "poison": config["poison"]}
-            )
-            for spec in config["layers"]
-        ]
-        return {**config, "caches": layers}
+        below = [get_unified_config(config)]
+        if config["kind"] != "slots":
+            below = [spec and get_layer_config(config, spec) for spec in config["layers"]]
+        poison = {"poison": config["poison"]}
+        caches = [each and self.backend.open({**each, **poison}) for each in below]
+        return {**config, "caches": caches}
 
     def keep(self, cache: Any, config: Message) -> int:
         for number, item in self.caches.items.items():
@@ -156,96 +170,23 @@ class Relay:
                 del getattr(self, what).items[number]
         return {}
 
-    # --- operations that take or give arrays, caches or snapshots -----------------------
+    # --- operations that are not one call -----------------------------------------------
 
     def do_update(self, cache: Any, config: Message, m: Message) -> Answer:
-        keys, values = (
-            self.take(m[name], config["dtype"]) for name in ("keys", "values")
-        )
         mask = cache.make_mask(m["keys"]["shape"][2], m["rows"])
-        pair = cache.update(keys, values)
-        return {
-            "offset": cache.offset,
-            **self.give_some("keys values", pair),
-            "mask": self.give(mask),
-        }
+        answer = self.relay(cache, config, m, "keys values -> keys values")
+        return {"offset": cache.offset, **answer, "mask": self.give_array(mask)}
 
     def do_state(self, cache: Any, config: Message, m: Message) -> Answer:
         names = "conv delta" if config["kind"] == "state" else "keys values"
-        return self.give_some(names, getattr(cache, m["op"])())
+        return self.relay(cache, config, m, f"-> {names}")
 
     do_view = do_read = do_state
-
-    def do_write(self, cache: Any, config: Message, m: Message) -> Answer:
-        conv = self.take(m["conv"], config["dtype"])
-        cache.write(conv, self.take(m["delta"], "float32"), m["length"])
-        return {"offset": cache.offset}
-
-    def do_trim(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"trimmed": cache.trim(m["count"]), "offset": cache.offset}
-
-    def do_clone(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"cache": self.keep(cache.clone(), config)}
-
-    def do_free(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.free()
-        return {"offset": cache.offset}
-
-    def do_snapshot(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"snapshot": self.give_snapshot(cache.snapshot(m["begin"]))}
-
-    def do_restore(self, cache: Any, config: Message, m: Message) -> Answer:
-        ok = cache.restore(self.find(m["snapshot"]), m["target"])
-        return {"ok": ok, "offset": cache.offset}
-
-    def do_split(self, cache: Any, config: Message, m: Message) -> Answer:
-        parent, child = cache.split(self.find(m["snapshot"], consume=True), m["at"])
-        return {"parent": self.give_snapshot(parent), "child": self.give_snapshot(child)}
-
-    def do_merge(self, cache: Any, config: Message, m: Message) -> Answer:
-        merged = cache.merge(self.find(m["parent"]), self.find(m["child"]))
-        for side in ("parent", "child"):
-            self.find(m[side], consume=True)
-        return {"snapshot": self.give_snapshot(merged)}
-
-    def do_close(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.close(self.find(m["snapshot"], consume=True))
-        return {}
-
-    def do_take(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"snapshots": [self.give_snapshot(taken) for taken in cache.take()]}
-
-    def do_put(self, cache: Any, config: Message, m: Message) -> Answer:
-        pair = [self.take(m[name], config["dtype"]) for name in ("keys", "values")]
-        cache.put(m["layer"], *pair)
-        return {}
-
-    def do_get(self, cache: Any, config: Message, m: Message) -> Answer:
-        got = cache.get(m["layer"])
-        names = "keys values" if got is None or len(got) == 2 else "keys values mask"
-        return self.give_some(names, got)
-
-    def do_save(self, cache: Any, config: Message, m: Message) -> Answer:
-        return {"saved": self.saved.put(cache.save())}
-
-    def do_load(self, cache: Any, config: Message, m: Message) -> Answer:
-        cache.load(self.saved.items[m["saved"]])
-        return {}
 
     def do_cached(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"cached": cache.cached}
 
-    def do_read_states(self, cache: Any, config: Message, m: Message) -> Answer:
-        return self.give_some("conv delta", cache.read_states(m["layer"]))
-
-    def do_write_states(self, cache: Any, config: Message, m: Message) -> Answer:
-        conv = self.take(m["conv"], config["dtype"])
-        cache.write_states(m["layer"], conv, self.take(m["delta"], "float32"))
-        return {}
-
     def do_layers(self, cache: Any, config: Message, m: Message) -> Answer:
-        from lockstep.harness.contracts.prefix.sides import get_layer_config
-
         layers = [
             layer
             and {
@@ -257,8 +198,6 @@ class Relay:
         return {"layers": layers}
 
     def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
-        from lockstep.harness.contracts.prefix.sides import get_unified_config
-
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
 
     def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
@@ -268,43 +207,52 @@ class Relay:
 
 
 PREFIX = ("session", "trie", "slots")
+ARRAYS = ("keys", "values", "conv", "delta")
 
-PLAIN = {
-    "size": " -> size",
+PLANS = {
+    "size": "-> size",
     "prepare": "offsets",
     "boundaries": "length -> lengths",
     "forward": "positions sequences exceptions multimodal reserve",
     "copy_prefix": "source target length",
     "remove": "sequence begin end",
     "can_resume": "sequence position -> result",
+    "write": "conv delta length -> offset",
+    "trim": "count -> trimmed offset",
+    "clone": "-> cache",
+    "free": "-> offset",
+    "snapshot": "begin -> snapshot",
+    "restore": "snapshot target -> ok offset",
+    "split": "snapshot at -> parent child",
+    "merge": "parent child -> snapshot",
+    "close": "snapshot",
+    "take": "-> snapshots",
+    "put": "layer keys values",
+    "get": "layer -> keys values mask",
+    "save": "-> saved",
+    "load": "saved",
+    "read_states": "layer -> conv delta",
+    "write_states": "layer conv delta",
 }
-"""Operations of numbers alone: the method's arguments, and the field of the answer."""
+"""Operation → the method's arguments, and the fields of the answer."""
 
-PREFIX_ONLY = {
+CONSUMING = {"split": ["snapshot"], "merge": ["parent", "child"], "close": ["snapshot"]}
+"""Operations after which these snapshots are used up."""
+
+PREFIX_PLANS = {
     "extend": "slot tokens",
     "close": "slot -> stored",
     "cancel": "slot -> stored",
     "free": "",
     "set_limit": "limit",
-    "count_tokens": " -> count",
-    "count_bytes": " -> count",
+    "count_tokens": "-> count",
+    "count_bytes": "-> count",
     "get_tokens": "slot -> tokens",
     "get_remaining": "slot -> tokens",
     "reserve": "slot count -> positions",
     "commit": "slot count",
 }
 """The same, of the prefix contract; `slot` is handed over where a message has it."""
-
-
-def relay(cache: Any, message: Message, plan: str) -> Answer:
-    """Calls the method that an operation names."""
-    fields, _, answered = plan.partition(" -> ")
-    arguments = [message[field] for field in fields.split() if field in message]
-    got = getattr(cache, message["op"])(*arguments)
-    if not answered:
-        return {}
-    return {answered: got if isinstance(got, bool | int) else list(got)}
-
 
 HARNESS = {"refuse"}
 """What the harness does to caches that it opened itself."""

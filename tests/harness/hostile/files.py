@@ -1,9 +1,9 @@
-"""Files that are none, folders without any, and names that do harm."""
+"""Files that are none, folders without any, names that do harm, and drivers that do harm,
+or are none."""
 
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,6 @@ from tests.harness.hostile.makers import ESCAPES, TEXT, Cases, Make, as_file
 def make_pipe(folder: Path) -> Path:
     os.mkfifo(folder / "p.json")
     return folder / "p.json"
-
-
-def make_socket(folder: Path) -> Path:
-    path = folder / "p.json"
-    with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(".", os.O_RDONLY)
-        os.chdir(folder)  # the path of a socket must be short
-        server.bind("p.json")
-        os.fchdir(here)
-        os.close(here)
-    return path
 
 
 def make_loop(folder: Path) -> Path:
@@ -77,16 +66,11 @@ def make_locked(folder: Path) -> Path:
 FILES: Cases = {
     "nothing": (lambda folder: folder / "p.json", "there is no such file"),
     "a pipe": (make_pipe, "is a pipe or a device"),
-    "a socket": (make_socket, "is a pipe or a device"),
     "a device without end": (lambda folder: Path("/dev/zero"), "is a pipe or a device"),
-    "a device of nothing": (lambda folder: Path("/dev/null"), "is a pipe or a device"),
     "memory": (lambda folder: Path("/proc/self/mem"), "cannot be read"),
     "links in a circle": (make_loop, "cannot be read"),
     "a link to nothing": (make_dangling, "there is no such file"),
-    "a file as a folder": (
-        lambda folder: as_file(TEXT)(folder) / "p.json",
-        "cannot be read",
-    ),
+    "a file as a folder": (lambda folder: as_file(TEXT)(folder) / "p.json", "cannot be"),
     "a long name": (lambda folder: folder / ("a" * 300), "cannot be read"),
     "a long path": (lambda folder: folder / ("a/" * 3000), "cannot be read"),
     "a file of 10 GiB": (make_sparse("p.json"), "is too large"),
@@ -100,4 +84,42 @@ FOLDERS: Cases = {
     "an empty folder": (make_folder, "no program file (.json, .jsonl) in this folder"),
     "links in a circle": (make_folder_of_loops, "no program file"),
     "pipes": (make_folder_of_pipes, "no program file"),
+}
+
+
+def as_driver(script: str | bytes, mode: int = 0o755) -> Make:
+    """A file that is started as a driver. What else one may answer is in `exec`."""
+
+    def make(folder: Path) -> Path:
+        path = as_file(script, "driver")(folder)
+        path.chmod(mode)
+        return path
+
+    return make
+
+
+def answering(line: str) -> Make:
+    """A driver that says one line whatever it is asked."""
+    return as_driver(f"#!/bin/sh\nread request\ncat <<'EOF'\n{line}\nEOF\n")
+
+
+HELLO = '{"id": 1, "protocol": 1, "name": "it", "contracts": {"layer": {"kv": %s}}}'
+
+DRIVERS: Cases = {
+    "no program": (as_driver("", 0o644), "cannot be executed; chmod +x"),
+    "a folder": (make_folder, "p.json is a folder"),
+    "an interpreter that is not there": (as_driver("#!/nothing/sh\n"), "no snippet"),
+    "escape sequences": (answering(ESCAPES), "no snippet"),
+    "words that do harm": (
+        as_driver(f"#!/bin/sh\nprintf '%s\\n' '{ESCAPES}' >&2\nexit 1\n"),
+        "no snippet",
+    ),
+    "operations that are none": (
+        answering(HELLO % f'{{"operations": ["{ESCAPES[1:5]}"]}}'),
+        "no snippet",
+    ),
+    "a line without end": (
+        as_driver("#!/bin/sh\nread request\nexec cat /dev/zero\n"),
+        "bytes",
+    ),
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gzip
 import stat
-from zipfile import ZIP_BZIP2, ZIP_LZMA, ZIP_STORED
+from typing import Any
+from zipfile import ZIP_BZIP2, ZIP_STORED
 
 from lockstep.harness.core.document import MAX_BYTES
 from tests.harness.hostile.makers import (
-    DEEP,
     ESCAPES,
     TEXT,
     Cases,
+    Make,
     as_file,
     as_zip,
     make_member,
@@ -28,32 +29,22 @@ def lie(content: bytes) -> bytes:
     return content[:place] + b"\1\0\0\0" + content[place + 4 :]
 
 
+def swap(old: bytes, new: bytes, **more: Any) -> Make:
+    """A zip in which other bytes stand where these stand first."""
+    return as_zip(P, then=lambda zip: zip.replace(old, new, 1), **more)
+
+
+RUNNING = "failures/running/1.json"
+
 ZIPS: Cases = {
     "empty": (as_file("", "a.zip"), "File is not a zip file"),
-    "text": (as_file(TEXT, "a.zip"), "File is not a zip file"),
     "without members": (as_zip(), "no program file (.json, .jsonl) in this zip"),
     "cut off": (as_zip(P, then=lambda zip: zip[:-30]), "File is not a zip file"),
     "without its beginning": (as_zip(P, then=lambda zip: zip[60:]), "cannot be read"),
-    "the end of a zip alone": (
-        as_zip(P, then=lambda zip: zip[-22:]),
-        "cannot be read as a zip",
-    ),
-    "a broken directory": (
-        as_zip(P, then=lambda zip: zip.replace(b"PK\1\2", b"PK\1\3")),
-        "cannot be read as a zip: Bad magic number",
-    ),
-    "a broken header": (
-        as_zip(P, then=lambda zip: b"XX" + zip[2:]),
-        "a.zip!p.json: cannot be read: Bad magic number",
-    ),
-    "another name in the header": (
-        as_zip(P, then=lambda zip: zip.replace(b"p.json", b"q.json", 1)),
-        "cannot be read: File name in directory",
-    ),
-    "changed bytes": (
-        as_zip(P, how=ZIP_STORED, then=lambda zip: zip.replace(b"update", b"upgate")),
-        "Bad CRC-32",
-    ),
+    "a broken directory": (swap(b"PK\1\2", b"PK\1\3"), "as a zip: Bad magic number"),
+    "a broken header": (as_zip(P, then=lambda zip: b"XX" + zip[2:]), "a.zip!p.json:"),
+    "another name in the header": (swap(b"p.json", b"q.json"), "File name in directory"),
+    "changed bytes": (swap(b"update", b"upgate", how=ZIP_STORED), "Bad CRC-32"),
     "broken bytes": (
         as_zip(P, then=lambda zip: zip[:40] + b"\xff" * 8 + zip[48:]),
         "a.zip!p.json: cannot be read",
@@ -65,7 +56,7 @@ ZIPS: Cases = {
         "would unpack to 10,240 MiB; at most 256 MiB are read",
     ),
     "a bomb of many members": (
-        as_zip(*((f"{number}.json", HUGE[1]) for number in range(33))),
+        as_zip(*((f"{n}.json", HUGE[1]) for n in range(33))),
         "would unpack to 264 MiB",
     ),
     "a bomb in a member": (
@@ -73,8 +64,8 @@ ZIPS: Cases = {
         "a.zip!p.json.gz: is too large",
     ),
     "very many members": (
-        as_zip(*((f"{number}.json", "") for number in range(10_001))),
-        "has more than 10,000 members",
+        as_zip(*((f"{n}.json", "") for n in range(10_001))),
+        "more than 10,000",
     ),
     "members on top of each other": (
         as_zip(("p.json", TEXT), ("q.json", TEXT), claim=say("compress_size", 200)),
@@ -82,47 +73,22 @@ ZIPS: Cases = {
     ),
     "a zip in a zip": (as_zip(("b.zip", TEXT)), "no program file"),
     "a name that climbs": (as_zip(("../../p.json", TEXT)), "would lie outside"),
-    "a name that climbs later": (as_zip(("a/../../p.json", TEXT)), "would lie outside"),
     "a name from the root": (as_zip(("/etc/p.json", TEXT)), "would lie outside"),
     "a name of Windows": (as_zip(("C:\\p.json", TEXT)), "would lie outside"),
-    "a name that climbs on Windows": (as_zip(("..\\p.json", TEXT)), "would lie outside"),
     "a name with a backslash": (as_zip(("a\\b.json", TEXT)), "would lie outside"),
-    "a name of the folder above": (as_zip(P, ("..", TEXT)), "would lie outside"),
     "no program": (as_zip(("report.html", "<p>")), "no program file (.json, .jsonl) in"),
-    "a character device": (as_zip((make_member(stat.S_IFCHR), "")), "'p.json' is a link"),
-    "a climbing name of what is no program": (
-        as_zip(P, ("../.bashrc", "rm")),
-        "would lie outside",
-    ),
     "no name": (as_zip(P, claim=say("filename", "")), "has no name"),
     "a name twice": (as_zip(P, P), "has two members of one name"),
-    "a name twice, in other words": (
-        as_zip(P, (".//p.json", TEXT)),
-        "has two members of one name",
-    ),
     "a name with escape sequences": (as_zip((f"{ESCAPES}.json", "{")), "is not JSON"),
     "a name that is no UTF-8": (
         as_zip(("ä.json", TEXT), then=lambda zip: zip.replace("ä".encode(), b"\xff\xfe")),
         "cannot be read as a zip",
     ),
     "a link": (as_zip((make_member(stat.S_IFLNK), "/etc/passwd")), "is a link or a"),
-    "a pipe": (as_zip((make_member(stat.S_IFIFO), "")), "is a link or a device"),
     "a device": (as_zip((make_member(stat.S_IFBLK), "")), "is a link or a device"),
     "a locked member": (as_zip(P, claim=say("flag_bits", 1)), "is encrypted; unpack"),
     "packed by bzip2": (as_zip(P, how=ZIP_BZIP2), "packed in another way"),
-    "packed by LZMA": (as_zip(P, how=ZIP_LZMA), "packed in another way"),
-    "packed in an unknown way": (
-        as_zip(P, claim=say("compress_type", 99)),
-        "packed in another way",
-    ),
-    "a folder called like a program": (as_zip(("p.json/", "")), "no program file"),
-    "nothing but a blank record": (
-        as_zip(("failures/running/1.json", "{}   ")),
-        "no program file",
-    ),
-    "a broken record": (
-        as_zip(("failures/running/1.json", "{")),
-        "running/1.json: is not JSON",
-    ),
-    "a deep program": (as_zip(("p.json", "[" * DEEP)), "is nested too deeply"),
+    "packed in an unknown way": (as_zip(P, claim=say("compress_type", 99)), "packed in"),
+    "nothing but a blank record": (as_zip((RUNNING, "{}   ")), "no program file"),
+    "a broken record": (as_zip((RUNNING, "{")), "running/1.json: is not JSON"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -47,21 +46,14 @@ class Browser:
     def ask(self, method: str, **parameters: Any) -> Any:
         """The answer to a command."""
         self.number += 1
-        message: dict[str, Any] = {
-            "id": self.number,
-            "method": method,
-            "params": parameters,
-        }
+        message = {"id": self.number, "method": method, "params": parameters}
         if self.session:
             message["sessionId"] = self.session
         os.write(self.to, json.dumps(message).encode() + b"\0")
-        number = self.number
-        while True:
-            answer = self.read()
-            if answer.get("id") == number:
-                assert "error" not in answer, answer
-                return answer["result"]
+        while (answer := self.read()).get("id") != self.number:
             self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
 
     def read(self) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
@@ -70,18 +62,13 @@ class Browser:
             assert ready, "the browser says nothing"
             self.rest += os.read(self.come, 1 << 16)
         line, _, self.rest = self.rest.partition(b"\0")
-        message: dict[str, Any] = json.loads(line)
-        return message
+        return dict(json.loads(line))
 
     def open(self, path: Path, width: int = 1280, theme: str = "light") -> float:
         """Opens a page; the seconds until it is loaded."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1}
+        metrics = {**size, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **metrics)
         features = [{"name": "prefers-color-scheme", "value": theme}]
         self.ask("Emulation.setEmulatedMedia", features=features)
         self.events.clear()
@@ -96,12 +83,8 @@ class Browser:
         return [event for event in self.events if event.get("method") in methods]
 
     def evaluate(self, expression: str) -> Any:
-        result = self.ask(
-            "Runtime.evaluate",
-            expression=expression,
-            returnByValue=True,
-            awaitPromise=True,
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        result = self.ask("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -119,29 +102,9 @@ class Browser:
             " const r = e.getBoundingClientRect();"
             " return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
+        where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.ask(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=place[0],
-                y=place[1],
-                button="left",
-                clickCount=1,
-            )
-
-    def shoot(self, path: Path, selector: str = "body", most: int = 4000) -> None:
-        """A picture of an element."""
-        box = self.evaluate(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)})"
-            ".getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY, r.width,"
-            " r.height]; })()"
-        )
-        x, y, width, height = box
-        clip = {"x": x, "y": y, "width": width, "height": min(height, most), "scale": 1}
-        shot = self.ask(
-            "Page.captureScreenshot", clip=clip, captureBeyondViewport=True, format="png"
-        )
-        path.write_bytes(base64.b64decode(shot["data"]))
+            self.ask("Input.dispatchMouseEvent", type=kind, **where)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec import convert
@@ -14,20 +14,13 @@ from msgspec import convert
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
-from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.gather import Stage, add_outcome
 from lockstep.harness.reports.pages.view import Material, Saved
-from lockstep.harness.workers.messages import (
-    Event,
-    Task,
-    decode_event,
-    encode,
-)
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import LIMITS, load
-from lockstep.harness.workers.worker import Worker, decode_task
+from lockstep.harness.workers.registry import load
+from tests.harness.commands import run_here
 
-MISBEHAVING = "tests.harness.misbehaving"
 FAULTS = "lockstep.impl.faults.torch"
 
 Recorded = tuple[list[Step], Divergence | None]
@@ -36,18 +29,6 @@ HOSTILE = (
     "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}"
     "\x1b[31m\u202e&amp;"
 )
-
-PLAIN: dict[str, Any] = {"kind": "kv", "step": 1, "conv_width": 2}
-"""A config of the backends that misbehave."""
-
-
-def make_program(contract: str, ops: Sequence[Any], **config: Any) -> Program:
-    document = {"format": "lockstep/1", "contract": contract, "config": config}
-    return parse_program({**document, "ops": list(ops)}, "here")
-
-
-def update(length: int, **more: Any) -> dict[str, Any]:
-    return {"op": "update", "length": length, **more}
 
 
 def save(program: Program, backend: str | None = None, **more: Any) -> Saved:
@@ -73,21 +54,11 @@ def make_failure(program: Program, message: str = "m", **more: Any) -> dict[str,
 
 def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str, Any]:
     """An outcome as a check writes it. more: other fields; pair: fields of its pair."""
-    whole = {
-        "backend": "torch-cpu",
-        "contract": "layer",
-        "kind": "kv",
-        "wanted": 100,
-        "programs": 100,
-        "steps": 900,
-        "margin": 0.25,
-        "known_divergences": 1,
-        "outdated": [],
-        "errors": [],
-        "cells": {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}},
-        "failures": [],
-        **pair,
-    }
+    counts = {"wanted": 100, "programs": 100, "steps": 900}
+    other = {"margin": 0.25, "known_divergences": 1}
+    empty: dict[str, Any] = {"outdated": [], "errors": [], "failures": []}
+    cells = {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}}
+    whole = {"backend": "torch-cpu", "contract": "layer", "kind": "kv", "cells": cells}
     return {
         "format": "lockstep-outcome/1",
         "seed": 7,
@@ -96,7 +67,7 @@ def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str
         "versions": {"torch": "2.13.0"},
         "unavailable": {"mlx-gpu": "there is no GPU"},
         "dead": {},
-        "pairs": [whole],
+        "pairs": [{**whole, **counts, **other, **empty, **pair}],
         **(more or {}),
     }
 
@@ -109,35 +80,16 @@ def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
     return material
 
 
-class Here:
-    """A pool without processes."""
-
-    def __init__(self, record: Record) -> None:
-        self.events: list[Event] = []
-        self.worker = Worker(record, self.events.append, LIMITS)
-
-    def call(self, task: Task[Any]) -> Event:
-        self.worker.do(decode_task(encode(task)))
-        return decode_event(encode(self.events[-1]), task)
-
-
 @pytest.fixture
-def stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Stage]]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
     """Where programs are played again: in this process, on the backends given."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    written = Record(tmp_path / "stage.json")
-    yield lambda *given: Stage(cast(Pool, Here(written)), given)
-    written.close()
+    monkeypatch.setattr(Pool, "run", run_here)
+    return lambda *given: Stage(Pool(1, tmp_path / "running"), given)
 
 
 @pytest.fixture
-def play(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Recorded]]:
+def play(tmp_path: Path) -> Iterator[Callable[..., Recorded]]:
     """Both sides of a program, as a worker records them, in this process."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     written = Record(tmp_path / "record.json")
 
     def play(

@@ -10,20 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lockstep.harness.execution.recording.picture import EXTRA, MISSING, Chip, Grid, Row
-from lockstep.harness.reports.pages import terminal
+from lockstep.harness.execution.recording.picture import Chip, Grid, Row
 from lockstep.harness.reports.pages.gather import Stage
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import make_failure
-from tests.harness.pages.conftest import (
-    FAULTS,
-    HOSTILE,
-    MISBEHAVING,
-    PLAIN,
-    make_program,
-    save,
-    update,
-)
+from tests.harness.building import SMALL, make, update
+from tests.harness.commands import HERE
+from tests.harness.pages.conftest import FAULTS, HOSTILE, save
 from tests.harness.pages.test_page_recorder import RECORDED
 
 Start = Callable[..., Stage]
@@ -111,19 +104,8 @@ def test_what_is_marked_is_no_matter_of_colour(stage: Start) -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", bright) == plain
 
 
-@pytest.mark.parametrize("mark", [MISSING, EXTRA])
-def test_a_mark_that_is_forgotten_is_missed(
-    stage: Start, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = {MISSING: "rotating_chunk_mid_ring", EXTRA: "window_off_by_one"}[mark]
-    right = show_fault(name, stage)
-    assert f" {terminal.SIGNS.squares[mark]}" in right.split("seen;")[0]
-    monkeypatch.setitem(terminal.SIGNS.squares, mark, "·")
-    assert show_fault(name, stage) != right
-
-
 def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
-    text = show(save(make_program("layer", [update(300)], kind="kv")), stage())
+    text = show(save(make(update(300))), stage())
     assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "left out: 276 rows and 289 columns" in text
 
@@ -143,7 +125,7 @@ def test_wide_columns_come_in_blocks() -> None:
 
 
 def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
-    program = make_program("layer", [update(1)], kind="kv")
+    program = make(update(1))
     hostile = HOSTILE + "[bold]\x07\r\n"
     saved = save(
         program, hostile, signature=hostile, what=hostile, message=hostile, step=0
@@ -155,8 +137,8 @@ def test_what_a_file_says_does_nothing_to_the_terminal(stage: Start) -> None:
 
 
 def test_a_backend_that_agrees_now(stage: Start) -> None:
-    backend = f"{MISBEHAVING}:correct"
-    program = make_program("layer", [update(1)], **PLAIN)
+    backend = f"{HERE}:correct"
+    program = make(update(1), **SMALL)
     saved = save(program, backend, what="mask", message="wrong in some way", step=0)
     text = show(saved, stage(backend))
     assert f"{backend} agrees now in every step" in " ".join(text.split())
@@ -164,7 +146,7 @@ def test_a_backend_that_agrees_now(stage: Start) -> None:
 
 
 def test_steps_that_are_left_out_are_said(stage: Start) -> None:
-    program = make_program("layer", [update(1)] * 90, kind="kv")
+    program = make(*[update(1)] * 90)
     text = show(save(program), stage())
     assert "steps 8 to 57 are left out" in text
     assert "step 89: update with 1 token" in text

@@ -1,8 +1,12 @@
-"""The summary in Markdown: short, and nothing in it is markup but ours."""
+"""The summary in Markdown and the annotations of GitHub: short, and nothing in them is
+markup or a command but ours."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,19 +14,23 @@ import pytest
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.pages import markdown
 from lockstep.harness.reports.pages.markdown import (
+    MOST,
     MOST_BYTES,
     code,
     fence,
+    render_annotations,
     render_markdown,
+    write_command,
 )
 from lockstep.harness.reports.pages.view import make_report
+from tests.harness.building import make, update
+from tests.harness.commands import Run
 from tests.harness.pages.conftest import (
     HOSTILE,
     gather_outcome,
+    make_failure,
     make_outcome,
-    make_program,
     save,
-    update,
 )
 from tests.harness.pages.test_page_recorder import RING
 
@@ -86,7 +94,7 @@ def strip_code(text: str) -> str:
 
 def test_nothing_from_a_file_is_markup() -> None:
     hostile = f"``` ` {HOSTILE}\n# head | cell\n```\n</details> *bold* ``````"
-    program = make_program("layer", [update(1)], kind="kv")
+    program = make(update(1))
     said = dict.fromkeys(("signature", "what", "message", "likely"), hostile)
     named = dict.fromkeys(("backend", "kind", "contract"), hostile)
     cells = {"reachable": 9, "empty": {hostile: [hostile]}}
@@ -117,7 +125,7 @@ def test_a_block_is_closed_by_its_own_fence_only() -> None:
 
 
 def test_it_is_bounded() -> None:
-    programs = [make_program("layer", [update(1)] * n, kind="kv") for n in range(1, 390)]
+    programs = [make(*[update(1)] * n) for n in range(1, 390)]
     saved = [save(program, "b" * 290, message="m" * 900) for program in programs]
     text = render(*saved)
     assert MOST_BYTES - 5000 < len(text.encode()) <= MOST_BYTES + 100
@@ -152,3 +160,101 @@ def test_what_is_not_written_does_not_agree() -> None:
 def test_a_check_that_could_not_run_all_does_not_agree(more: dict[str, Any]) -> None:
     text = render(more=more)
     assert text.startswith("## Lockstep: no failure, but not all agree\n")
+
+
+HARM = "a\n::set-output name=b::c\r%0A\x1b[2J,:"
+COMMAND = re.compile(r"::(error|warning) title=([^:,\r\n]*)::([^\r\n]*)")
+ALONE: Mapping[str, Any] = {"unavailable": {}}
+
+
+def fail(length: int = 2, message: str = "m", **more: Any) -> dict[str, Any]:
+    return make_failure(make(update(length)), message, **more)
+
+
+def annotate(outcome: Mapping[str, Any], *broken: str) -> list[tuple[str, str, str]]:
+    """(level, title, message) of each line, as GitHub reads them."""
+    material = gather_outcome(outcome)
+    material.broken += broken
+    text = render_annotations(make_report(material, None))
+    assert text.endswith("\n") or not text
+    found = [COMMAND.fullmatch(line) for line in text.split("\n")[:-1]]
+    assert None not in found, text
+    return [(one[1], unescape(one[2]), unescape(one[3])) for one in found if one]
+
+
+def unescape(text: str) -> str:
+    for written, letter in {"%0A": "\n", "%0D": "\r", "%3A": ":", "%2C": ","}.items():
+        text = text.replace(written, letter)
+    return text.replace("%25", "%")
+
+
+def test_nothing_is_said_of_what_agrees() -> None:
+    assert annotate(make_outcome(ALONE)) == []
+
+
+def test_everything_that_went_wrong_is_said() -> None:
+    """A failure with the line that replays it, what is unfinished or did not run."""
+    pair = {
+        "failures": [fail(message="row 0 sees nothing")],
+        "missing": {"mask (mine.py:5) is not written yet": "update"},
+        "errors": ["it broke"],
+        "outdated": ["entry: agrees now"],
+    }
+    more = {"dead": {"other": "SIGSEGV"}, "unavailable": {"third": "no torch"}}
+    replay = "lockstep replay failures/x/f.json --backend mine"
+    missing = "mask (mine.py:5) is not written yet; update needs it"
+    assert annotate(make_outcome(more, backend="mine", **pair), "b.json: bad") == [
+        (
+            "error",
+            "mine: layer-kv-update-contents",
+            f"step 0: row 0 sees nothing\n{replay}",
+        ),
+        ("error", "mine × kv", missing),
+        ("error", "mine × kv", "it broke"),
+        ("error", "mine × kv", "the ledger is outdated: entry: agrees now"),
+        ("error", "other", "SIGSEGV"),
+        ("error", "lockstep", "b.json: bad"),
+        ("warning", "lockstep", "third: not checked: no torch"),
+    ]
+
+
+def test_no_text_of_a_file_ends_a_line_or_begins_a_command() -> None:
+    failure = fail(message=HARM, signature=HARM, path=HARM)
+    more = {"dead": {HARM: HARM}, "unavailable": {HARM: HARM}}
+    pair = {"backend": HARM, "errors": [HARM], "outdated": [HARM]}
+    lines = annotate(make_outcome(more, failures=[failure], **pair))
+    assert [level for level, _, _ in lines] == ["error"] * 4 + ["warning"]
+    assert "%0A" in lines[0][2]  # as it stood there, not as a break
+    assert not any("\x1b" in part or "\r" in part for line in lines for part in line)
+
+
+@pytest.mark.parametrize(
+    ("title", "message", "line"),
+    [
+        ("b", "a", "::error title=b::a\n"),
+        ("b", "50 %\nnext, here: yes", "::error title=b::50 %25%0Anext, here: yes\n"),
+        ("b", "%0A", "::error title=b::%250A\n"),
+        ("a:b,c%", "", "::error title=a%3Ab%2Cc%25::\n"),
+    ],
+)
+def test_how_a_command_is_written(title: str, message: str, line: str) -> None:
+    assert write_command("error", title, message) == line
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(1, 1), (MOST, MOST), (MOST + 1, MOST), (3 * MOST, MOST)]
+)
+def test_the_last_line_says_how_many_are_left_out(count: int, shown: int) -> None:
+    failures = [fail(length) for length in range(1, count + 1)]
+    lines = annotate(make_outcome(ALONE, failures=failures))
+    assert len(lines) == shown
+    said = [message for _, _, message in lines if "more; the summary" in message]
+    left = [str(count - (MOST - 1))] if count > MOST else []
+    assert [message.split()[0] for message in said] == left
+
+
+def test_the_command_prints_them(run: Run) -> None:
+    Path("outcome.json").write_text(json.dumps(make_outcome(ALONE, failures=[fail()])))
+    ended = run("report", ".", "--format", "github")
+    assert (ended.status, ended.err) == (0, "")
+    assert COMMAND.fullmatch(ended.out.removesuffix("\n"))

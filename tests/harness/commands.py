@@ -1,0 +1,102 @@
+"""The command, in a process of its own or in this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from lockstep.harness.cli.main import main
+from lockstep.harness.execution.executor import Record
+from lockstep.harness.workers.messages import Event, Task, decode_event, encode
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.worker import Worker, decode_task
+
+ROOT = Path(__file__).parents[2]
+HERE = "tests.harness.misbehaving"
+CORRECT = f"{HERE}:correct"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command has left."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """All that was printed."""
+        return self.out + self.err
+
+    @property
+    def words(self) -> str:
+        """The same without the breaks of the terminal."""
+        return " ".join(self.text.split())
+
+
+Run = Callable[..., Ended]
+
+# What runs in the background of a shell without job control, as on a CI machine, is
+# started with Ctrl-C ignored, and so are its children.
+START = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lockstep.harness.cli.main import main
+main()
+"""
+
+
+def begin(*arguments: object, **more: str) -> subprocess.Popen[str]:
+    """`lockstep` in the background. more: of its environment."""
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80", **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+
+def lockstep(*arguments: object, **more: str) -> Ended:
+    """`lockstep` in a process of its own."""
+    with begin(*arguments, **more) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return Ended(process.returncode, out, err)
+
+
+def invoke(*arguments: object) -> Ended:
+    """`lockstep` in this process."""
+    runner = CliRunner(env={"COLUMNS": "80"})
+    ended = runner.invoke(main, [str(argument) for argument in arguments])
+    return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def run_here(
+    pool: Pool, tasks: deque[Task[Any]], watch: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Task[Any], Event]]:
+    """`Pool.run`, with a worker in this process; messages go the way that they go."""
+    events: list[Event] = []
+    with closing(Record(pool.folder / "here.json")) as record:
+        worker = Worker(record, events.append, pool.limits)
+        while tasks:
+            task = tasks.popleft()
+            worker.do(decode_task(encode(task)))
+            yield from ((task, decode_event(encode(event), task)) for event in events)
+            events.clear()
+            watch()

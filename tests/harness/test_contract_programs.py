@@ -1,0 +1,256 @@
+"""Program files of unified and prefix caches: what is refused, with which words, what is
+only skipped, and what the reference answers."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.core.document import parse_json
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.program import trace, why_too_large
+from tests.harness.building import forward, make
+
+BEGIN = {"op": "begin", "tokens": [1, 2]}
+CLOSE = {"op": "close"}
+
+make_unified = partial(make, contract="unified", kind="causal")
+make_prefix = partial(make, contract="prefix", kind="session")
+
+
+def feed(count: int, **more: Any) -> dict[str, Any]:
+    return {"op": "feed", "count": count, **more}
+
+
+WRAPPER: dict[str, Any] = {"kind": "wrapper"}
+SLOTS: dict[str, Any] = {"kind": "slots", "layers": ["causal"]}
+LARGE = {"sequences": 32, "heads": 64, "key_dim": 1024, "value_dim": 1024, "layers": 3}
+
+UNIFIED = [
+    ({"kind": "swa"}, "swa needs a window"),
+    ({"kind": "swa-memory", "window": 2}, "swa-memory needs a memory"),
+    ({"kind": "chunked"}, "chunked needs a chunk"),
+    ({"window": 2}, "window does not belong to causal"),
+    ({"slots": 2}, "slots does not belong to causal"),
+    ({"kind": "swa-memory", "window": 4, "memory": 2}, "smaller than the window of 4"),
+    ({"kind": "swa-memory", "window": 0, "memory": 2}, "than the window of all tokens"),
+    (WRAPPER, "a wrapper needs caches"),
+    ({"caches": [{"kind": "causal"}]}, "only a wrapper has them"),
+    ({**WRAPPER, "caches": [WRAPPER]}, "caches[0][kind]"),
+    ({**WRAPPER, "caches": [{"kind": "swa"}]}, "swa needs a window"),
+    ({**WRAPPER, "caches": [{"kind": "causal"}] * 5}, "5 items; at most 4"),
+    ({"key_dim": 3}, "a key of 3 numbers has no pairs to turn"),
+    ({"capacity": 65_536, "heads": 64, "key_dim": 64}, "has room for"),
+    ({"kind": "recurrent", **LARGE}, "has room for"),
+]
+
+SESSION = [
+    ({"limit": 3}, "limit belongs to trie, not to session"),
+    ({"kind": "trie", "slots": 2}, "slots belongs to slots, not to trie"),
+    ({"layers": ["rotating"]}, '"rotating" is not a layer; write rotating:window'),
+    ({"layers": ["kv:3"]}, '"kv:3" is not a layer; write kv'),
+    ({"layers": ["swa:2"]}, "session has no layer of kind swa"),
+    ({"layers": ["rotating:0"]}, "a window of 0"),
+    ({"layers": []}, "layers"),
+    ({"kind": "slots"}, "slots has no layer of kind kv"),
+    ({**SLOTS, "layers": [None]}, "slots need a cache in every layer"),
+    ({**SLOTS, "keep": 4, "context": 4}, "keep 4 must be less than context 4"),
+    ({**SLOTS, "layers": ["swa-memory:4:2"]}, "memory 2 is smaller than the window of 4"),
+    ({"kind": "trie", "limit": -1}, "limit"),
+]
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "words"),
+    [
+        *((partial(make_unified, forward([0], [0])), *case) for case in UNIFIED),
+        *((partial(make_prefix, BEGIN), *case) for case in SESSION),
+    ],
+)
+def test_a_config_that_breaks_a_rule_is_refused(
+    build: Any, config: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=r"^here: config") as refused:
+        build(**config)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ({"op": "begin", "tokens": 3}, "tokens: 3 is not of type 'array'"),
+        ({"op": "begin", "tokens": [[1]]}, "tokens[0]"),
+        ({"op": "begin", "tokens": [1] * 2000}, "has 2000 items; at most 1024"),
+        ({**BEGIN, "user": "../x"}, "user"),
+        (feed(-1), "count"),
+        (feed(1, generate=[[1]]), "generate[0]"),
+        ({"op": "break", "count": 0, "layers": 1}, "count"),
+    ],
+)
+def test_an_operation_that_is_none_is_refused(op: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=r"^here: ops\[0\]") as refused:
+        make_prefix(op)
+    assert words in str(refused.value)
+
+
+# --- what is skipped --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kind": "encoder"},
+        {"kind": "recurrent"},
+        {**WRAPPER, "caches": [{"kind": "causal"}]},
+    ],
+)
+def test_what_cannot_be_saved_is_skipped(config: dict[str, Any]) -> None:
+    save, load = {"op": "save", "into": "x"}, {"op": "load", "from": "x"}
+    answers = trace(make_unified(save, load, **config))
+    assert answers[0] == {"skipped": f"a {config['kind']} cache is not saved"}
+    assert answers[1] == {"skipped": "nothing was saved as x"}
+
+
+def test_what_cannot_be_asked_now_is_skipped() -> None:
+    broken = [{"op": "break", "count": 1, "layers": layers} for layers in (1, 0)]
+    steps = [
+        (feed(1), "no request is open"),
+        (BEGIN, None),
+        (broken[0], "all layers would have seen the tokens"),
+        (broken[1], None),
+        (feed(1), "the last pass of this request broke off"),
+        (CLOSE, None),
+    ]
+    answers = trace(make_prefix(*(op for op, _ in steps)))
+    assert [answer.get("skipped") for answer in answers] == [why for _, why in steps]
+
+
+@pytest.mark.parametrize(
+    ("config", "op"),
+    [
+        ({"kind": "session"}, {"op": "limit", "bytes": 3}),
+        ({"kind": "session"}, {"op": "checkpoint", "offsets": [1]}),
+        (SLOTS, {"op": "count"}),
+        (SLOTS, {"op": "free"}),
+    ],
+)
+def test_what_a_kind_lacks_is_skipped(config: dict[str, Any], op: dict[str, Any]) -> None:
+    (answer,) = trace(make_prefix(op, **config))
+    assert answer == {"skipped": f"a {config['kind']} cache has no {op['op']}"}
+
+
+# --- numbers ----------------------------------------------------------------------------
+
+
+def test_whole_floats_are_ints_however_deep() -> None:
+    caches = [{"kind": "causal", "capacity": 4.0}]
+    program = make_unified(forward([2.0], [0]), **WRAPPER, caches=caches)  # type: ignore
+    assert repr(program.config["caches"]) == "[{'kind': 'causal', 'capacity': 4}]"
+    assert repr(program.ops[0]["positions"]) == "[2]"
+
+
+def test_what_is_no_integer_stays_what_it_is() -> None:
+    """It is the cache that must refuse it, in a saved program too."""
+    program = make_prefix(*({"op": "begin", "tokens": [token]} for token in (1.5, 2.0)))
+    assert [op["tokens"] for op in program.ops] == [[1.5], [2]]
+    assert trace(program)[0] == {"error": "usage"}
+
+
+def test_a_number_without_end_is_no_number() -> None:
+    with pytest.raises(UsageError, match="1e400 is not a number of JSON"):
+        parse_json('{"ops": [{"op": "begin", "tokens": [1e400]}]}', "here")
+
+
+def test_no_program_writes_more_tokens_than_its_values_tell_apart() -> None:
+    """Tags are read from values, whatever the keys are."""
+    ops = [forward([0] * 4, [0] * 4)] * 5
+    assert why_too_large(make_unified(*ops, value_dim=2)) is None
+    with pytest.raises(UsageError, match="writes 20 tokens; with these dimensions at mo"):
+        make_unified(*ops, value_dim=1)
+
+
+def test_long_histories_are_traced_in_seconds() -> None:
+    """Nothing in the reference grows with the square of all that is stored."""
+    long = {"op": "begin", "tokens": list(range(400))}
+    limit = {"op": "limit", "bytes": 10}
+    ops = [long, feed(400), CLOSE, limit, {"op": "begin", "tokens": [1]}, CLOSE]
+    started = time.monotonic()
+    answers = trace(make_prefix(*ops, kind="trie", interval=1))
+    assert answers[2] == {"stored": 400}
+    assert time.monotonic() - started < 5
+
+
+# --- what the reference answers ---------------------------------------------------------
+
+
+def test_a_trace_says_what_remains_and_what_every_layer_holds() -> None:
+    program = make_prefix(
+        {"op": "begin", "tokens": [7, 8, 9]},
+        feed(9, generate=[5]),
+        CLOSE,
+        {"op": "begin", "tokens": [7, 8, 1]},
+        layers=["kv", None, "rotating:4"],
+    )
+    rows = {"visible": [[0], [0, 1], [0, 1, 2]]}
+    none, two = {"tags": []}, {"tags": [0, 1]}
+    begun = {"remaining": [7, 8, 9], "offsets": [0, None, 0], "caches": [none, {}, none]}
+    again = {"remaining": [1], "offsets": [2, None, 2], "caches": [two, {}, two]}
+    fed = {"offsets": [3, None, 3], "caches": [rows, {}, rows]}
+    assert trace(program) == [begun, fed, {"stored": 3}, again]
+
+
+def test_the_same_token_behind_the_same_tokens_has_one_tag() -> None:
+    """Computed again it is the same; behind others it is not."""
+    rest = [feed(2), CLOSE]
+    ops = [BEGIN, *rest, {"op": "begin", "tokens": [2, 2]}, *rest, BEGIN, *rest]
+    answers = trace(make_prefix(*ops, layers=["state"]))
+    rows = [answers[at]["caches"][0]["visible"][-1] for at in (1, 4, 7)]
+    assert rows == [[0, 1], [2, 3], [0, 1]]
+
+
+def test_slots_answer_with_what_the_slot_holds() -> None:
+    program = make_prefix(
+        {**BEGIN, "user": "b"},
+        feed(1, user="b"),
+        {"op": "begin", "tokens": [1, 3]},
+        {"op": "begin", "tokens": [4], "user": "c"},
+        {"op": "cancel", "user": "b"},
+        **SLOTS,
+        slots=2,
+        several_users=True,
+    )
+    one = {"offsets": [1], "tokens": [1]}
+    assert trace(program) == [
+        {"slot": 0, "offsets": [0], "tokens": [], "remaining": [1, 2]},
+        {**one, "positions": [0], "visible": [[(0, 0)]], "remaining": [2]},
+        {**one, "slot": 1, "remaining": [3]},
+        {"error": "no-slot"},
+        {**one, "stored": 1, "remaining": []},
+    ]
+
+
+def test_every_operation_says_what_it_does() -> None:
+    part = {"count": 2, "layers": 1}
+    said = {
+        "begin": ({"tokens": [1, 2], "user": "b"}, "user b: begin [1 2]"),
+        "feed": ({"count": 3, "generate": [5]}, "feed 3 tokens, generate [5]"),
+        "close": ({}, "close"),
+        "cancel": ({"user": "c"}, "user c: cancel"),
+        "break": (part, "a pass of 2 tokens breaks off after 1 layer"),
+        "refuse": ({"layers": [0, 2]}, "layers 0, 2 refuse to go back the next time"),
+        "checkpoint": ({"offsets": [3]}, "capture the next request after 3 tokens"),
+        "count": ({}, "count what is stored"),
+        "limit": ({"bytes": None}, "store any number of bytes from now on"),
+        "free": ({}, "free everything"),
+        "open": ({"context": 2, "keep": 3}, "open a cache with context 2, keep 3"),
+        "reserve": ({"slot": 1, "count": 2}, "reserve 2 tokens in slot 1"),
+        "commit": ({"slot": 1, "count": 2}, "commit 2 tokens in slot 1"),
+    }
+    assert said.keys() == PREFIX.operations.keys()
+    for name, (fields, words) in said.items():
+        operation = PREFIX.operations[name]
+        assert operation.describe({**operation.get_defaults(), **fields}) == words
