@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import lockstep.reference.session
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
-from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.encoder import EncoderCache, Image, Removal
 from lockstep.reference.errors import CacheFull
 from lockstep.reference.kv import KVCache
-from lockstep.reference.layers import Model
+from lockstep.reference.layers import Layer, Model
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.slots import REFUSALS, Slots
 from lockstep.reference.slots import Slot as TextSlot
-from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.snapshot import Captures, Snapshot
 from lockstep.reference.state import StateCache
 from lockstep.reference.token import SharedToken, Token
 from lockstep.reference.trie import Path, Trie
@@ -65,6 +65,36 @@ def mistake(
 # --- layer caches -----------------------------------------------------------------------
 
 
+@mistake("kv", "return", KVCache, "trim")
+def trim_resurrects(self: KVCache, count: int) -> int:
+    """Of two tokens and more, one comes back with the next update."""
+    trimmed = min(count, self.offset)
+    self.keep_below(self.offset - trimmed + (trimmed > 1))
+    return trimmed
+
+
+class Joining(list[Token]):
+    """A list that `merge` can join with a tuple."""
+
+    def __add__(self, other: Any) -> Any:
+        return (*self, *other)
+
+
+take_snapshot = KVCache.snapshot
+
+
+@mistake("kv", "return", KVCache, "snapshot")
+def snapshot_is_the_cache(self: KVCache, begin: int) -> Snapshot | None:
+    """From position 0 on, it grows with the cache until tokens are removed."""
+    taken = take_snapshot(self, begin)
+    if taken is None or taken.begin > 0:
+        return taken
+    if not isinstance(self.tokens, Joining):
+        self.tokens = Joining(self.tokens)
+    shared: Any = self.tokens
+    return Snapshot(0, taken.end, shared)
+
+
 @mistake("kv", "recompute", KVCache, "clone")
 def clone_is_the_cache(self: KVCache) -> KVCache:
     copy = KVCache(self.chunk)
@@ -103,6 +133,24 @@ def split_loses_one(self: KVCache, snapshot: Snapshot, at: int) -> Any:
     return left, Snapshot(right.begin, right.end, short)
 
 
+@mistake("kv", "return", KVCache, "update")
+def captures_come_at_the_end(self: KVCache, tags: Sequence[int]) -> None:
+    """A write that goes past several scheduled offsets captures only the last."""
+    for tag in tags:
+        self.tokens.append(Token(tag, position=self.offset))
+    self.captures.reach(self.offset, self.snapshot)
+
+
+reach = Captures.reach
+
+
+@mistake("kv", "return", Captures, "reach")
+def captures_move_on(self: Captures, offset: int, snapshot: Any) -> None:
+    """A capture is made again when a write comes by a second time."""
+    self.captured.pop(offset, None)
+    reach(self, offset, snapshot)
+
+
 @mistake("rotating", "mask", RotatingCache, "visible")
 def window_is_one_less(self: RotatingCache, query: int) -> list[Token]:
     """Consistently: in every cut, after every restore."""
@@ -115,7 +163,46 @@ def window_is_one_less(self: RotatingCache, query: int) -> list[Token]:
     ]
 
 
-restore_ring = RotatingCache.restore
+restore_ring, update_ring = RotatingCache.restore, RotatingCache.update
+take_window, read_window = RotatingCache.snapshot, RotatingCache.state
+
+
+@mistake("rotating", "mask", RotatingCache, "update")
+def chunk_after_the_wrap_drops(self: RotatingCache, tags: Sequence[int]) -> None:
+    """Several tokens at once, after the window is full, push out one too many."""
+    if len(tags) > 1 and self.offset > self.window > 2:
+        self.tokens = self.tokens[-(self.window - 2) :]
+    update_ring(self, tags)
+
+
+@mistake("rotating", "return", RotatingCache, "snapshot")
+def snapshot_is_short(self: RotatingCache, begin: int) -> Snapshot | None:
+    """Of a window that has slid, the oldest token is not put aside."""
+    taken = take_window(self, begin)
+    if taken is not None and self.offset > self.window > 1:
+        return Snapshot(taken.begin, taken.end, taken.tokens[1:])
+    return taken
+
+
+@mistake("rotating", "return", RotatingCache, "may_rewind")
+def rewind_is_allowed_too_late(self: RotatingCache) -> bool:
+    """One token after the window began to slide. Nothing shows it but a rewind after a
+    restore, for only a snapshot has let go of what slid out."""
+    return self.offset <= self.window + 1
+
+
+@mistake("rotating", "return", RotatingCache, "may_rewind")
+def rewind_is_refused_too_early(self: RotatingCache) -> bool:
+    return self.offset < self.window
+
+
+@mistake("rotating", "recompute", RotatingCache, "state")
+def reading_forgets(self: RotatingCache) -> list[Token]:
+    """To read the state takes away what older positions would have seen."""
+    seen = read_window(self)
+    if self.offset > self.window > 1:
+        self.tokens = self.tokens[-(self.window - 1) :]
+    return seen
 
 
 @mistake("rotating", "return", RotatingCache, "restore")
@@ -138,7 +225,7 @@ def state_restores_before_its_end(
     return target in (snapshot.end, snapshot.end - 1)
 
 
-update_state = StateCache.update
+update_state, clone_state = StateCache.update, StateCache.clone
 
 
 @mistake("state", "cut", StateCache, "update")
@@ -147,6 +234,13 @@ def long_updates_lose_their_middle(self: StateCache, tags: Sequence[int]) -> Non
     if len(tags) == 4:
         at = len(self.tokens) - 2
         self.tokens[at] = self.tokens[at]._replace(tag=tags[1])
+
+
+@mistake("state", "recompute", StateCache, "clone")
+def state_clone_is_the_cache(self: StateCache) -> StateCache:
+    copy = clone_state(self)
+    copy.tokens = self.tokens
+    return copy
 
 
 # --- unified caches ---------------------------------------------------------------------
@@ -169,6 +263,12 @@ def add_rule(name: str, kind: str, relation: str, rule: Callable[..., bool]) -> 
     MISTAKES[name] = Mistake(kind, relation, CausalCache, "visible", see(rule))
 
 
+def is_near(cache: CausalCache, query: int, token: SharedToken, ahead: bool) -> bool:
+    """The window counts the query itself."""
+    near = token.position > query - cache.window or token.position == query
+    return near and (token.position <= query or ahead)
+
+
 def is_shifted(cache: CausalCache, query: int, token: SharedToken, ahead: bool) -> bool:
     """Chunks begin at 1, 1 + chunk, …: nothing but the mask shows it."""
     before = (query - 1) % cache.chunk if cache.chunk != inf else query
@@ -189,6 +289,7 @@ add_rule(
 )
 # a query does not see itself: the same in every cut, after every removal
 add_rule("strictly-before", "causal", "mask", lambda _, q, t, a: t.position < q or a)
+add_rule("window-counts-itself", "swa", "mask", is_near)
 add_rule("chunks-are-shifted", "chunked", "mask", is_shifted)
 add_rule("chunk-ends-at-the-batch", "chunked", "cut", is_behind)
 
@@ -210,25 +311,58 @@ def middle_moves_too_far(
         ]
 
 
+@mistake("causal", "return", CausalCache, "drop")
+def end_of_another_goes(
+    self: CausalCache, sequence: int, begin: float, end: float
+) -> None:
+    """To remove the end of one sequence takes shared tokens from all."""
+    self.tokens = [
+        token
+        for token in self.tokens
+        if not (sequence in token.sequences and begin <= token.position < end)
+    ]
+
+
 @mistake("causal", "room", CausalCache, "get_refusal")
 def copies_count_twice(self: CausalCache, batch: Batch) -> CacheFull | None:
     held = sum(len(token.sequences) for token in self.tokens)
     return CacheFull("full") if self.room - held < len(batch) else None
 
 
+@mistake("causal", "room", CausalCache, "get_refusal")
+def full_one_too_early(self: CausalCache, batch: Batch) -> CacheFull | None:
+    """Always, however the tokens came."""
+    room = self.room - len(self.tokens)
+    return CacheFull("full") if room <= len(batch) else None
+
+
 @mistake("causal", "return", CausalCache, "save")
-def saved_is_shared(self: CausalCache) -> list[SharedToken]:
+def load_shares(self: CausalCache) -> list[SharedToken]:
     """What was saved goes on with the cache."""
     return self.tokens
 
 
-@mistake("swa", "cut", CausalCache, "evict")
-def last_of_the_batch_counts(self: CausalCache, batch: Batch) -> None:
-    """Eviction goes by the last position of a batch, not by its first."""
-    for sequence in range(self.sequences):
-        own = batch.get_positions(sequence)
-        low = max(own) if own else self.get_end(sequence)
-        self.drop(sequence, 0, low - self.memory)
+def add_eviction(
+    name: str,
+    kind: str,
+    relation: str,
+    choose: Callable[[Sequence[int]], int] = min,
+    more: int = 0,
+) -> None:
+    """Eviction that goes by a chosen position of a batch, and takes more tokens."""
+
+    def evict(self: CausalCache, batch: Batch) -> None:
+        for sequence in range(self.sequences):
+            own = batch.get_positions(sequence)
+            low = choose(own) if own else self.get_end(sequence)
+            self.drop(sequence, 0, low - self.memory + more)
+
+    MISTAKES[name] = Mistake(kind, relation, CausalCache, "evict", evict)
+
+
+add_eviction("last-of-the-batch-counts", "swa", "cut", choose=max)
+add_eviction("evicts-early", "swa", "cut", more=1)
+add_eviction("evicts-late", "swa-memory", "room", more=-1)
 
 
 @mistake("swa", "room", CausalCache, "evict")
@@ -244,12 +378,10 @@ def resumes_too_often(self: CausalCache, sequence: int, position: int) -> bool:
     return self.memory == inf or (bool(stored) and position <= max(stored) + 1)
 
 
-@mistake("swa-memory", "room", CausalCache, "evict")
-def evicts_late(self: CausalCache, batch: Batch) -> None:
-    for sequence in range(self.sequences):
-        own = batch.get_positions(sequence)
-        low = min(own) if own else self.get_end(sequence)
-        self.drop(sequence, 0, low - self.memory - 1)
+@mistake("swa", "resume", CausalCache, "can_resume")
+def resumes_too_seldom(self: CausalCache, sequence: int, position: int) -> bool:
+    stored = [token.position for token in self.get_tokens(sequence)]
+    return self.memory == inf or (bool(stored) and position <= max(stored))
 
 
 @mistake("recurrent", "return", RecurrentCache, "is_shared")
@@ -265,10 +397,25 @@ def checkpoint_is_the_state(self: RecurrentCache, slot: Slot) -> None:
         slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
 
 
+@mistake("recurrent", "resume", RecurrentCache, "remove")
+def cut_state_keeps_its_end(
+    self: RecurrentCache, sequence: int, begin: int, end: int | None
+) -> None:
+    """The cells go, what was read of them stays read."""
+    remove(self, sequence, begin, end)
+    if begin == 0:
+        self.slots.pop(sequence, None)
+
+
 @mistake("encoder", "image", EncoderCache, "image")
 def image_of_the_first_row(self: EncoderCache) -> int | None:
     rows = self.current.multimodal if self.current else ()
     return self.current.positions[min(rows)] if self.current and rows else None
+
+
+@mistake("encoder", "image", Removal, "spares")
+def image_survives_its_own_place(self: Removal, image: Image) -> bool:
+    return not self.begin < image.position < self.end
 
 
 remove_images = EncoderCache.remove
@@ -295,6 +442,15 @@ def one_refuses_the_others_keep(
             cache.forward(batch, tags)
 
 
+@mistake("wrapper", "return", WrapperCache, "remove")
+def the_last_cache_is_not_cut(
+    self: WrapperCache, sequence: int, begin: int, end: int | None
+) -> None:
+    self.close()
+    for cache in self.caches[:-1]:
+        cache.remove(sequence, begin, end)
+
+
 @mistake("wrapper", "part", WrapperCache, "can_resume")
 def the_last_cache_decides(self: WrapperCache, sequence: int, position: int) -> bool:
     return self.caches[-1].can_resume(sequence, position)
@@ -302,7 +458,7 @@ def the_last_cache_decides(self: WrapperCache, sequence: int, position: int) -> 
 
 # --- prefix caches ----------------------------------------------------------------------
 
-copy_slot, rank = Slots.copy, Slots.rank
+copy_slot, remove_from_slot, rank = Slots.copy, Slots.remove, Slots.rank
 
 
 @mistake("slots", "pool", Slots, "copy")
@@ -312,6 +468,13 @@ def forks_are_short(self: Slots, source: int, target: int, length: int) -> bool:
     with suppress(*REFUSALS):
         self.cache.remove(target, length - 1, None)
     return copied
+
+
+@mistake("slots", "pool", Slots, "remove")
+def the_wrong_middle_goes(self: Slots, number: int, begin: int, end: int | None) -> bool:
+    """The cache loses one token later than the slot says."""
+    late = end is not None and begin > 0
+    return remove_from_slot(self, number, begin + late, end and end + late)
 
 
 @mistake("slots", "oldest", Slots, "rank")
@@ -339,6 +502,23 @@ def compares_three_tokens(left: Sequence[int], right: Sequence[int]) -> int:
     return min(3, count_common(left, right))
 
 
+@mistake("session", "keep", lockstep.reference.session, "count_common")
+def nothing_is_left(left: Sequence[int], right: Sequence[int]) -> int:
+    """An exact repeat reuses all but two tokens."""
+    common = count_common(left, right)
+    return common if common < len(left) else max(0, common - 2)
+
+
+hold = Layer.hold
+
+
+@mistake("session", "mask", Layer, "hold")
+def windows_come_back_short(self: Layer, tags: Sequence[int]) -> None:
+    hold(self, tags)
+    if isinstance(self.cache, RotatingCache) and len(tags) > 1:
+        self.cache.tokens = self.cache.tokens[-self.cache.window :][1:]
+
+
 @mistake("session", "cut", Model, "feed")
 def later_layers_miss_one(self: Model, count: int, layers: int | None = None) -> None:
     """A pass of three tokens and more hands the second layer its first token twice."""
@@ -352,13 +532,22 @@ def later_layers_miss_one(self: Model, count: int, layers: int | None = None) ->
     self.computed = end
 
 
-list_victims, is_wanted = Trie.list_victims, Trie.is_wanted
+list_victims, is_wanted, begin_request = Trie.list_victims, Trie.is_wanted, Trie.begin
 
 
 @mistake("trie", "keep", Trie, "list_victims")
 def newest_goes_first(self: Trie, parents: Mapping[Path, Path]) -> list[Path]:
     victims = list_victims(self, parents)
     return sorted(victims, key=lambda path: -self.points[path].used)[:1]
+
+
+@mistake("trie", "keep", Trie, "touch")
+def use_is_not_noted(self: Trie, tokens: Sequence[int]) -> None:
+    """A conversation that is told again is as old as before."""
+    point = self.points.get(tuple(tokens))
+    if point is not None and not point.used:
+        self.clock += 1
+        point.used = self.clock
 
 
 @mistake("trie", "keep", Trie, "list_victims")
@@ -370,6 +559,15 @@ def the_live_path_goes(self: Trie, parents: Mapping[Path, Path]) -> list[Path]:
 @mistake("trie", "keep", Trie, "is_wanted")
 def checkpoints_are_one_late(self: Trie, end: int) -> bool:
     return is_wanted(self, end - 1)
+
+
+@mistake("trie", "keep", Trie, "begin")
+def parting_captures_nothing(
+    self: Trie, tokens: Sequence[int], checkpoints: Any = (), refusing: Any = ()
+) -> list[int]:
+    left = begin_request(self, tokens, checkpoints, refusing)
+    self.wanted = set(checkpoints)
+    return left
 
 
 @mistake("trie", "store", Trie, "count_tokens")
