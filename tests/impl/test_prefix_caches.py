@@ -86,7 +86,7 @@ def test_statistics_say_why_no_more_was_reused(
             raise ValueError(engine.get_reason())
     found = engine.cache.get_statistics()
     assert (found.requests, found.hits, found.asked, found.reused) == (5, 2, 17, 7)
-    assert found.tokens == engine.cache.count_tags()
+    assert found.tokens == engine.cache.count_tokens()
     assert found.bytes == engine.cache.count_bytes()
     other = Engine(on, make, "kv")
     assert [other.run([1, 2]), other.run([1, 2])] == [0, 1]

@@ -230,7 +230,7 @@ def points(*words: str) -> Step:
 
 def count(tokens: int, bytes: int) -> Step:
     def step(cache: Trie) -> tuple[str, object, object]:
-        return "count", (cache.count_tags(), cache.count_bytes()), (tokens, bytes)
+        return "count", (cache.count_tokens(), cache.count_bytes()), (tokens, bytes)
 
     return step
 
