@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = Any
-"""An array of the backend's framework. The harness only hands it back to `Arrays`."""
+"""An array of the backend's framework. The harness only passes it back to `Arrays`."""
 
 Mask = Any
 """None (every column is seen), "causal", a boolean array or an additive array."""
@@ -19,22 +19,35 @@ class Arrays(Protocol):
     """The array functions that the harness needs of a framework."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
-        """An array of this framework with the same shape, in "float32", "float16" or
-        "bfloat16". May share memory with `array`."""
+        """Converts a numpy array to this framework, with the same shape.
+
+        Args:
+            array: any shape. The result may share its memory.
+            dtype: "float32", "float16" or "bfloat16".
+        """
 
     def to_numpy(self, array: Array) -> npt.NDArray[Any]:
-        """The content as numpy: float32 for floating types, bool for bool. May share
-        memory with `array`."""
+        """Converts an array to numpy: floating types to float32, bool to bool.
+
+        The result may share memory with `array`.
+        """
 
     def dtype(self, array: Array) -> str:
-        """ "float32", "float16", "bfloat16", "bool", … without the framework's prefix."""
+        """Returns "float32", "float16", "bfloat16", "bool", …, without a prefix."""
 
     def attend(self, queries: Array, keys: Array, values: Array, mask: Mask) -> Array:
-        """Scaled dot-product attention as this framework's models call it.
+        """Computes scaled dot-product attention as this framework's models do.
 
-        queries: [1, heads, rows, key_dim]; keys: [1, heads, columns, key_dim];
-        values: [1, heads, columns, value_dim]; the scale is key_dim ** -0.5;
-        returns [1, heads, rows, value_dim].
+        The scale is key_dim ** -0.5.
+
+        Args:
+            queries: [1, heads, rows, key_dim].
+            keys: [1, heads, columns, key_dim].
+            values: [1, heads, columns, value_dim].
+            mask: see `Mask`.
+
+        Returns:
+            [1, heads, rows, value_dim].
         """
 
 
@@ -50,85 +63,128 @@ class Snapshot(Protocol):
 class LayerCache(Protocol):
     """One cache of kind "kv" or "rotating": the K and V of one sequence in one layer.
 
-    A backend implements the operations that it declares for the kind; `offset`,
-    `make_mask` and `update` are needed always. For the meaning of each see `reference/`.
+    A backend implements `offset`, `make_mask`, `update`, and the operations that it
+    declares for the kind. `reference/` defines the meaning of each.
     """
 
     @property
     def offset(self) -> int:
-        """The position of the next token: tokens written, less those taken back."""
+        """The position of the next token: tokens written, less those trimmed."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """The mask for an update of `length` tokens, asked for *before* that update.
+        """Makes the mask for an update of `length` tokens, *before* that update.
 
-        rows: rows the mask must have, at least `length`; the rows beyond `length` belong
-        to padding queries and see nothing.
+        Args:
+            length: the number of tokens of the next update.
+            rows: the number of rows of the mask, at least `length`. Rows from `length` on
+                belong to padding queries and see nothing.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Appends [1, heads, length, dim] and returns the K and V to attend to. The
-        arrays are the caller's: not to be written, now or later."""
+        """Appends tokens, and returns the K and V to attend to.
+
+        Args:
+            keys: [1, heads, length, key_dim].
+            values: [1, heads, length, value_dim]. Both arrays belong to the caller: the
+                cache must not write to them, now or later.
+
+        Returns:
+            K and V [1, heads, columns, dim], with the columns of the mask.
+        """
 
     def state(self) -> tuple[Array, Array] | None:
-        """K and V of what is held (kv: all tokens; rotating: the window that ends at the
-        last one, older tokens may come along), in any order; None if that is nothing."""
+        """Returns K and V of the tokens held, in any order; None if there are none.
+
+        A kv cache holds all tokens. A rotating cache holds the window that ends at the
+        last token, and may return older tokens too.
+        """
 
     def view(self) -> tuple[Array, Array] | None:
-        """The same as `state`, without a copy."""
+        """Returns the same as `state`, without a copy."""
 
     def size(self) -> int:
-        """The number of tokens held: the offset, but at most the width of a window."""
+        """Returns the number of tokens held: the offset, but at most the window."""
 
     def trim(self, count: int) -> int:
-        """Takes back the last `count` tokens, or all if there are fewer; returns how
-        many. A window that has dropped tokens takes none back."""
+        """Removes the last `count` tokens, or all if there are fewer; returns how many.
+
+        A rotating cache that has dropped tokens removes none.
+        """
 
     def clone(self) -> LayerCache:
-        """An independent cache with the same tokens; scheduled captures stay behind."""
+        """Returns an independent cache with the same tokens and no scheduled captures."""
 
     def free(self) -> None:
-        """Empties the cache. Its snapshots live on."""
+        """Empties the cache. Its snapshots stay valid."""
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Puts the tokens at [begin, offset) aside, of a window all of it; None if there
-        is no token there. The content is independent of the cache from now on."""
+        """Copies the tokens at [begin, offset), or the whole window of a rotating cache.
+
+        Later changes of the cache do not change the snapshot.
+
+        Returns:
+            The snapshot; None if there is no token in the range.
+        """
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Brings the cache to offset `target` with what the snapshot holds, without one
-        (None) by going back; False, and nothing changes, if it cannot be done. The
-        snapshot stays usable."""
+        """Brings the cache to offset `target`.
+
+        Args:
+            snapshot: supplies the content, and stays usable. None to go back without one.
+            target: the new offset.
+
+        Returns:
+            False if it cannot be done; then nothing changes.
+        """
 
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) into [a, at) and [at, b); a side that would be empty is None, and
-        all of a window stays on the right. The snapshot itself is used up."""
+        """Cuts [a, b) into [a, at) and [at, b), and uses the snapshot up.
+
+        An empty side is None. All of a window stays on the right.
+        """
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Joins [a, b) and [b, c) into [a, c), of windows the later one; None if a side
-        of a kv cache is None. Both are used up. Raises ValueError, and uses nothing up,
-        if the ranges are not adjacent."""
+        """Joins [a, b) and [b, c) into [a, c), and uses both up.
+
+        Of two windows it returns the later one.
+
+        Returns:
+            The joined snapshot; None if a side of a kv cache is None.
+
+        Raises:
+            ValueError: the ranges are not adjacent; then nothing is used up.
+        """
 
     def close(self, snapshot: Snapshot) -> None:
         """Releases a snapshot and its memory."""
 
     def prepare(self, offsets: Sequence[int]) -> None:
-        """Schedules captures: a snapshot is taken when an update reaches such an offset,
-        from the one before it (or from where the cache stands now). Raises ValueError,
-        and schedules nothing, if the offsets do not ascend, lie behind the cache, or if
-        earlier captures were not taken. The list is the caller's, who may change it
-        afterwards."""
+        """Schedules a snapshot for each offset, taken when an update reaches it.
+
+        Each begins at the offset before it, the first at the current offset.
+
+        Args:
+            offsets: ascending. The caller may change the list afterwards.
+
+        Raises:
+            ValueError: the offsets do not ascend or are below the current offset, or
+                earlier captures were not taken. Then nothing is scheduled.
+        """
 
     def take(self) -> Sequence[Snapshot | None]:
-        """One capture for each scheduled offset, None where no update reached it; then
-        the schedule is empty."""
+        """Returns a capture for each scheduled offset, and empties the schedule.
+
+        A capture is None if no update reached its offset.
+        """
 
 
 class StateCache(Protocol):
     """One cache of kind "state": the convolution and delta state of a recurrent layer.
 
-    Instead of `make_mask` and `update` it has `read` and `write`; the other operations
-    are those of `LayerCache`, where `state` and `view` return what `read` returns.
+    It has `read` and `write` instead of `make_mask` and `update`. The other operations
+    are those of `LayerCache`; its `state` and `view` return the same as `read`.
     """
 
     @property
@@ -136,23 +192,35 @@ class StateCache(Protocol):
         """The number of tokens that the state has read."""
 
     def read(self) -> tuple[Array, Array]:
-        """conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]
-        (float32) after `offset` tokens; zeros at first use."""
+        """Reads the state after `offset` tokens; zeros at first use.
+
+        Returns:
+            conv [1, conv_width - 1, channels] and delta [1, heads, key_dim, value_dim]
+            (float32).
+        """
 
     def boundaries(self, length: int) -> Sequence[int]:
-        """The lengths of the writes, in order and `length` in sum, that the next `length`
-        tokens must come in, so that each scheduled capture falls between two of them."""
+        """Returns the lengths of the writes for the next `length` tokens, in order.
+
+        Their sum is `length`, and each scheduled capture falls between two writes.
+        """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """The state after `length` more tokens. The arrays are the caller's: not to be
-        written, now or later."""
+        """Stores the state after `length` more tokens.
+
+        Args:
+            conv: in the form of `read`.
+            delta: in the form of `read`. Both arrays belong to the caller: the cache must
+                not write to them, now or later.
+            length: the number of tokens.
+        """
 
 
 class UnifiedCache(Protocol):
     """One cache of the unified contract: the tokens of many sequences, in all layers.
 
     A mistake of the caller raises ValueError with the value and the rule, and changes
-    nothing; what else may be refused raises an exception of `Backend.errors`.
+    nothing. Other refusals raise an exception of `Backend.errors`.
     """
 
     def forward(
@@ -163,129 +231,162 @@ class UnifiedCache(Protocol):
         multimodal: Sequence[int],
         reserve: bool,
     ) -> None:
-        """Announces a pass of one row for each position: where its tokens stand and which
-        sequence they belong to. Then every layer is put, and got.
+        """Announces a pass; then `put` and `get` are called for every layer.
 
-        exceptions: rows that may also look ahead. multimodal: rows that stand for an
-        image. reserve: worst-case shapes only, nothing changes.
+        Args:
+            positions: the position of each row.
+            sequences: the sequence of each row.
+            exceptions: rows that may also look ahead.
+            multimodal: rows that stand for an image.
+            reserve: the pass only asks for worst-case shapes; nothing changes.
         """
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
-        """K [1, heads, rows, key_dim], turned to its positions, and V of the pass."""
+        """Stores the K and V of the pass in a layer.
+
+        Args:
+            layer: from 0.
+            keys: [1, heads, rows, key_dim], each turned to its position.
+            values: [1, heads, rows, value_dim].
+        """
 
     def get(self, layer: int) -> tuple[Array, Array, Array]:
-        """K [1, heads, columns, key_dim], V [1, heads, columns, value_dim] (or
-        [1, heads, value_dim, columns], where the config permutes values) and the mask
-        [rows, columns]: 0 where seen, -inf elsewhere, both padded as configured.
+        """Returns the K, V and mask that the rows of the pass attend with in a layer.
 
-        An encoder cache returns K and V as they were put, no mask, or None.
+        Returns:
+            K [1, heads, columns, key_dim]; V [1, heads, columns, value_dim], or
+            [1, heads, value_dim, columns] where the config permutes values; and the mask
+            [rows, columns]: 0 where seen, -inf elsewhere. Rows and columns are padded as
+            configured. An encoder cache returns K and V as they were put, without a mask,
+            or None.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """The target forgets what it had, and has the tokens of `source` at positions
-        below `length` from now on, too, without their being stored twice."""
+        """Replaces the content of `target` by the tokens of `source` below `length`.
+
+        Both sequences share these tokens; they are not stored twice.
+        """
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """The sequence forgets the tokens at [begin, end), None for all from `begin` on.
-        What follows moves up by end - begin, its keys turned to where they stand now.
-        "shared" if those belong to another sequence, too, "not-supported" if the kind or
-        the config cannot do it; then nothing changes."""
+        """Removes the tokens of a sequence at [begin, end); None for all from `begin` on.
+
+        Later tokens move by end - begin to lower positions, and their keys are turned to
+        these. It refuses, and changes nothing, with "shared" if such a token belongs to
+        another sequence too, or with "not-supported" if the kind or the config cannot do
+        it.
+        """
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a pass that goes on at `position` would see all that it should: nothing
-        before it has slid out."""
+        """Returns whether a pass that continues at `position` would see all that it must:
+        no token that it needs was dropped."""
 
     def save(self) -> Any:
-        """All content, independent of the cache from now on."""
+        """Returns a copy of all content. Later changes of the cache do not change it."""
 
     def load(self, saved: Any) -> None:
-        """Loads what was saved, in this cache or another one of the same config."""
+        """Restores the result of `save`, of this cache or another of the same config."""
 
     def of(self, layer_type: int) -> UnifiedCache:
-        """Of a wrapper: the cache that has the layers of this type."""
+        """(wrapper) Returns the cache with the layers of this type."""
 
     @property
     def cached(self) -> bool:
-        """Of an encoder cache: whether an image is stored."""
+        """(encoder) Whether an image is stored."""
 
     def read_states(self, layer: int) -> tuple[Array, Array]:
-        """(recurrent) conv [sequences, conv_width - 1, channels] and delta
-        [sequences, heads, key_dim, value_dim] (float32) of the sequences of the pass, in
-        the order in which they first come; zeros at first use."""
+        """(recurrent) Reads the states of the pass's sequences; zeros at first use.
+
+        Returns:
+            conv [sequences, conv_width - 1, channels] and delta
+            [sequences, heads, key_dim, value_dim] (float32), with the sequences in the
+            order in which they first occur in the pass.
+        """
 
     def write_states(self, layer: int, conv: Array, delta: Array) -> None:
-        """(recurrent) The same after the pass."""
+        """(recurrent) Stores the states after the pass, in the form of `read_states`."""
 
 
 class PrefixCache(Protocol):
     """A session or a trie: conversations above the caches of a model's layers.
 
-    One request at a time: begin, then the layers compute what is left, in updates of any
-    length; extend by tokens that were generated; close. A mistake of the caller raises
-    ValueError, and changes nothing.
+    It serves one request at a time: `begin`; updates of any length, in which the layers
+    compute the remaining tokens; `extend` with generated tokens; `close`. A mistake of
+    the caller raises ValueError, and changes nothing.
     """
 
     @property
     def layers(self) -> Sequence[LayerCache | StateCache | None]:
-        """The caches that the open request is computed with; None for a layer without
-        one."""
+        """The cache of each layer for the open request; None for a layer without one."""
 
     def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> Sequence[int]:
-        """Opens a request, brings every layer to the same offset, and returns the tokens
-        behind it: what is left to compute, at least one.
+        """Opens a request, and brings every layer to the same offset.
 
-        checkpoints: (trie) numbers of tokens after which the layers are to be captured.
+        Args:
+            tokens: all tokens of the request.
+            checkpoints: (trie) numbers of tokens after which the layers are captured.
+
+        Returns:
+            The tokens from that offset on, which remain to be computed: at least one.
         """
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Tokens that were generated: they belong to the request from now on."""
+        """Appends generated tokens to the request."""
 
     def close(self) -> int:
-        """Ends the request, wherever it stands; the number of its tokens that are stored:
-        all that every layer has read."""
+        """Ends the request at any time; returns how many of its tokens are stored.
+
+        These are all that every layer has read.
+        """
 
     def cancel(self) -> int:
-        """The same for a request that was broken off."""
+        """Ends a request that was broken off; otherwise the same as `close`."""
 
     def free(self) -> None:
-        """Forgets everything, and closes all snapshots."""
+        """Removes everything that is stored, and closes all snapshots."""
 
     def set_limit(self, limit: int | None) -> None:
-        """(trie) Another limit on the bytes that are stored, which is kept at once."""
+        """(trie) Limits the stored bytes from now on, at once; None for no limit."""
 
     def count_tokens(self) -> int:
-        """The tokens that are stored; what conversations share counts once."""
+        """Counts the stored tokens; those that conversations share count once."""
 
     def count_bytes(self) -> int:
-        """(trie) The bytes of all snapshots, whether or not they were copied yet."""
+        """(trie) Counts the bytes of all snapshots, even if they are not copied yet."""
 
 
 class SlotsCache(Protocol):
-    """Several users over one cache of many sequences. `slot` is a number, and that of a
-    sequence of the cache."""
+    """Several users over one cache of many sequences.
+
+    `slot` is a number, the same as that of the sequence in the cache.
+    """
 
     @property
     def cache(self) -> UnifiedCache: ...
 
     def begin(self, tokens: Sequence[int]) -> int:
-        """Opens a request in a free slot; its number. Raises the exception that
-        `Backend.errors` names for "no-slot" if there is none."""
+        """Opens a request in a free slot, and returns the number of the slot.
+
+        Raises:
+            Backend.errors["no-slot"]: no slot is free.
+        """
 
     def get_tokens(self, slot: int) -> Sequence[int]:
-        """The tokens that the slot holds, computed."""
+        """Returns the computed tokens that the slot holds."""
 
     def get_remaining(self, slot: int) -> Sequence[int]:
-        """The tokens that are left to compute."""
+        """Returns the tokens that remain to be computed."""
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None: ...
     def reserve(self, slot: int, count: int) -> Sequence[int]:
-        """The positions of the next `count` of the remaining tokens. Makes room for them;
-        after that there may be more remaining tokens, and others."""
+        """Makes room for the next `count` remaining tokens, and returns their positions.
+
+        Afterwards the remaining tokens may be others, and more.
+        """
 
     def commit(self, slot: int, count: int) -> None:
-        """The next `count` tokens have been computed."""
+        """Marks the next `count` remaining tokens as computed."""
 
     def close(self, slot: int) -> int:
-        """The slot is free again; how many tokens it keeps."""
+        """Frees the slot; returns the number of tokens that it keeps."""
 
     def cancel(self, slot: int) -> int: ...

@@ -1,7 +1,7 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
-A new operation is one class in `operations`, a row in its table, and a method of the
-model and of the system that carry it out. README.md says what each module holds.
+To add an operation, write its class in `operations`, put it in the table there, and add a
+method of that name to the model and to the system. README.md lists the modules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lockstep.harness.contracts.prefix.states import (
 
 
 ALL = 8
-"""More tokens than a request has: a pass computes those that remain."""
+"""More tokens than any request has, so that a pass computes all that remain."""
 
 Choices = Mapping[str, Sequence[Any]]
 
@@ -94,7 +94,7 @@ def limit(size: int | None) -> Op:
 
 
 def for_both(*moves: Op) -> tuple[Op, ...]:
-    """Each move of user a, and the same of user b."""
+    """Lists each move of user a, and the same of user b."""
     return join(moves, [{**move, "user": "b"} for move in moves])
 
 
@@ -119,7 +119,8 @@ STANDARD: Sequence[Op] = join(
     (feed(0, 1), feed(0, 2), feed(2), break_off(1, 2), refuse(2), checkpoint(1, 3)),
     (limit(0), limit(256)),
 )
-"""A session keeps one path and has no limit: `fit` leaves out what it does not have."""
+"""A session keeps one path and has no limit: `fit` leaves out the moves that a kind does
+not have."""
 
 TINY_SLOTS: Sequence[Op] = for_both(*SHORT, feed(ALL), CLOSE)
 SMALL_SLOTS: Sequence[Op] = join(
@@ -163,10 +164,10 @@ def get_domain(kind: str, size: str) -> Domain:
 
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
-"""The methods that slots need whatever is declared."""
+"""The methods that slots always need, whatever is declared."""
 
 BETWEEN = ("begin", "refuse", "checkpoint", "free")
-"""The operations of conversations that are asked between two requests."""
+"""The operations that a session or a trie runs between two requests only."""
 
 
 class PrefixContract(Contract):
@@ -191,7 +192,7 @@ class PrefixContract(Contract):
     rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
-        """Only slots refuse anything: what their cache refuses, and a lack of slots."""
+        """Lists the refusals of slots: of their cache, and no-slot. Others have none."""
         refusals = ("cache-full", "not-supported", "shared", "no-slot")
         return refusals if "slots" in kinds else ()
 
@@ -246,7 +247,7 @@ class PrefixContract(Contract):
         return simplify_config(config, ops, count_stored)
 
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
-        """None where a request must be open and is not, or the other way round."""
+        """Returns None where a request must be open and is not, or the reverse."""
         wrong = BETWEEN if model.is_open("a") else ("close", "cancel")
         if not model.has_users and move["op"] in wrong:
             return None
@@ -254,7 +255,7 @@ class PrefixContract(Contract):
 
 
 def count_stored(config: Config, ops: Sequence[Op]) -> int:
-    """The bytes that a trie stores after these operations."""
+    """Counts the bytes that a trie stores after these operations."""
     model = ConversationModel(config, rows=False)
     for step in iter_steps(OPERATIONS, model, ops):
         step.finish()

@@ -33,11 +33,13 @@ class ConversationModel(PrefixModel):
     """The reference of one program.
 
     Attributes:
-        cache: the session or the trie; trie: the same if it is a trie, else None.
-        tags: the tag of each token that was computed, by the tag of the token before it,
-            which stands for all that come before, and the token itself.
-        checkpoints: where the next request is to be captured.
-        reused: how much of the request was there when it began.
+        cache: the session or the trie.
+        trie: the same if it is a trie, else None.
+        tags: (tag of the token before, token) → tag, of each token that was computed. The
+            tag before stands for all tokens before it.
+        checkpoints: the offsets at which the next request is captured.
+        refusing: the numbers of the layers that refuse in the next request.
+        reused: the number of tokens of the request that were there when it began.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -148,9 +150,9 @@ class ConversationModel(PrefixModel):
     # --- what is held -------------------------------------------------------------------
 
     def get_tags(self, tokens: Path) -> list[int]:
-        """The tags of a conversation.
+        """Returns the tags of a conversation.
 
-        A token that was never computed behind the same tokens gets the next free tag.
+        A token that was never computed after the same tokens gets the next free tag.
         """
         tags: list[int] = []
         known, tag, fresh = self.tags, None, self.tag
@@ -175,7 +177,7 @@ class ConversationModel(PrefixModel):
         return answer
 
     def describe_store(self) -> Answer:
-        """The size of what is stored."""
+        """Counts the tokens that are stored, and in a trie their bytes."""
         if self.trie:
             return {"tokens": self.trie.count_tokens(), "bytes": self.trie.count_bytes()}
         return {"tokens": len(self.stored)}
@@ -200,7 +202,7 @@ class ConversationModel(PrefixModel):
 
     @property
     def stored(self) -> list[int]:
-        """The conversation that a session stores."""
+        """The conversation that a session stores; empty for a trie."""
         return [] if isinstance(self.cache, Trie) else self.cache.stored
 
     def list_stored(self) -> list[list[int]]:
@@ -228,7 +230,7 @@ class ConversationModel(PrefixModel):
         }
 
     def list_points(self) -> dict[Path, bool]:
-        """path → whether anything was captured there."""
+        """Maps each path that the trie stores to whether anything was captured there."""
         points = self.trie.points if self.trie else {}
         return {path: bool(point.captured) for path, point in points.items()}
 
@@ -254,16 +256,21 @@ def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
 
 
 CHANGE: Op = {"op": "update"}
-"""To the layers, every operation of a prefix cache may be one that writes."""
+"""Stands for any operation of a prefix cache: each may write to the layers."""
 
 
 class WatchedCache:
-    """A cache of the backend, and the snapshots of it that are open.
+    """A cache of the backend, which tracks its open snapshots.
 
-    refusing: `restore` refuses, as a layer may that cannot do what it should; failing: it
-    does so by an exception.
-    count_bytes: of the snapshot of [begin, end). broken: the first thing that was wrong;
-    whoever called may have caught it.
+    Args:
+        cache: a cache of the layer contract.
+        count_bytes: (begin, end) → bytes of the snapshot of [begin, end).
+
+    Attributes:
+        refusing: whether `restore` refuses, as a layer that cannot do it may.
+        failing: whether it refuses by an exception.
+        open: id → open snapshot.
+        broken: the first mistake; the caller may have caught the exception.
     """
 
     def __init__(self, cache: Any, count_bytes: Callable[[int, int], int]) -> None:
@@ -278,16 +285,16 @@ class WatchedCache:
 
     @property
     def offset(self) -> Any:
-        """Asked for most of all, and sooner found here than by `__getattr__`."""
+        """The offset of the cache: read most of all, and faster than by `__getattr__`."""
         return self.cache.offset
 
     @property
     def can_split(self) -> Any:
-        """The same."""
+        """Whether the cache can split a snapshot; see `offset`."""
         return self.cache.can_split
 
     def get_bytes(self) -> int:
-        """Of all open snapshots."""
+        """Counts the bytes of all open snapshots."""
         snapshots = self.open.values()
         return sum(self.count_bytes(held.begin, held.end) for held in snapshots)
 
@@ -345,7 +352,7 @@ class ConversationSystem(PrefixSystem):
     """The session or trie of one program in a backend.
 
     Attributes:
-        layers: what is written to each layer, and read from it.
+        layers: the side of each layer, which writes and reads it; None without a cache.
         watched: the caches that the backend was given to build on; empty if it brings
             its own.
     """
@@ -365,7 +372,7 @@ class ConversationSystem(PrefixSystem):
         self.checkpoints: Sequence[int] = ()
 
     def open_watched(self) -> Iterator[WatchedCache | None]:
-        """A cache of the backend for each layer."""
+        """Opens a cache of the backend for each layer; None where it has none."""
         for layer, right in zip(self.layers, open_layers(self.config), strict=True):
             if layer is None or right is None:
                 yield None
@@ -378,7 +385,7 @@ class ConversationSystem(PrefixSystem):
             layer.tell_layout()
 
     def list_layers(self) -> list[LayerSystem]:
-        """Those that have a cache."""
+        """Lists the layers that have a cache."""
         return [layer for layer in self.layers if layer is not None]
 
     @property
@@ -406,7 +413,7 @@ class ConversationSystem(PrefixSystem):
             lambda tokens: self.cache.begin(tokens, checkpoints), op["tokens"]
         )
         self.set_refusing(())
-        checkpoints.clear()  # it is the caller's, too
+        checkpoints.clear()  # the list belongs to the caller
         if "error" in answer or model.cache.request is None:
             return answer
         result = answer.get("result")
@@ -414,7 +421,7 @@ class ConversationSystem(PrefixSystem):
             raise Broken("malformed", f"begin returned {result!r}, not a list of tokens")
         remaining = list(result)
         if isinstance(result, list):
-            result.clear()  # and so is this
+            result.clear()  # and so does this one
         return {"remaining": remaining, **self.describe_layers(model)}
 
     def set_refusing(self, numbers: Sequence[int]) -> None:
@@ -461,7 +468,7 @@ class ConversationSystem(PrefixSystem):
         return self.change(lambda: self.cache.set_limit(op["bytes"]), model)
 
     def change(self, call: Callable[[], Any], model: ConversationModel) -> Answer:
-        """`call` changes what is stored."""
+        """Calls the backend to change what is stored; checks the snapshots afterwards."""
         answer = self.ask(call)
         if model.cache.request is None:
             self.check_snapshots(model)
@@ -472,7 +479,7 @@ class ConversationSystem(PrefixSystem):
     def get_layers(
         self, model: ConversationModel
     ) -> Iterator[tuple[int, LayerSystem, Layer]]:
-        """Each layer that has a cache, after its number and before its reference."""
+        """Iterates over the layers that have a cache, as (number, layer, reference)."""
         live = self.cache.layers
         if len(live) != len(self.layers):
             raise Broken("malformed", f"{len(live)} layers instead of {len(self.layers)}")
@@ -499,7 +506,7 @@ class ConversationSystem(PrefixSystem):
             layer.verify_attention(right.cache.visible, model.fed, right.offset)
 
     def check_snapshots(self, model: ConversationModel) -> None:
-        """The snapshots that are open are what is stored, no more and no less."""
+        """Checks that the open snapshots take exactly the bytes that are stored."""
         if not self.watched:
             return
         sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.watched)
@@ -517,11 +524,11 @@ class ConversationSystem(PrefixSystem):
             layer.settle(CHANGE)
 
     def finish(self) -> None:
-        """Checks that arrays hold until now, and that nothing stays open after a free."""
+        """Checks that arrays are unchanged, and that no snapshot is open after a free."""
         for layer in self.list_layers():
             layer.finish()
         if self.watched:
-            self.ask(self.cache.cancel)  # refused, if no request is open
+            self.ask(self.cache.cancel)  # refused if no request is open
             self.ask(self.cache.free)
             left = sum(len(cache.open) for cache in self.watched if cache is not None)
             if left:

@@ -1,7 +1,7 @@
 """Draws requests, and mistakes of usage.
 
-Requests have few different tokens, so that conversations collide, and are made of earlier
-ones, so that they repeat, grow, are cut and part.
+Requests have few different tokens, so that conversations collide. They are made from
+earlier ones, so that conversations repeat, grow, are cut and part.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from lockstep.harness.contracts.prefix.sides import Path, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
-"""Few different tokens; two that are the same in 16 bits, and one that might be taken for
-padding."""
+"""Sets of few tokens. 1 and 65,537 are equal in 16 bits; 0 might be taken for padding."""
 
 LONG, LONG_REACH = 32, 72
 """One program in LONG has conversations of up to LONG_REACH tokens."""
 
 
 def draw_reach(source: Source, model: PrefixModel) -> None:
-    """Draws the tokens of a program, and how long its conversations get."""
+    """Draws the alphabet of a program and the greatest length of its conversations."""
     model.alphabet = source.pick(ALPHABETS)
     if source.below(LONG) == LONG - 1:
         model.reach = LONG_REACH
 
 
 def draw_tokens(source: Source, model: PrefixModel, most: int) -> list[int]:
-    """From one to `most` tokens."""
+    """Draws from one to `most` tokens."""
     return [source.pick(model.alphabet) for _ in range(source.between(1, most))]
 
 
 def draw_request(source: Source, model: PrefixModel) -> list[int]:
-    """The tokens of a request: new, or made of an earlier conversation."""
+    """Draws the tokens of a request: new ones, or made from an earlier conversation."""
     if source.below(3) == 2 and (partings := model.list_partings()):
         return draw_past_parting(source, model, partings)[: model.reach]
     longer = 4 if model.reach < LONG_REACH else 40
@@ -59,8 +58,16 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
 def draw_past_parting(
     source: Source, model: PrefixModel, partings: Mapping[Path, Sequence[Path]]
 ) -> list[int]:
-    """A step towards letting go of what was captured where conversations part: all that
-    lies behind it must have been used later, and the layers must stand elsewhere."""
+    """Draws a request that helps to evict the capture where conversations part.
+
+    For that, all paths after it must have been used later, and the layers must stand
+    elsewhere.
+
+    Args:
+        source: of choices.
+        model: the reference.
+        partings: as in `list_partings`.
+    """
     path = source.pick(list(partings))
     if partings[path]:
         return [*source.pick(partings[path]), *draw_tokens(source, model, 2)]
@@ -68,8 +75,10 @@ def draw_past_parting(
 
 
 def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[int]:
-    """One token or a few that come after the request; half of the time those that came
-    after it before."""
+    """Draws the tokens that are generated after the request: in half of the cases none.
+
+    Of the others, half repeat what came after the same request before, if anything did.
+    """
     most = model.reach - len(request)
     if most < 1 or source.below(2):
         return []
@@ -85,7 +94,7 @@ def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[in
 
 
 def draw_count(source: Source, remaining: int) -> int:
-    """The tokens that a pass computes: mostly all."""
+    """Draws the number of tokens that a pass computes: mostly all that remain."""
     if not remaining or source.below(3):
         return remaining
     return source.between(1, remaining)
@@ -97,7 +106,7 @@ def draw_count(source: Source, remaining: int) -> int:
 def draw_misuse(
     source: Source, model: PrefixModel, operations: Sequence[str]
 ) -> Op | None:
-    """One of `operations` that must be refused now.
+    """Draws one of `operations` that must be refused now, or None.
 
     All are drawn before one is chosen, so that the same choices lead to the same program.
     """
@@ -126,7 +135,7 @@ def draw_feed(source: Source, user: Mapping[str, Any]) -> Op:
 
 
 def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
-    """An operation of a request where none is open, and the other way round."""
+    """Draws operations on a request where none is open, and the reverse."""
     if model.is_open("a"):
         wrong = [] if model.is_broken("a") else [draw_feed(source, {})]
         wrong += [{"op": "begin", "tokens": draw_request(source, model)}, {"op": "free"}]
@@ -137,7 +146,7 @@ def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
 
 
 def draw_for_slots(source: Source, model: SlotsModel) -> list[Op]:
-    """Sizes that no slots have, and calls to a slot at the wrong time."""
+    """Draws sizes that slots must refuse, and calls to a slot at the wrong time."""
     users = sorted(set(model.users) - model.broken)
     wrong = [draw_feed(source, {"user": source.pick(users)})] if users else []
     count, used, fed = len(model.slots.slots), [*model.users.values()], len(model.fed)

@@ -1,4 +1,4 @@
-"""The operations of the prefix contract, one class each."""
+"""The operations of the prefix contract: one class for each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Fields = dict[str, Any]
 
 USER: Mapping[str, Schema] = {"user": {**NAME, "default": "a"}}
 ITEM: Schema = {"type": ["integer", "number", "string", "boolean", "null"]}
-"""A token is an integer; anything else is a mistake of usage, not of the file."""
+"""A token is an integer. Anything else is a mistake of usage, which the file may hold."""
 TOKENS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ITEM, JOINT: True}
 NUMBERS: Schema = {"type": "array", "maxItems": 64, "items": INTEGER}
 
@@ -55,6 +55,7 @@ class PrefixOperation(Operation):
     """An operation, carried out by a method of the model and of the system.
 
     Attributes:
+        kinds: the kinds that have it.
         act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
         method: the method that a backend's cache needs; None for none, `name` if empty.
     """
@@ -77,7 +78,7 @@ class PrefixOperation(Operation):
         return None if fields is None else {"op": self.name, **fields}
 
     def draw_fields(self, source: Source, model: Any) -> Fields | None:
-        """Fields with which the operation is legal now, or None."""
+        """Draws fields with which the operation is legal now, or None."""
         return {}
 
     def get_method(self) -> str | None:
@@ -96,7 +97,7 @@ class PrefixOperation(Operation):
         return text if user == "a" else f"user {user}: {text}"
 
     def describe_here(self, op: Op) -> str:
-        """The same, without the user."""
+        """Describes the operation without its user."""
         return super().describe(op)
 
 
@@ -144,12 +145,12 @@ class RequestOperation(PrefixOperation):
         return None if fields is None else {**fields, **user}
 
     def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
-        """The other fields for the request of this user, or None."""
+        """Draws the fields but `user` for the request of this user, or None."""
         raise NotImplementedError
 
 
 class Pass(RequestOperation):
-    """A pass with the next tokens of a request, or all that remain if there are fewer."""
+    """A pass with the next `count` tokens of a request, or all if fewer remain."""
 
     def count_tags(self, op: Op) -> int:
         return int(op["count"])
@@ -163,7 +164,7 @@ class Pass(RequestOperation):
 
 
 class Feed(Pass):
-    """A whole pass; then some tokens were generated."""
+    """A whole pass, after which some tokens are generated."""
 
     name, method = "feed", "extend"
     weight = 12
@@ -195,7 +196,7 @@ class Feed(Pass):
 
 
 class Break(Pass):
-    """A pass that breaks off between two layers: the backend fails, or the user goes."""
+    """A pass that breaks off between two layers: the backend fails or the user leaves."""
 
     name, act, method = "break", "feed", None
     weight = 2
@@ -226,10 +227,10 @@ class Break(Pass):
 
 
 class Close(RequestOperation):
-    """Stores what was computed.
+    """Ends a request, and stores what was computed.
 
     Attributes:
-        early: one request in so many ends before all of it is computed.
+        early: while tokens remain, one draw in `early` ends the request.
     """
 
     name = words = "close"
@@ -247,7 +248,7 @@ class Close(RequestOperation):
 
 
 class Cancel(Close):
-    """The same before the request is done."""
+    """Ends a request that was broken off, and stores what was computed."""
 
     name = words = "cancel"
     act = "close"
@@ -263,8 +264,8 @@ def format_tokens(tokens: Any) -> str:
 
 
 class Refuse(PrefixOperation):
-    """The caches below refuse what they could do: layers to go back, the cache under
-    slots to be cut."""
+    """Makes the caches below refuse what they could do: layers refuse to go back, the
+    cache under slots refuses to be cut."""
 
     name, method = "refuse", None
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -299,7 +300,7 @@ class Checkpoint(PrefixOperation):
             return None
         near = [len(path) - less for path in model.list_stored() for less in (0, 1)]
         near = [offset for offset in near if offset > 0] or [1]
-        offsets = [  # in any order, and one perhaps twice
+        offsets = [  # unordered, with possible repetitions
             source.pick(near) if source.below(2) else source.between(1, model.reach)
             for _ in range(1 + source.below(2))
         ]
@@ -353,7 +354,7 @@ class Limit(PrefixOperation):
 
 
 class WrongOperation(PrefixOperation):
-    """One that is illegal where a cache could do it."""
+    """A mistake of usage: an operation that is illegal where a cache could do it."""
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
         return None
@@ -363,7 +364,7 @@ SIZES = ("interval", "context", "keep")
 
 
 class Open(WrongOperation):
-    """One more cache, with sizes that no cache has."""
+    """Opens one more cache, with sizes that must be refused."""
 
     name, method = "open", None
     kinds = ("trie", "slots")
@@ -394,7 +395,7 @@ class Open(WrongOperation):
 
 
 class SlotOperation(WrongOperation):
-    """A call that an engine makes in the course of a pass, at the wrong time."""
+    """A call that belongs to a pass of slots, made at the wrong time."""
 
     kinds = ("slots",)
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -411,7 +412,7 @@ class SlotOperation(WrongOperation):
         return "it is allowed now, and part of a pass"
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
-        """The values of `count` that are right for a slot in use."""
+        """Lists the values of `count` that are allowed for a slot in use."""
         raise NotImplementedError
 
     def expect(self, op: Op, model: SlotsModel) -> Answer:

@@ -1,7 +1,7 @@
 """Simpler prefix programs: fewer tokens, fewer different ones, plainer configs.
 
-A limit in bytes goes along: where there are fewer tokens, or smaller ones, a limit that
-was just too low would no longer be.
+A limit in bytes shrinks along with the tokens: with fewer or smaller tokens, a limit that
+was just too low would be high enough.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lockstep.harness.core.document import MAX_LENGTH
 LISTS = ("tokens", "generate")
 PASSES = ("feed", "break")
 MOST_OTHERS = 5
-"""Tokens in whose place another one is tried."""
+"""Number of tokens that are tried as a replacement for another."""
 
 
 def merge_feeds(first: Op, second: Op) -> Op | None:
-    """Two passes of one user in a row are one, if nothing was generated between."""
+    """Joins two passes of one user in a row, if nothing was generated between them."""
     same = first["op"] == second["op"] == "feed" and first["user"] == second["user"]
     count = first.get("count", 0) + second.get("count", 0)
     if not same or first["generate"] or count > MAX_LENGTH:
@@ -30,11 +30,11 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
 
 
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Programs that are simpler by one step.
+    """Proposes programs that are simpler by one step.
 
-    One request fewer, what it computed left to the next; what was generated asked for
-    from the start; one token fewer in the same place of all requests, or in one; one
-    token called like another.
+    They have one request fewer, with its tokens computed by the next one; generated
+    tokens in the request from the start; a close for a cancel; one token fewer at the
+    same place of all requests, or in one list; one token replaced by another everywhere.
     """
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
@@ -64,7 +64,8 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """One request fewer, what it computed left to the next; one operation fewer."""
+    """Lists programs without a request, whose tokens the next one computes, and programs
+    without an operation."""
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
     for place in range(len(ops)):
@@ -72,7 +73,7 @@ def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
-    """Without a request; the next pass computes as many tokens more."""
+    """Drops the request of [begin, end]; the next pass computes as many tokens more."""
     rest, more = ops[end + 1 :], count_fed(ops[begin:end])
     place = next((n for n, op in enumerate(rest) if op["op"] in PASSES), None)
     if place is None:
@@ -82,7 +83,7 @@ def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """The begin and end of each request of the first user, if nothing comes between."""
+    """Iterates over the places of each begin and of the close or cancel after it."""
     begin = None
     for place, op in enumerate(ops):
         if op["op"] == "begin":
@@ -93,8 +94,8 @@ def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
 
 
 def ask_at_once(ops: Sequence[Op]) -> list[Op] | None:
-    """The same request with the tokens that were generated in it, computed in one pass;
-    None if none were."""
+    """Moves the generated tokens of a request into its begin, computed in one pass; None
+    if none were generated."""
     generated = [token for op in ops for token in op.get("generate", ())]
     others = [op for op in ops[1:] if op["op"] != "feed"]
     tokens = [*ops[0]["tokens"], *generated]
@@ -125,7 +126,7 @@ def shorten_pass(op: Op) -> Op:
 
 
 def list_tokens(op: Op) -> list[int]:
-    """The tokens that an operation names; not what only looks like one."""
+    """Lists the valid tokens that an operation names."""
     named = [token for name in LISTS for token in op.get(name, ())]
     return [token for token in named if type(token) is int and token >= 0]
 
@@ -148,11 +149,16 @@ Weigh = Callable[[Config, Sequence[Op]], int]
 
 
 def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Changed]:
-    """Simpler configs, and the operations that go with them.
+    """Proposes simpler configs, and the operations that go with them.
 
-    A layer fewer, without it in the operations that name layers; a plain one in its
-    place; smaller windows. Plain dimensions, the limits in proportion; captures at every
-    token instead of a request; lower limits, also with one token fewer.
+    They have a layer fewer, also in the operations that name layers; a plain layer in its
+    place; smaller windows; plain dimensions, with limits in proportion; captures at every
+    token in the place of a request; lower limits, also with one token fewer.
+
+    Args:
+        config: a complete config.
+        ops: the operations.
+        weigh: counts the bytes that are stored after some operations.
     """
     for layers, place in list_simpler_layers(config):
         kept = ops if place is None else [lose_layer(op, place) for op in ops]
@@ -175,7 +181,7 @@ def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator
 def change_limits(
     config: Config, ops: Sequence[Op], change: Callable[[int], int]
 ) -> Changed:
-    """The same with other limits, where there are any."""
+    """Changes the limits in the config and in the operations, if there are any."""
     limit = config["limit"]
     changed = [
         {**op, "bytes": change(op["bytes"])} if op.get("bytes") is not None else op
@@ -185,7 +191,7 @@ def change_limits(
 
 
 def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
-    """Limits for as many tokens in the new config as in the old one."""
+    """Scales limits to as many tokens in the new config as in the old one."""
     if old["kind"] != "trie":
         return new, ops
     before, after = max(1, get_token_bytes(old)), get_token_bytes(new)
@@ -195,8 +201,8 @@ def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
 def list_other_limits(
     config: Config, ops: Sequence[Op], weigh: Weigh
 ) -> Iterator[Changed]:
-    """A limit that holds from the beginning on; then shorter operations before one, and a
-    limit that is just too low for what is stored then."""
+    """Lists programs with a limit from the start; then programs with shorter operations
+    before a limit, which is one byte too low for what they store."""
     places = [place for place, op in enumerate(ops) if op["op"] == "limit"]
     for place in places:
         yield {**config, "limit": ops[place]["bytes"]}, replace_at(ops, place)
@@ -209,7 +215,7 @@ def list_other_limits(
 def list_lower_limits(
     config: Config, ops: Sequence[Op], propose: Propose
 ) -> Iterator[Changed]:
-    """Lower limits, alone and for shorter operations."""
+    """Lists programs with lower limits, alone and with shorter operations."""
     if config["limit"] is None and not any(op.get("bytes") for op in ops):
         return
     unit = max(1, get_token_bytes(config))
@@ -228,7 +234,7 @@ PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_wid
 
 
 def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int | None]]:
-    """Other layers, and the place of the one that is gone; None if none is."""
+    """Lists simpler layers, each with the place of the dropped one, None if none is."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"
     for place, spec in enumerate(layers):
@@ -243,7 +249,7 @@ def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int 
 
 
 def lose_layer(op: Op, place: int) -> Op:
-    """The operation for a model without the layer in this place."""
+    """Returns the operation for a model without the layer at this place."""
     if op["op"] == "refuse":
         kept = [number - (number > place) for number in op["layers"] if number != place]
         return {**op, "layers": kept}
@@ -253,7 +259,7 @@ def lose_layer(op: Op, place: int) -> Op:
 
 
 def rename(ops: Sequence[Op]) -> list[Op]:
-    """The same with tokens 1, 2, 3 and users a, b, c in the order of appearance."""
+    """Renames tokens to 1, 2, 3 and users to a, b, c in the order of appearance."""
     tokens, users = dict[int, int](), dict[str, str]()
     for op in ops:
         for token in list_tokens(op):

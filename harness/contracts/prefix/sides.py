@@ -1,4 +1,4 @@
-"""What all prefix programs share: their config, and both sides of them."""
+"""The config of prefix programs, and the base classes of both of their sides."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from lockstep.reference.layers import Layer
 
 
 CONVERSATIONS = ("session", "trie")
-"""The kinds above one cache for each layer; slots are above one cache for all layers."""
+"""The kinds with one cache for each layer; slots have one cache for all layers."""
 
 KINDS = (*CONVERSATIONS, "slots")
 
 LAYERS: Mapping[str, Sequence[str]] = {"kv": (), "rotating": ("window",), "state": ()}
-"""The caches under a session or a trie, and the sizes that follow their name in a config:
-"rotating:4"."""
+"""Cache under a session or a trie → the sizes after its name, as in "rotating:4"."""
 
 POOLED: Mapping[str, Sequence[str]] = {
     "causal": (),
@@ -39,7 +38,7 @@ POOLED: Mapping[str, Sequence[str]] = {
     "recurrent": (),
     "encoder": (),
 }
-"""The caches under slots: "swa-memory:2:5"."""
+"""Cache under slots → the sizes after its name, as in "swa-memory:2:5"."""
 
 SIZES = {**LAYERS, **POOLED}
 
@@ -66,21 +65,21 @@ CONFIG: Mapping[str, Schema] = {
     "step": {**integer(1, 4096), "default": 256},
     **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift")},
 }
-"""`layers`: the cache of each layer, null for none; of slots, the caches of a wrapper, or
-the only one. `limit` is in bytes."""
+"""`layers` names the cache of each layer, null for none. Under slots it names the caches
+of a wrapper, or the only cache. `limit` is in bytes."""
 
 OWNERS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("slots", "context", "keep", "several_users", "shift"), ("slots",)),
     "limit": ("trie",),
     "interval": ("trie", "slots"),
 }
-"""The fields that some kinds do not have → those that have them."""
+"""Field that some kinds do not have → the kinds that have it."""
 
 # --- rules ------------------------------------------------------------------------------
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """The rule between its fields that a config breaks, or None."""
+    """Names the rule between its fields that a config breaks, or None."""
     kind = config["kind"]
     for name, owners in OWNERS.items():
         if kind not in owners and config[name] != CONFIG[name].get("default"):
@@ -99,7 +98,7 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 def why_illegal_spec(spec: str | None, kind: str) -> str | None:
-    """The same for one entry of `layers`."""
+    """Names the rule that an entry of `layers` breaks, or None."""
     if spec is None:
         return "slots need a cache in every layer" if kind == "slots" else None
     name, *sizes = spec.split(":")
@@ -113,13 +112,13 @@ def why_illegal_spec(spec: str | None, kind: str) -> str | None:
 # --- the caches below -------------------------------------------------------------------
 
 CHECKPOINTS = 4
-"""The checkpoints of each state that a recurrent cache keeps."""
+"""Number of checkpoints that a recurrent cache keeps of each state."""
 
 LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
     {name: schema.get("default") for name, schema in schemas.items()}
     for schemas in (LAYER_CONFIG, UNIFIED_CONFIG)
 )
-"""The values of the fields of another contract that this one does not have."""
+"""Defaults of the layer and the unified contract, for fields that prefix has not."""
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4
@@ -127,19 +126,19 @@ STATE_ITEM_BYTES = 4
 
 
 def parse_layer(spec: str) -> dict[str, Any]:
-    """{"kind": "rotating", "window": 4} of "rotating:4"."""
+    """Parses "rotating:4" into {"kind": "rotating", "window": 4}."""
     name, *sizes = spec.split(":")
     return {"kind": name, **dict(zip(SIZES[name], map(int, sizes), strict=True))}
 
 
 def get_layer_config(config: Config, spec: str) -> dict[str, Any]:
-    """A complete config of the layer contract, for one layer."""
+    """Makes a complete config of the layer contract for one layer."""
     own = {name: config[name] for name in (*DIMENSIONS, "step")}
     return {**LAYER_DEFAULTS, **own, **parse_layer(spec)}
 
 
 def get_unified_config(config: Config) -> dict[str, Any]:
-    """A complete config of the unified contract, for the cache under the slots."""
+    """Makes a complete config of the unified contract for the cache under the slots."""
     own = {name: config[name] for name in (*DIMENSIONS, "shift")}
     unified = {**UNIFIED_DEFAULTS, **own}
     unified |= {"sequences": config["slots"], "capacity": config["context"]}
@@ -153,7 +152,7 @@ def get_unified_config(config: Config) -> dict[str, Any]:
 
 
 def open_layers(config: Config) -> list[Layer | None]:
-    """The reference of each layer under a session or a trie."""
+    """Opens the reference of each layer under a session or a trie; None for no cache."""
     return [open_layer(config, spec) if spec else None for spec in config["layers"]]
 
 
@@ -182,7 +181,7 @@ MODELS: Sequence[Sequence[str | None]] = (
     ["rotating:2", "state"],
     [None],
 )
-"""The layers of a model under a session or a trie, as models combine them."""
+"""Layers under a session or a trie, in the combinations that models use."""
 
 POOLS: Sequence[Sequence[str]] = (
     ["causal"],
@@ -195,7 +194,7 @@ POOLS: Sequence[Sequence[str]] = (
     ["causal", "encoder"],
     ["swa:6"],
 )
-"""The layers of a model under slots."""
+"""Caches under slots, in the combinations that models use."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "slots": (1, 2, 3, 2, 4),
@@ -210,18 +209,18 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "dtype": ("float32", "float16", "bfloat16"),
     "shift": (True, True, True, False),
 }
-"""The values that are drawn for a field, the simplest first."""
+"""Field → the values that are drawn for it, the simplest first."""
 
 LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
-"""A trie may store the bytes of one path of so many tokens; mostly tiny, so that much is
-evicted."""
+"""Limits of a trie, as the length in tokens of a path with as many bytes; None for no
+limit. Most are small, so that much is evicted."""
 
 TOKENS_PER_CAPTURE = 6
-"""The average distance of the captures on such a path."""
+"""Assumed average distance between the captures on a path, in tokens."""
 
 
 def count_path_bytes(config: Config, tokens: int) -> int:
-    """The bytes of a stored path of so many tokens."""
+    """Estimates the bytes of a stored path of `tokens` tokens, with its captures."""
     total = 0
     for layer in filter(None, open_layers(config)):
         captures = 1 if layer.can_be_cut else 1 + tokens // TOKENS_PER_CAPTURE
@@ -230,7 +229,7 @@ def count_path_bytes(config: Config, tokens: int) -> int:
 
 
 def get_token_bytes(config: Config) -> int:
-    """The bytes of one token in all layers."""
+    """Counts the bytes of one token in all layers."""
     return sum(layer.count_bytes(0, 1) for layer in filter(None, open_layers(config)))
 
 
@@ -238,10 +237,10 @@ def get_token_bytes(config: Config) -> int:
 
 
 MOST_TOLD = 24
-"""Conversations that are remembered to draw others from."""
+"""Number of latest conversations from which new requests are drawn."""
 
 Path = Sequence[int]
-"""The tokens of a conversation, from its beginning on."""
+"""The tokens of a conversation, from its first one."""
 
 
 class PrefixModel(ABC):
@@ -250,24 +249,28 @@ class PrefixModel(ABC):
     An operation is carried out by the method of its name, or of its `act`:
 
     * begin: opens a request.
-    * feed: computes a pass, the whole or the first `layers` of it, and adds the tokens
+    * feed: computes a pass, in all layers or in the first `layers`, and adds the tokens
       that were generated.
-    * close: ends a request, whether by close or by cancel.
+    * close: ends a request, by close or by cancel.
     * refuse: makes the caches below refuse the next time.
+
+    Args:
+        config: a complete config.
+        rows: compute the answers of each row; costs time that drawing does not need.
 
     Attributes:
         tag: the tag of the next token.
-        fed: the tags of the last pass; may be left empty if `rows` is false.
+        fed: the tags of the last pass; may be empty if `rows` is false.
         broken: the users whose last pass broke off.
-        refusing: what refuses the next time it is asked, although it could.
-        past: what happened lately, for the abstract states.
-        told: the latest conversations, to draw others from.
-        alphabet, reach: the tokens that are drawn, and the longest request.
+        past: recent events, for the abstract states.
+        told: the latest conversations, from which others are drawn.
+        alphabet: the tokens that are drawn.
+        reach: the length of the longest request that is drawn.
     """
 
     has_users = False
-    """Each request belongs to a user, and an operation without one is skipped; of others
-    it is a mistake of usage."""
+    """Whether each request belongs to a user. Then an operation on a request that is not
+    open is skipped; otherwise it is a mistake of usage."""
 
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
@@ -283,54 +286,54 @@ class PrefixModel(ABC):
 
     @abstractmethod
     def is_open(self, user: str) -> bool:
-        """Whether the user has an open request."""
+        """Returns whether the user has an open request."""
 
     @abstractmethod
     def get_request(self, user: str) -> list[int]:
-        """All tokens of the open request of a user."""
+        """Returns all tokens of the open request of a user."""
 
     @abstractmethod
     def get_remaining(self, user: str) -> list[int]:
-        """Those that are still to be computed; none if no request is open."""
+        """Returns the tokens that are not computed yet; none if no request is open."""
 
     def is_broken(self, user: str) -> bool:
-        """Whether the last pass of the request broke off."""
+        """Returns whether the last pass of the request broke off."""
         return user in self.broken
 
     @abstractmethod
     def draw_user(self, source: Source) -> dict[str, str]:
-        """The field `user` of a user with an open request; {} for the first user."""
+        """Draws the field `user` of one with an open request; {} for the first user."""
 
     @abstractmethod
     def draw_new_user(self, source: Source) -> dict[str, str] | None:
-        """The same for a user who can begin one now, or None."""
+        """Draws the field `user` of a user who can begin a request now, or None."""
 
     # --- what is held -------------------------------------------------------------------
 
     @abstractmethod
     def list_stored(self) -> list[list[int]]:
-        """The conversations that a request can reuse, as far as they go."""
+        """Lists the stored conversations that a request can reuse."""
 
     @abstractmethod
     def get_oldest(self) -> list[int]:
-        """The one of them that was not used for the longest time."""
+        """Returns the stored conversation that was not used for the longest time."""
 
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
-        """Each path that was captured because conversations part there → the stored paths
-        behind it that were used before it."""
+        """Maps each path that was captured because conversations part there to the stored
+        paths after it that were used before it."""
         return {}
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
-        """whole: 1 if something is stored that ends with the last token asked for."""
+        """Returns `whole`: 1 if a stored path ends with the last token of the request."""
         return {"whole": int(op.get("tokens") in self.list_stored())}
 
     @abstractmethod
     def list_held(self, op: Op) -> Sequence[Held]:
-        """The content of each cache below."""
+        """Lists the content of each cache below."""
 
     @abstractmethod
     def list_live(self) -> Mapping[int, int]:
-        """tag → position of what some cache holds now."""
+        """Maps the tag of each token that some cache holds now to its position."""
 
 
 # --- the system under test --------------------------------------------------------------
@@ -341,12 +344,12 @@ NO_TOKEN = -1
 class PrefixSystem(ABC):
     """The cache of one program in a backend.
 
-    It has the same methods as `PrefixModel` for operations, with the reference after the
-    operation, here and below, as one more argument.
+    It has the methods of `PrefixModel` for operations. Each takes one more argument: the
+    reference, after the operation.
 
     Attributes:
-        builds_on: the backend builds it on caches that it is given.
-        given: the config that it was opened with.
+        builds_on: whether the backend builds the cache on caches that it is given.
+        given: the config that the cache was opened with.
     """
 
     cache: Any
@@ -360,8 +363,8 @@ class PrefixSystem(ABC):
         """Opens the cache.
 
         Args:
-            caches: those that it may build on.
-            below: their configs, whether it builds on them or brings its own.
+            caches: the caches that it may build on.
+            below: the configs of the caches below, whether given or its own.
         """
         own = {"poison": self.backend.poison, "below": below}
         self.given = {**self.config, **own, "caches": caches if self.builds_on else None}
@@ -369,10 +372,14 @@ class PrefixSystem(ABC):
 
     @abstractmethod
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """{"result": value} or {}; {"error": name, "why": in its words} if refused."""
+        """Calls the backend.
+
+        Returns:
+            {"result": value}, or {} for None; {"error": name, "why": message} if refused.
+        """
 
     def lend(self, call: Callable[[list[int]], Any], tokens: Sequence[int]) -> Answer:
-        """Asks with a list of tokens that is the caller's: it is written over later."""
+        """Calls the backend with a list of tokens, which is overwritten afterwards."""
         lent = list(tokens)
         answer = self.ask(lambda: call(lent))
         lent[:] = [NO_TOKEN] * len(lent)

@@ -23,11 +23,11 @@ USERS = ("a", "b", "c", "d")
 
 
 class WatchedReference:
-    """The reference cache under the slots, which notes what it is asked.
+    """The reference cache under the slots, which can be told to refuse a removal.
 
     Attributes:
-        refusing: it refuses the next time that something is to be cut off.
-        refused: it has done so in the last operation.
+        refusing: whether it refuses the next removal of a tail.
+        refused: whether it did so in the last operation.
     """
 
     def __init__(self, model: UnifiedModel) -> None:
@@ -61,8 +61,9 @@ class SlotsModel(PrefixModel):
     """The reference of one program.
 
     Attributes:
-        unified: the cache under the slots; pool: the same, watched.
-        users: the slot of each open request, by the name of its user.
+        unified: the cache under the slots.
+        pool: the same cache, watched.
+        users: user → slot of the open request.
     """
 
     has_users = True
@@ -92,7 +93,13 @@ class SlotsModel(PrefixModel):
     def note_begin(
         self, tokens: Sequence[int], before: Sequence[Sequence[int]], number: int
     ) -> None:
-        """Notes what became of what the slots held before."""
+        """Notes whether a request copied another slot, or dropped what its own slot held.
+
+        Args:
+            tokens: the tokens of the request.
+            before: the tokens of each slot before it.
+            number: the slot that it got.
+        """
         kept, own = len(self.slots.slots[number].tokens), before[number]
         if kept and tokens[:kept] != own[:kept]:
             self.past.add("forked")
@@ -120,12 +127,12 @@ class SlotsModel(PrefixModel):
         return {**answer, **self.describe_slot(number)}
 
     def count_next(self, number: int) -> int:
-        """The most tokens that a slot can compute in one pass."""
+        """Returns the most tokens that a slot can compute in one pass."""
         remaining = len(self.slots.slots[number].remaining)
         return min(remaining, self.slots.context - self.slots.keep)
 
     def announce(self, number: int) -> Answer:
-        """The positions of the pass, and what its rows see."""
+        """Announces a pass in a slot; returns its positions and what its rows see."""
         held = len(self.slots.slots[number].tokens)
         positions = list(self.slots.reserve(number, len(self.fed)))
         if positions[0] < held:
@@ -169,7 +176,7 @@ class SlotsModel(PrefixModel):
         return name_user(source.pick(sorted(self.users))) if self.users else {}
 
     def draw_new_user(self, source: Source) -> dict[str, str] | None:
-        """Seldom one for whom no slot is left."""
+        """Draws a user without a request; seldom one for whom no slot is left."""
         users = [user for user in USERS if user not in self.users]
         free = self.config["slots"] - len(self.users)
         if not users or free < 0 or (free == 0 and source.below(4)):
@@ -194,12 +201,12 @@ class SlotsModel(PrefixModel):
 
 
 def name_user(user: str) -> dict[str, str]:
-    """The field of an operation, which may be left out for the first user."""
+    """Returns the field `user` of an operation; {} for the first user."""
     return {} if user == "a" else {"user": user}
 
 
 def make_forward(positions: Sequence[int], sequence: int) -> Op:
-    """The pass of the unified contract."""
+    """Makes a pass of the unified contract with a row at each position."""
     rows = {"positions": list(positions), "sequences": [sequence] * len(positions)}
     return {"op": "forward", **rows, "except": [], "multimodal": [], "reserve": False}
 
@@ -208,10 +215,10 @@ def make_forward(positions: Sequence[int], sequence: int) -> Op:
 
 
 class WatchedPool:
-    """A unified cache of the backend.
+    """A unified cache of the backend, which can be told to refuse a removal.
 
     Attributes:
-        refusing: it refuses to be cut once, as a cache may that cannot do it.
+        refusing: whether it refuses the next removal, as a cache that cannot do it may.
     """
 
     def __init__(self, cache: Any, errors: Mapping[str, type[Exception]]) -> None:
@@ -232,8 +239,9 @@ class SlotsSystem(PrefixSystem):
     """The slots of one program in a backend.
 
     Attributes:
-        unified: the cache under the slots; pool: the same, watched.
-        users: the slot of each open request, by the name of its user.
+        unified: the cache under the slots.
+        pool: the same cache, watched.
+        users: user → slot of the open request.
     """
 
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
@@ -294,7 +302,7 @@ class SlotsSystem(PrefixSystem):
     def get_expected_positions(
         self, model: SlotsModel, slot: int, count: int
     ) -> Sequence[int]:
-        """Those of the pass that the reference has just had, or refused."""
+        """Returns the positions of the pass that the reference just ran or refused."""
         batch = model.unified.batch
         if batch is not None:
             return list(batch.positions)
@@ -302,7 +310,7 @@ class SlotsSystem(PrefixSystem):
         return list(range(held, held + count))
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
-        """Announces a pass, and puts it in the first layers only."""
+        """Announces a pass, and puts K and V only in the first `layers` caches."""
         announced = [value for name, value in forward.items() if name != "op"]
         answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:
@@ -324,7 +332,7 @@ class SlotsSystem(PrefixSystem):
         answer = {"offsets": [len(tokens)], **held}
         for handed_out in (tokens, remaining):
             if isinstance(handed_out, list):
-                handed_out.clear()  # it is the caller's
+                handed_out.clear()  # the list belongs to the caller
         return answer
 
     # --- checks beside the answer -------------------------------------------------------

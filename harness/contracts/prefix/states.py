@@ -19,10 +19,10 @@ class State(NamedTuple):
     """The conditions under which a state can be reached.
 
     Attributes:
-        kinds: those that have it.
-        needs: operations that must be declared, or layers that must be: "captures", some
-            that cannot be cut anywhere, and "windows".
-        met: it is what a request meets as it begins, and only `begin` finds it.
+        kinds: the kinds that have it.
+        needs: operations that must be declared; or "captures", a layer that cannot be cut
+            at every place; or "windows", a layer with a window.
+        met: whether a request meets it as it begins; then only `begin` finds it.
     """
 
     kinds: Collection[str] = KINDS
@@ -33,7 +33,7 @@ class State(NamedTuple):
 TRIE, SLOTS = ("trie",), ("slots",)
 
 STATES: Mapping[str, State] = {
-    # How a request goes with what is stored.
+    # A request compared with what is stored.
     "nothing-stored": State(met=True),
     "repeat": State(met=True),
     "shorter": State(met=True),
@@ -68,11 +68,11 @@ STATES: Mapping[str, State] = {
 }
 
 CUT = ("kv", None)
-"""Layers that can go back to any place."""
+"""Layers that can be cut anywhere; None has no cache."""
 
 
 def list_states(kind: str, declared: Kind) -> Sequence[str]:
-    """The states that generation must reach for a kind as it is declared."""
+    """Lists the states that generation must reach for a kind as it is declared."""
     models = declared.config.get("layers", ())
     specs = {spec for layers in models for spec in layers}
     has = set(declared.operations)
@@ -118,7 +118,7 @@ NOTHING_TO_CLOSE = Unreachable(
 
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    """The states that some operations never find."""
+    """Lists the states that some operations never find."""
     rules = [MET, LIMITED]
     rules += [] if declared.refuses else [MISUSE_ONLY]
     if kind != "slots":
@@ -130,7 +130,7 @@ def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
 
 
 def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
-    """The states that `op` is about to run in."""
+    """Names the states that `op` is about to run in."""
     states, tokens = list(model.past), list(op.get("tokens", ()))
     begins = bool(tokens) and set(map(type, tokens)) <= {int}
     if isinstance(model, ConversationModel):
@@ -150,13 +150,13 @@ def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
 
 
 def match(tokens: list[int], model: PrefixModel) -> tuple[int, Sequence[list[int]]]:
-    """Counts the tokens that match something stored; returns that, too."""
+    """Returns the length of the longest stored match, and all that is stored."""
     stored = model.list_stored()
     return max([count_common(tokens, path) for path in stored], default=0), stored
 
 
 def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
-    """Judges how a request matches what is stored; see `match`."""
+    """Names the state of a request by its match with what is stored; see `match`."""
     if not stored:
         return "nothing-stored"
     if matched == 0:
@@ -167,7 +167,7 @@ def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) ->
 
 
 def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
-    """The states that a request is about to meet in the layers."""
+    """Names the states that a request is about to meet in the layers."""
     matched, stored = match(tokens, model)
     layers, trie, most = model.cache.cached, model.trie, min(matched, len(tokens) - 1)
     windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
@@ -186,8 +186,13 @@ def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
 
 
 def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
-    """The same in a trie. most: tokens that could be reused if the layers could be
-    brought there."""
+    """Names the states that a request is about to meet in a trie.
+
+    Args:
+        tokens: the request.
+        most: the number of its tokens that layers could reuse if they could be cut there.
+        trie: the reference.
+    """
     reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
     live = count_common(tokens, trie.live)
     states = {
@@ -201,6 +206,6 @@ def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
 
 
 def is_captured_in_part(trie: Trie) -> bool:
-    """Somewhere some layers were captured, but not all that need it."""
+    """Returns whether a path has captures of some, but not all, layers that need them."""
     needing = sum(not layer.can_be_cut for layer in trie.cached)
     return any(0 < len(point.captured) < needing for point in trie.points.values())

@@ -27,8 +27,12 @@ Tags = list[int]
 
 @dataclass
 class HeldSnapshot:
-    """A snapshot of the positions [begin, end). tokens: those of the whole sequence up to
-    `end`; before `begin` as they were when it was taken."""
+    """A snapshot of the positions [begin, end).
+
+    Attributes:
+        tokens: the tokens of the sequence at [0, end); below `begin`, as they were when
+            the snapshot was taken.
+    """
 
     tokens: Tags
     begin: int
@@ -37,9 +41,13 @@ class HeldSnapshot:
 
 @dataclass
 class HeldCache:
-    """A cache. tokens: those that are left. due: offsets that are scheduled for capture,
-    until the captures are taken. reached: each of these offsets → the tokens when a write
-    first got there."""
+    """A cache.
+
+    Attributes:
+        tokens: the tokens that are left.
+        due: the offsets that are scheduled for capture, until the captures are taken.
+        reached: each of these offsets → the tokens when a write first reached it.
+    """
 
     tokens: Tags = field(default_factory=list)
     due: list[int] | None = None
@@ -47,9 +55,12 @@ class HeldCache:
 
 
 class LayerShadow(ShadowState):
-    """After an update with 4 tokens and a trim by 1, cache "a" holds [0, 1, 2]; after one
+    """The tokens in each cache and snapshot of a program.
+
+    After an update with 4 tokens and a trim by 1, cache "a" holds [0, 1, 2]; after one
     more update with 2 tokens [0, 1, 2, 4, 5]. Tokens that slid out of a window stay in
-    the list; relation mask says which of them are still seen."""
+    the list; relation mask says which of them are still seen.
+    """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -80,8 +91,8 @@ class LayerShadow(ShadowState):
         self.caches[step.op["cache"]] = HeldCache()
 
     def write_restore(self, step: Step) -> None:
-        """A snapshot of full attention brings its own range only: what the cache holds
-        below it stays. Any other brings all."""
+        """Follows a restore: a snapshot of full attention brings its own range only, and
+        the tokens below it stay. Any other snapshot brings all tokens."""
         if not step.answer["ok"]:
             return
         cache, name = self.get(step.op["cache"]), step.op["snapshot"]
@@ -128,7 +139,7 @@ class LayerShadow(ShadowState):
 
     @cached_property
     def names(self) -> Mapping[str, Mapping[str, str]]:
-        """Of caches and of snapshots: each name in the program → the next one."""
+        """For caches and for snapshots: each name in the program → the next one."""
         turned = {}
         for sort in ("snapshot", "cache"):
             each = (list_names(op, OPERATIONS, sort) for op in self.program.ops)
@@ -158,7 +169,7 @@ class LayerShadow(ShadowState):
         return not is_scheduled and len(self.names["cache"]) < MAX_CACHES
 
     def rebuild(self, builder: Builder) -> bool:
-        """Snapshots are taken in a cache of another name."""
+        """Rebuilds caches and snapshots; these are taken in a cache of another name."""
         held = [one.tokens for one in self.caches.values()]
         held += [one.tokens for one in self.snapshots.values()]
         if max(map(len, held)) > MAX_LENGTH:
@@ -213,12 +224,12 @@ class LayerShadow(ShadowState):
 
 
 def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
-    """An update with tokens that stand for these; its number."""
+    """Adds an update with tokens that stand for these; returns its number."""
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
 
 
 def hide(row: Sequence[int], config: Config) -> Sequence[int]:
-    """Finds what a query sees. row: all tokens up to its own, which is the last."""
+    """Returns the tokens that a query sees; `row`: all tokens up to and with its own."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
     if config["window"] and len(row) > config["window"]:
@@ -228,8 +239,10 @@ def hide(row: Sequence[int], config: Config) -> Sequence[int]:
 
 
 class Detour:
-    """Leads the cache of a step away and back. Snapshots and a clone that are needed on
-    the way are called r0, r1, r2."""
+    """Leads the cache of a step away and back.
+
+    The snapshots that it needs are called r0, r1, r2.
+    """
 
     def __init__(self, state: LayerShadow, builder: Builder, step: Step) -> None:
         self.builder, self.step, self.state = builder, step, state
@@ -238,7 +251,7 @@ class Detour:
         self.length = len(self.tokens)
 
     def add(self, name: str, **fields: Any) -> int:
-        """One more operation on the cache; its number."""
+        """Adds an operation on the cache; returns its number."""
         return self.builder.add({"op": name, "cache": self.cache, **fields})
 
     def promise(self, other: int, **answer: Any) -> None:
@@ -270,8 +283,8 @@ class Detour:
         self.close("r0", "r1")
 
     def join(self) -> None:
-        """A snapshot of all, and one of the next token, are merged: restored, they bring
-        each token once, though the cache went on in between."""
+        """Merges a snapshot of all tokens with one of the next token. Restored, they give
+        each token once, although the cache got another token in between."""
         length, first = self.length, self.tokens[0]
         self.snapshot(0, "r0")
         add_update(self.builder, self.cache, [first])
@@ -284,7 +297,7 @@ class Detour:
         self.close("r0")
 
     def capture(self) -> None:
-        """One update makes two captures. They stay as they were, though other tokens pass
+        """Makes two captures in one update. They stay as they were when other tokens pass
         the same offsets."""
         length, first = self.length, self.tokens[0]
         self.snapshot(0, "r0")
@@ -301,8 +314,8 @@ class Detour:
         self.close("r0", "r1", "r2")
 
     def go_too_far(self) -> None:
-        """A full window can be trimmed. One token later, it cannot: something has slid
-        out. Nor can a state, ever."""
+        """Trims a full window, which works, and again one token later, which does not: a
+        token has slid out. A state can never be trimmed."""
         window = self.state.config["window"]
         self.snapshot(0, "r0")
         if window:

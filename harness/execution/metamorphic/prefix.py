@@ -34,16 +34,16 @@ Path = tuple[int, ...]
 class ConversationShadow(ShadowState):
     """The conversations that a session or a trie was told.
 
-    The same token behind the same tokens has one tag, whoever computed it. So the tag of
-    7 in the conversation 5, 7 is known by that beginning.
+    The same token after the same tokens has one tag, whoever computed it. So the tag of
+    7 in the conversation 5, 7 is found by that prefix.
 
     Attributes:
-        known: each beginning that was ever computed → the tag of its last token.
+        known: each prefix that was ever computed → the tag of its last token.
         request: the tokens of the open request.
-        computed: how many of them are computed, or were reused.
-        live: the one that all layers stand on.
-        is_apart: a pass broke off, and the layers stand at different tokens.
-        is_armed: the next request is to meet a refusal or a checkpoint.
+        computed: the number of its tokens that are computed or reused.
+        live: the conversation that all layers hold.
+        is_apart: whether a pass broke off, so that layers hold different tokens.
+        is_armed: whether the next request will meet a refusal or a checkpoint.
     """
 
     def __init__(self, program: Program) -> None:
@@ -96,9 +96,11 @@ class ConversationShadow(ShadowState):
         return self.request is None and not self.is_armed
 
     def rebuild(self, builder: Builder) -> bool:
-        """A session goes on from the last conversation alone. It is told all others and
-        forgets them before, so that tokens have their tags. What a trie holds of them is
-        not told."""
+        """Rebuilds a session, which continues from the last conversation alone.
+
+        It first computes all others and frees them, so that tokens have their tags. A
+        trie is not rebuilt: answers do not tell which conversations it holds.
+        """
         if self.config["kind"] == "trie" or not self.live:
             return False
         told: set[Path] = set()
@@ -122,8 +124,8 @@ class ConversationShadow(ShadowState):
         return [[(first, range(at)), ({**step.op, "count": more}, range(at, count))]]
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """Whatever was reused: what the layers hold after a begin, and what the rows of a
-        feed see, is what a fresh session computes from the same tokens."""
+        """Compares with a fresh session that computes the same tokens without reuse: the
+        content of the layers after a begin, the visible tokens after a feed."""
         if step.name not in ("begin", "feed") or not any(step.answer.get("caches", ())):
             return None
         rows = self.computed
@@ -150,29 +152,29 @@ class ConversationShadow(ShadowState):
 
 
 def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
-    """The tokens 0 to 9 become 9 to 0."""
+    """Replaces the tokens 0 to 9 by 9 to 0."""
     return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
 
 
 def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An operation or an answer, with other tokens wherever it lists tokens."""
+    """Returns an operation or an answer with all of its tokens renamed."""
     names = ("tokens", "generate", "remaining")
     lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
     return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}
 
 
 def has_cache(config: Config) -> bool:
-    """Whether some layer has a cache at all."""
+    """Returns whether some layer has a cache."""
     return any(config["layers"])
 
 
 def is_cuttable(config: Config) -> bool:
-    """Whether every layer can be cut anywhere: it has full attention, or no cache."""
+    """Returns whether every layer can be cut anywhere: full attention, or no cache."""
     return {*config["layers"]} <= {"kv", None} and has_cache(config)
 
 
 def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> None:
-    """A whole request. tags: those that its tokens stand for, without known ones."""
+    """Adds a whole request; `tags` are those of its new tokens in the first program."""
     builder.add({"op": "begin", "tokens": list(path)})
     builder.add({"op": "feed", "count": len(path)}, tags)
     builder.add({"op": "close"})
@@ -181,14 +183,14 @@ def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> Non
 def ask(
     builder: Builder, step: Step, kept: Sequence[int], *fresh: int, left: int = 1
 ) -> None:
-    """A request of tokens that must be kept, and others; only `left` are computed."""
+    """Adds a request of kept and fresh tokens, of which only `left` may remain."""
     tokens = [*kept, *fresh]
     other = builder.add({"op": "begin", "tokens": tokens})
     builder.promise(step, other, {"remaining": tokens[-left:]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
-    """The tokens of the request of a step; none if they are too few or too many."""
+    """Returns the tokens of the request of a step; [] if they are too few or too many."""
     tokens = step.op["tokens"]
     fits = "error" not in step.answer and 2 <= len(tokens) <= 40
     builder.config |= {"limit": None, "interval": None}
@@ -196,8 +198,9 @@ def list_tokens(builder: Builder, step: Step) -> list[int]:
 
 
 def keep(builder: Builder, step: Step, where: str) -> None:
-    """A request goes on from the end of the conversation, or from a captured place in it,
-    although a trie heard another one since. The same again computes its last token."""
+    """A request continues from the end of the conversation, or from a captured place in
+    it, even if a trie computed another one since. A repeated request computes its last
+    token."""
     tokens = list_tokens(builder, step)
     if not tokens:
         return
@@ -221,8 +224,8 @@ def keep(builder: Builder, step: Step, where: str) -> None:
 
 
 def keep_recent(builder: Builder, step: Step) -> None:
-    """Under a limit of two conversations as long as this one: it, another, it again, and
-    a third, for which the other one must go."""
+    """The limit is two conversations of this length. After this one, another, this one
+    again and a third, the other one must be evicted."""
     tokens = list_tokens(builder, step)
     if not tokens:
         return
@@ -240,7 +243,7 @@ def keep_recent(builder: Builder, step: Step) -> None:
 
 
 def count_once(builder: Builder, step: Step) -> None:
-    """Tokens that two conversations share at the beginning count once, in any order."""
+    """Tokens of a prefix that conversations share count once, in any order."""
     tokens = list_tokens(builder, step)
     if tokens:
         at = 1 + step.number % (len(tokens) - 1)
@@ -280,7 +283,7 @@ USERS = {"a": "b", "b": "c", "c": "d", "d": "a"}
 
 
 def count_common(left: Sequence[int], right: Sequence[int]) -> int:
-    """The length of the common beginning of two conversations."""
+    """Returns the length of the common prefix of two conversations."""
     length = min(len(left), len(right))
     return next((at for at in range(length) if left[at] != right[at]), length)
 
@@ -308,7 +311,7 @@ class SlotShadow(ShadowState):
             self.users.pop(user, None)
 
     def rebuild(self, builder: Builder) -> bool:
-        """Never: which slot was used when is not told; relation pool stands for it."""
+        """Returns False: answers do not tell when a slot was used. See relation pool."""
         return False
 
     def rename(self, op: Op) -> Op:
@@ -319,22 +322,22 @@ class SlotShadow(ShadowState):
         return rename_lists(answer)
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        """None: relation pool makes each pass in the cache below, where it can be cut."""
+        """Returns no cuts: relation pool runs passes in the cache below, which has some."""
         return []
 
 
 def get_user(step: Step) -> str:
-    """Whose request an operation is about."""
+    """Returns the user whose request an operation is about."""
     return str(step.op.get("user", "a"))
 
 
 class Pool(Relation):
-    """Slots are calls of one cache with many sequences, one sequence for each slot. The
-    same calls are made by hand, and the rows of a pass must see the same.
+    """Slots are calls of one cache with many sequences, one sequence for each slot.
 
-    A request in slot 1 that keeps 3 tokens is a removal from position 3 on of sequence 1.
-    One that gets what another slot has is a copy of a prefix. One that is too long loses
-    its middle: the removal of a range.
+    The derived program makes the same calls, and the rows of a pass must see the same. A
+    request in slot 1 that keeps 3 tokens becomes a removal of sequence 1 from position 3
+    on. One that gets the content of another slot becomes a copy of a prefix. One that is
+    too long loses its middle, which becomes the removal of a range.
     """
 
     name = "pool"
@@ -359,8 +362,8 @@ class Pool(Relation):
     def begin(
         self, builder: Builder, step: Step, slots: Mapping[int, Any], several_users: bool
     ) -> None:
-        """One of several users gets a copy of what the best slot has, if that is more
-        than its own slot has."""
+        """Adds the calls of a begin. With several users, it copies the longest match of
+        any slot, if that is longer than the match of its own slot."""
         own, tokens = step.answer["slot"], step.op["tokens"]
         kept = len(step.answer["tokens"])
         common = {one: count_common(held, tokens) for one, held in slots.items()}
@@ -388,7 +391,7 @@ class Pool(Relation):
 
 
 def ask_whole(builder: Builder, *tokens: int) -> int:
-    """A whole request; the number of the operation that began it."""
+    """Adds a whole request; returns the number of its begin."""
     other = builder.add({"op": "begin", "tokens": list(tokens)})
     for _ in tokens:
         builder.add({"op": "feed", "count": 1})
@@ -403,7 +406,7 @@ def is_wide(builder: Builder, several_users: bool) -> bool:
 
 
 def take_longest(builder: Builder, step: Step) -> None:
-    """A single user gets the free slot that has most of the conversation."""
+    """A single user gets the free slot with the longest match."""
     if is_wide(builder, several_users=False):
         builder.add({"op": "begin", "tokens": [80], "user": "b"})
         ask_whole(builder, 81)

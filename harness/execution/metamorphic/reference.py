@@ -1,7 +1,7 @@
 """The reference as a backend like any other: compared with itself.
 
-Nothing is run beside it. Its answers to a program are compared with its answers to
-programs that are derived from that one.
+No other cache runs. Its answers to a program are compared with its answers to derived
+programs.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from lockstep.harness.programs.program import Divergence, Program, trace, walk
 
 
 MOST_TOLD = 8
-"""Operations of a derived program that a message names."""
+"""Number of operations of a derived program that a message names."""
 
 
 def find_broken_claim(
     relation: Relation, program: Program, derived: Derived
 ) -> Divergence | None:
-    """The first claim that the reference breaks, as a divergence of the program."""
+    """Finds the first claim that the reference breaks, as a divergence of the program."""
     try:
         answers = trace(derived.program)
     except UsageError:
@@ -99,7 +99,7 @@ def compare(
 
 
 def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
-    """The same answer with other tags.
+    """Replaces the tags in an answer.
 
     The same token may have different tags in two programs: if an update with 4 tokens is
     left out, tags 4 and 5 become 0 and 1. So the tags of the derived program are replaced
@@ -129,7 +129,7 @@ def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
 
 
 def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """The fields of an answer that another one has, tokens first, and any error."""
+    """Selects the fields of an answer that `wanted` has, tokens first, and any error."""
     told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
     kept = {name: answer[name] for name in told if name in answer}
     if "error" in answer:
@@ -141,7 +141,7 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
 
 
 def format_derived(derived: Derived, claim: Claim | None = None) -> str:
-    """The derived program in words, with its last operations up to a claim."""
+    """Formats a derived program in words, with its last operations up to a claim."""
     rules = derived.program.rules
     lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
     lines = lines if claim is None else lines[: claim.other + 1]
@@ -160,10 +160,10 @@ FAMILIES: Mapping[str, Family] = {
     **prefix.FAMILIES,
     **prefix.SLOTS,
 }
-"""By kind."""
+"""Kind → its family."""
 
 TRIES = 8
-"""Choices that are tried for each relation until one leads to something."""
+"""Choices that are tried for each relation until one yields a derived program."""
 
 
 def list_relations(kind: str) -> Sequence[Relation]:
@@ -176,8 +176,16 @@ def derive(
     relations: Sequence[Relation],
     every: bool = False,
 ) -> Iterator[tuple[Relation, Derived]]:
-    """One derived program for each relation that applies, the same ones each time; or
-    every one."""
+    """Derives one program for each relation that applies, or every one.
+
+    The same program always gives the same ones.
+
+    Args:
+        program: a complete program.
+        answers: of the reference, one for each operation.
+        relations: to apply, in this order.
+        every: derive all programs, not one for each relation.
+    """
     history = make_history(program, answers, FAMILIES[program.kind].shadow)
     random = Random(program.digest())
     for relation in relations:
@@ -190,7 +198,7 @@ def derive(
 
 
 def derive_one(program: Program, number: int) -> Program | None:
-    """One derived program, by the relations in turn."""
+    """Derives one program, with the relations in turn by `number`."""
     relations = list_relations(program.kind)
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])

@@ -23,7 +23,7 @@ class Step:
         number: its place in the program, from 0.
         op: with every field set.
         answer: of the reference.
-        tags: those of its tokens. Tokens are numbered as they come: after an update with
+        tags: the tags of its tokens. Tokens are numbered in order: after an update with
             3 tokens, one with 2 has the tags 3 and 4.
     """
 
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """A program and what the reference answered to it.
+    """A program with the answers of the reference.
 
     Attributes:
         program: a complete program.
@@ -55,7 +55,7 @@ class History:
         return next(step for step in self.steps if step.number == number)
 
     def before(self, number: int | None = None) -> Any:
-        """The shadow state before the step of that number; without one, after all."""
+        """Returns the shadow state before step `number`; for None, after all steps."""
         state = self.shadow(self.program)
         for step in self.steps:
             if step.number == number:
@@ -64,8 +64,10 @@ class History:
         return state
 
     def along(self) -> Iterator[tuple[Step, Any]]:
-        """Each step with the shadow state before it. The state is one object that changes
-        when the next step is asked for."""
+        """Iterates over the steps, each with the shadow state before it.
+
+        The state is one object, which changes when the iteration goes on.
+        """
         state = self.shadow(self.program)
         for step in self.steps:
             yield step, state
@@ -90,17 +92,17 @@ Part = tuple[Op, Sequence[int]]
 
 
 class ShadowState(ABC):
-    """Who holds which tokens in the caches of one program.
+    """The tokens that each cache of a program holds.
 
-    It is written from the operations and their answers alone. Answers are believed: if a
-    trim by 3 answers that 2 tokens were trimmed, 2 are dropped. So it says what the
-    reference claims to hold, and the relations check whether the reference acts so.
+    It follows from the operations and their answers alone. Answers are believed: if a
+    trim by 3 answers that 2 tokens were trimmed, 2 are dropped. So it holds the content
+    that the reference claims, and the relations check whether the reference acts on it.
 
-    A new family implements `write_NAME` for each operation that changes who holds what,
+    A new family implements `write_NAME` for each operation that changes the tokens,
     `rebuild`, `list_cuts` and `rename`; relations recompute, cut and rename need no more.
 
     Attributes:
-        ends_with_cut: whether later steps may answer otherwise after a pass was cut.
+        ends_with_cut: whether later steps may answer differently after a pass was cut.
     """
 
     ends_with_cut: ClassVar[bool] = False
@@ -117,28 +119,28 @@ class ShadowState(ABC):
             follow(step)
 
     def may_interrupt(self, step: Step) -> bool:
-        """Whether the program may go on in another cache from this step on."""
+        """Returns whether the program may continue in another cache from this step on."""
         return True
 
     @abstractmethod
     def rebuild(self, builder: Builder) -> bool:
-        """Gives fresh caches the tokens that are left. False if the answers so far do not
-        tell which these are."""
+        """Gives fresh caches the tokens that are left. Returns False if the answers so
+        far do not tell which tokens these are."""
 
     @abstractmethod
     def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        """The ways to cut a step, each as operations that do the same together."""
+        """Lists the ways to cut a step, each as operations that together do the same."""
 
     @abstractmethod
     def rename(self, op: Op) -> Op:
-        """The operation with other names for caches, sequences, users or tokens."""
+        """Returns the operation with other caches, sequences, users or tokens."""
 
     def rename_answer(self, answer: Answer) -> Answer:
-        """The answer of a renamed operation, in the names of the program."""
+        """Translates the answer of a renamed operation to the names of the program."""
         return answer
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        """The detours that are possible before a step, as descriptions."""
+        """Lists the descriptions of the detours that are possible before a step."""
         return ()
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
@@ -146,8 +148,8 @@ class ShadowState(ABC):
         raise NotImplementedError(detour)
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """A program whose plain attention tells what a step shows, if it shows anything.
-        The state is the one before the step."""
+        """Derives a program with plain attention, from which the visible tokens of a step
+        follow; None if it shows none. The state is the one before the step."""
         return None
 
 
@@ -155,8 +157,8 @@ class ShadowState(ABC):
 
 
 View = Callable[[Answer], Answer]
-"""Selects what is compared of an answer of the derived program, which it gets in the tags
-of the first program."""
+"""Selects the part of a derived program's answer that is compared. It gets the answer in
+the tags of the first program."""
 
 
 def see_all(answer: Answer) -> Answer:
@@ -170,13 +172,13 @@ class Claim:
     Attributes:
         step: number of the step in the first program.
         other: number of the operation in the derived program.
-        answer: what is compared, of the first program's answer.
-        view: selects what it is compared with, of the derived program's answer.
-        rows: the rows of the first program's answer in `answer`, if not all are.
-        is_promise: `answer` is what the derived program must answer, whatever the first
-            one answered.
-        is_condition: if the derived program answers something else, the claims that
-            follow are dropped.
+        answer: the compared part of the first program's answer.
+        view: selects the compared part of the derived program's answer.
+        rows: the rows of the first program's answer in `answer`; None for all.
+        is_promise: whether the derived program must give `answer` whatever the first one
+            answered.
+        is_condition: whether the claims that follow are dropped if the derived program
+            answers something else.
     """
 
     step: int
@@ -193,7 +195,7 @@ class Derived:
     """A derived program, with the claims about its answers.
 
     Attributes:
-        words: what the program is, as in "the program with other names".
+        words: describes it, as in "the program with other names".
         program: the derived program.
         tags: its tags → the tags of the first program that they stand for.
         claims: in the order in which they are checked.
@@ -206,12 +208,12 @@ class Derived:
 
 
 class Builder:
-    """Puts a derived program together, operation by operation.
+    """Builds a derived program, operation by operation.
 
     Args:
         history: of the first program.
-        contract: of the derived program, if it is another one; its config is then the
-            default one.
+        contract: of the derived program, if it is another one; then all config fields
+            have their defaults.
         changes: fields of the config that are different.
     """
 
@@ -230,11 +232,11 @@ class Builder:
         self.tag = 0
 
     def add(self, op: Op, tags: Sequence[int] = ()) -> int:
-        """Adds an operation, of which nothing is claimed; returns its number.
+        """Adds an operation without a claim; returns its number.
 
         Args:
             op: fields that are not set get their defaults.
-            tags: those of the first program that its tokens stand for.
+            tags: the tags of the first program that its tokens stand for.
         """
         operation = self.rules.operations[op["op"]]
         op = operation.complete(op)
@@ -244,7 +246,7 @@ class Builder:
         return len(self.ops) - 1
 
     def take(self, step: Step, **changes: Any) -> int:
-        """Adds the operation of a step, which must answer the same."""
+        """Adds the operation of a step, claims the same answer, returns its number."""
         other = self.add({**step.op, **changes}, step.tags)
         self.claim(step, other)
         return other
@@ -257,21 +259,21 @@ class Builder:
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """`other` must answer what a step answered, or the given part of that."""
+        """Claims that `other` answers the same as a step, or the given part of it."""
         answer = step.answer if answer is None else answer
         self.claims.append(Claim(step.number, other, answer, view, rows))
 
     def promise(
         self, step: Step, other: int, answer: Answer, is_condition: bool = False
     ) -> None:
-        """`other` must answer this, whatever the first program answered."""
+        """Claims that `other` gives this answer, whatever the first program answered."""
         claim = Claim(
             step.number, other, answer, is_promise=True, is_condition=is_condition
         )
         self.claims.append(claim)
 
     def build(self, words: str) -> Derived | None:
-        """None if there is nothing to compare, or if no program may be so large."""
+        """Returns the derived program; None if it has no claim or is too large."""
         program = Program(self.contract, self.config, self.ops)
         if (
             not self.claims
@@ -287,13 +289,13 @@ DETOUR = "a token of the detour"
 
 
 def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answer:
-    """The answer to an operation with only some of its rows.
+    """Restricts the answer of an operation to some of its rows.
 
     Args:
         answer: to the operation with all its rows.
         op: that operation.
         rows: the rows to keep, in their order.
-        rest: also what the answer says of no single row, such as an offset.
+        rest: also keep fields that belong to no single row, such as an offset.
     """
     picked = dict(answer) if rest else {}
     for name in (ROWS, "positions"):
@@ -315,27 +317,27 @@ class Relation(ABC):
     """One way to derive programs from a program and the answers to it.
 
     It may look at the program and the answers, never at the reference. A choice is one
-    way to derive: before which step a detour is made, say, or where an update is cut.
+    way to derive, for example the step before a detour or the place of a cut.
     """
 
     name: str
 
     @abstractmethod
     def list_choices(self, history: History) -> Sequence[Any]:
-        """The ways to derive a program from this one; some may come to nothing."""
+        """Lists the ways to derive a program from this one; some may yield nothing."""
 
     @abstractmethod
     def derive(self, history: History, choice: Any) -> Derived | None:
-        """None if nothing follows."""
+        """Derives a program; None if nothing follows."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of cache.
+    """The relations of one kind of cache.
 
     Attributes:
-        shadow: its shadow state.
-        special: relations beside the generic ones.
+        shadow: the class of its shadow state.
+        special: relations in addition to the generic ones.
     """
 
     shadow: type[ShadowState]
@@ -346,7 +348,7 @@ class Family:
 
 
 class Recompute(Relation):
-    """A cache goes on as a fresh one that was given the tokens that are left.
+    """A cache behaves like a fresh one with the tokens that are left.
 
     Update with 4 tokens, trim by 1, update with 2 tokens: the last one must answer what
     it answers in a fresh cache that got the tokens 0, 1, 2 in one update.
@@ -369,8 +371,8 @@ class Recompute(Relation):
 
 
 class Cut(Relation):
-    """Tokens may come at once or in parts: an update with 3 tokens answers what one with
-    1 token and one with 2 answer together. A choice is (step, way to cut it)."""
+    """Tokens may come at once or in parts: an update with 3 tokens gives the answers of
+    one with 1 token and one with 2. A choice is (step, way to cut it)."""
 
     name = "cut"
 
@@ -400,7 +402,7 @@ class Cut(Relation):
 
 
 class Rename(Relation):
-    """Names mean nothing: with others, all answers are the same."""
+    """With other names, all answers are the same."""
 
     name = "rename"
 
@@ -418,9 +420,10 @@ class Rename(Relation):
 
 
 class Return(Relation):
-    """After a detour that ends where it began, all is as if nothing had been: snapshot,
-    other tokens, restore. What the detour itself answers is claimed too. A choice is
-    (step that the detour comes before, detour)."""
+    """A detour that ends where it began changes nothing: snapshot, other tokens, restore.
+
+    The answers of the detour are claimed too. A choice is (step after it, detour).
+    """
 
     name = "return"
 
@@ -446,7 +449,7 @@ class Return(Relation):
 
 
 class Mask(Relation):
-    """A window, a chunk and a state are masks over plain attention: what a step shows
+    """A window, a chunk and a state are masks over plain attention: the answer of a step
     follows from one plain pass over the tokens that are left."""
 
     name = "mask"
@@ -464,14 +467,14 @@ Case = Callable[[Builder, Step], None]
 
 
 class Cases(Relation):
-    """Plain programs with known answers, whatever the program did: that a cache takes as
-    many tokens as its capacity says. A choice is (step, description of a case).
+    """Plain programs with known answers, whatever the first program did; for example, a
+    cache takes as many tokens as its capacity. A choice is (step, description of a case).
 
     Args:
         name: of the relation.
-        operation: of the steps that a contradiction can be blamed on.
+        operation: the steps that a contradiction is reported for.
         cases: description → adds operations and promises to a derived program, or
-            nothing where the config has no such case.
+            nothing if the config has no such case.
     """
 
     def __init__(self, name: str, operation: str, cases: Mapping[str, Case]) -> None:

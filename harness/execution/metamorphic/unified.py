@@ -25,12 +25,12 @@ PURE = ("causal", "chunked")
 
 
 def list_kinds(config: Config) -> set[str]:
-    """The kinds of the caches of a wrapper; the one kind of any other."""
+    """Returns the kinds of the caches of a wrapper; of others, the kind itself."""
     return {part["kind"] for part in config["caches"]} or {config["kind"]}
 
 
 def get_first_seen(config: Config, position: int) -> int:
-    """The first position in the window, or the chunk, of a query at a position."""
+    """Returns the first position in the window or chunk of a query at a position."""
     if config["chunk"]:
         return position - position % int(config["chunk"])
     return position - int(config["window"]) if config["window"] else 0
@@ -38,7 +38,11 @@ def get_first_seen(config: Config, position: int) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """A token at a position. owners: the sequences that hold it, several after a copy."""
+    """A token at a position.
+
+    Attributes:
+        owners: the sequences that hold it, several after a copy.
+    """
 
     tag: int
     position: int
@@ -51,10 +55,10 @@ class Content:
 
     Attributes:
         cells: in the order in which they were written.
-        peaks: sequence → the position behind all that it ever held. One that got the
+        peaks: sequence → the position after all that it ever held. One that got the
             positions 0, 1, 2 and lost 2 has the peak 3.
-        unsteady: sequences whose tokens may stand elsewhere than at 0, 1, 2, …, in the
-            order in which they came.
+        unsteady: sequences whose tokens, in the order in which they were written, may be
+            at other positions than 0, 1, 2, ….
     """
 
     cells: list[Cell]
@@ -66,14 +70,16 @@ class Content:
 
 
 class UnifiedShadow(ShadowState):
-    """A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of
+    """The cells of a unified cache.
+
+    A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of
     tokens 0, 1 and 2. Tokens that a window dropped stay; relations mask and cut say which
     of them are still seen.
 
     Attributes:
-        saved: name → what was saved under it.
-        is_muddled: a wrapper refused something when some of its caches may have changed
-            already; from there on nothing is known.
+        saved: name → the content saved under it.
+        is_muddled: whether a wrapper refused an operation that may have changed some of
+            its caches. From then on the content is unknown.
     """
 
     ends_with_cut = True
@@ -109,7 +115,8 @@ class UnifiedShadow(ShadowState):
             now.peaks[owner] = max(now.peaks.get(owner, 0), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
-        """A state is copied as a whole, so it may have read more than the copy holds."""
+        """Follows a copy. A state is copied as a whole, so it may have read more than the
+        copy holds."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
         now = self.now
         self.drop(target, 0, None)
@@ -124,8 +131,8 @@ class UnifiedShadow(ShadowState):
             now.unsteady.add(target)
 
     def write_remove(self, step: Step) -> None:
-        """Tokens behind a gap move up. A shared token cannot move; so if the removal was
-        not refused, the sequence had dropped its share by itself."""
+        """Follows a removal. Tokens after a gap move up. A shared token cannot move; so
+        if the removal was not refused, the sequence had dropped its share before."""
         owner, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
         now = self.now
         self.drop(owner, begin, end)
@@ -144,7 +151,7 @@ class UnifiedShadow(ShadowState):
             now.peaks.pop(owner, None)
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
-        """Takes a range of positions from a sequence; cells that nobody holds go."""
+        """Removes a range of positions from a sequence, and cells without a sequence."""
         left = [
             replace(cell, owners=cell.owners - {owner})
             if cell.position >= begin and (end is None or cell.position < end)
@@ -160,7 +167,7 @@ class UnifiedShadow(ShadowState):
         self.now = self.saved[step.op["from"]].copy()
 
     def may_interrupt(self, step: Step) -> bool:
-        """Only before a pass: get and put read the pass that is open."""
+        """Returns whether this is a pass: get and put read the pass that is open."""
         opens = step.name == "forward" and step.answer.get("error") != "usage"
         return opens and not self.is_muddled
 
@@ -172,8 +179,8 @@ class UnifiedShadow(ShadowState):
         return renamed
 
     def rebuild(self, builder: Builder) -> bool:
-        """Sequence by sequence, if nothing was dropped, read into a state, or saved.
-        Shared tokens would take more room in a fresh cache."""
+        """Rebuilds sequence by sequence, if nothing was dropped, read into a state, or
+        saved. Shared tokens would take more room in a fresh cache."""
         shares = any(len(cell.owners) > 1 for cell in self.now.cells)
         if self.saved or shares or not self.kinds <= {*PURE}:
             return False
@@ -182,10 +189,13 @@ class UnifiedShadow(ShadowState):
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        """The former half of each sequence and the rest; or one sequence and the others.
-        No row may see, in one pass, a row that comes after it in two. Where a window
-        slides, sequences must go on from all that they ever held, since their tokens may
-        go a pass earlier or later."""
+        """Cuts a pass into the first half of each sequence and the rest, or into one
+        sequence and the others.
+
+        No row may see in one pass a row that comes after it in two. If a window slides,
+        sequences must continue after all that they ever held, because their tokens may be
+        dropped a pass earlier or later.
+        """
         op = step.op
         if not is_pass(step) or op["except"] or op["multimodal"]:
             return []
@@ -207,7 +217,7 @@ class UnifiedShadow(ShadowState):
         return cuts
 
     def goes_on(self, step: Step) -> bool:
-        """Whether every sequence of a pass goes on behind all that it ever held."""
+        """Returns whether every sequence of a pass continues after all it ever held."""
         peaks = {**self.now.peaks}
         for owner, at in zip(step.op["sequences"], step.op["positions"], strict=True):
             if at < peaks.get(owner, 0):
@@ -224,12 +234,12 @@ class UnifiedShadow(ShadowState):
         return ways
 
     def list_free(self) -> list[int]:
-        """The sequences that hold nothing, not even a state without tokens."""
+        """Lists the sequences that hold nothing, not even a state without tokens."""
         every = {*range(self.config["sequences"])}
         return sorted(every - {*self.list_owners(), *self.now.peaks})
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Of the last sequence that holds something."""
+        """Takes a detour of the last sequence that holds tokens."""
         owner = self.list_owners()[-1]
         end = self.now.peaks.get(owner, 0)
         if detour == FORK:
@@ -248,10 +258,13 @@ class UnifiedShadow(ShadowState):
         builder.add({"op": "load", "from": "r0", "fresh": detour == FRESH})
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """If the first sequence of a pass holds tokens 0, 1, 2 at 0, 1, 2, a layer cache
-        sees the same, but for what is not in the window or the chunk; and it reads the
-        same into a state. Where a window slides, the sequence must never have stepped
-        back: some of what it shows may have gone then."""
+        """Compares the first sequence of a pass with a layer cache, if its tokens 0, 1, 2
+        are at 0, 1, 2.
+
+        The layer cache sees the same, except outside of the window or the chunk, and
+        reads the same into a state. If a window slides, the sequence must never have
+        stepped back: some of the tokens it shows may have been dropped then.
+        """
         op, config = step.op, self.config
         if not is_pass(step) or op["except"] or op["multimodal"]:
             return None
@@ -286,13 +299,13 @@ FORK = "a sequence is copied, the copy goes on and is removed"
 
 
 def is_pass(step: Step) -> bool:
-    """A pass that was not refused, and shows something."""
+    """Returns whether a step is a pass that was not refused and shows something."""
     shows = step.name == "forward" and "error" not in step.answer
     return shows and not step.op["reserve"]
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
-    """The pass with only these rows."""
+    """Returns the pass with only these rows."""
     chosen = {
         name: [op[name][row] for row in rows] for name in ("positions", "sequences")
     }
@@ -300,19 +313,20 @@ def choose_rows(op: Op, rows: Sequence[int]) -> Op:
 
 
 def add_cells(builder: Builder, owner: int, cells: Sequence[Cell]) -> None:
-    """Passes of as many cells as the batch allows."""
+    """Adds passes that write these cells, each as large as the batch allows."""
     add_rows(builder, owner, [(cell.position, cell.tag) for cell in cells])
 
 
 def add_new(builder: Builder, owner: int, positions: Sequence[int]) -> list[int]:
-    """The same for new tokens, which the first program does not have; their numbers."""
+    """Adds passes with new tokens, which the first program does not have; returns their
+    numbers."""
     return add_rows(builder, owner, [(at, None) for at in positions])
 
 
 def add_rows(
     builder: Builder, owner: int, rows: Sequence[tuple[int, int | None]]
 ) -> list[int]:
-    """Passes with (position, tag of the token, if it has one); their numbers."""
+    """Adds passes with rows (position, tag or None); returns their numbers."""
     most, numbers = builder.config["batch"], []
     for begin in range(0, len(rows), most):
         some = rows[begin : begin + most]

@@ -1,5 +1,4 @@
-"""Relations of unified caches alone: part, and the plain cases room, gap, resume and
-image."""
+"""Relations of unified caches alone: part, and the cases room, gap, resume and image."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ from lockstep.harness.execution.metamorphic.unified import (
 )
 
 MOST = 400
-"""Tokens of a plain program."""
+"""Largest number of tokens in a plain program."""
 
 
 class Part(Relation):
-    """A cache in a wrapper answers what it answers alone, until one of the wrapper's
+    """A cache in a wrapper gives the same answers as alone, until one of the wrapper's
     caches refuses something. A choice is the number of the cache."""
 
     name = "part"
@@ -63,7 +62,7 @@ class Part(Relation):
 
 
 def see(config: Config, position: int) -> dict[str, Any]:
-    """The answer to a pass with one row that sees all new tokens up to itself."""
+    """Returns the answer to a pass with one row that sees all new tokens up to itself."""
     parts = []
     for part in list_part_configs(config):
         first = max(0, get_first_seen(part, position))
@@ -82,9 +81,9 @@ def get_room(config: Config) -> int:
 
 
 def fill_up(builder: Builder, step: Step) -> None:
-    """A copy takes no room. What is more than the capacity, and the padding, is refused,
-    and nothing of it may stay: the last token goes, and one in its place must see what it
-    saw. If keys can be turned, what comes after the gap would move up and be seen."""
+    """A copy takes no room. A pass beyond the capacity and its padding is refused, and
+    must leave nothing: the last token is removed, and a new one in its place must see the
+    same. If keys can be turned, a token left after the gap would move up and be seen."""
     config, room = builder.config, get_room(builder.config)
     if not room:
         return
@@ -102,14 +101,14 @@ def fill_up(builder: Builder, step: Step) -> None:
 
 
 def get_memory(config: Config) -> int:
-    """Counts the tokens that a window remembers; 0 if that is no fewer than there is room
-    for, whatever is rounded up."""
+    """Counts the tokens that a window remembers; 0 if, rounded up, that may be the whole
+    capacity."""
     memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)
     return memory if config["window"] and memory < config["capacity"] - 1 else 0
 
 
 def forget_in_time(builder: Builder, step: Step) -> None:
-    """Every sequence goes on for longer than anything is remembered."""
+    """Every sequence continues for longer than the window remembers."""
     count, memory = builder.config["sequences"], get_memory(builder.config)
     length = memory + 3
     if not memory or length * count > MOST:
@@ -121,7 +120,7 @@ def forget_in_time(builder: Builder, step: Step) -> None:
 
 
 def close_gap(builder: Builder, step: Step) -> None:
-    """Of six tokens one, two or three are removed; the next one sees all others."""
+    """One, two or three of six tokens are removed; the next one sees all others."""
     if builder.config["shift"] and builder.config["capacity"] >= 6:
         count = 1 + step.number % 3
         add_new(builder, 0, range(6))
@@ -130,14 +129,21 @@ def close_gap(builder: Builder, step: Step) -> None:
 
 
 def go_on(builder: Builder, step: Step, at: int, **more: Any) -> None:
-    """Sequence 0 gets one more token, which sees all it should."""
+    """Adds one more token to sequence 0, which must see all it should."""
     (other,) = add_new(builder, 0, [at])
     builder.promise(step, other, {**see(builder.config, at), **more})
 
 
 def resume(builder: Builder, step: Step, at: int, may: bool, **more: Any) -> None:
-    """Sequence 0 loses what it has from a position on, and goes on there. may: only if
-    `can_resume` says so; otherwise it must say so."""
+    """Removes the tokens of sequence 0 from a position on, and continues there.
+
+    Args:
+        builder: of the derived program.
+        step: of the first program.
+        at: the position.
+        may: `can_resume` may answer false, which ends the claims; else it must be true.
+        more: fields of the answer to the next token.
+    """
     asked = builder.add({"op": "can_resume", "sequence": 0, "position": at})
     builder.promise(step, asked, {"result": True}, is_condition=may)
     builder.promise(step, add_removal(builder, 0, at), {})
@@ -145,9 +151,9 @@ def resume(builder: Builder, step: Step, at: int, may: bool, **more: Any) -> Non
 
 
 def go_back_too_far(builder: Builder, step: Step) -> None:
-    """With a window of 2 and a memory of 3, after the tokens 0 to 6: what is kept begins
-    at 3, so that a token at 4 would miss the one at 2. What is remembered may be one more
-    than the config says, to have room; so every other time one more token comes."""
+    """With a window of 2 and a memory of 3, the kept tokens of 0 to 6 begin at 3, so that
+    a token at 4 would miss the one at 2. The cache may remember one token more than the
+    config says, to have room; so every other program gets one more token."""
     window, memory = builder.config["window"], get_memory(builder.config)
     if memory:
         last = memory + window + 1 + step.number % 2
@@ -157,7 +163,7 @@ def go_back_too_far(builder: Builder, step: Step) -> None:
 
 
 def go_back_in_window(builder: Builder, step: Step) -> None:
-    """A sequence that fits into its window can go on anywhere."""
+    """A sequence that fits into its window can continue anywhere."""
     if get_memory(builder.config):
         window = builder.config["window"]
         add_new(builder, 0, range(window))
@@ -166,8 +172,8 @@ def go_back_in_window(builder: Builder, step: Step) -> None:
 
 
 def go_back_one(builder: Builder, step: Step) -> None:
-    """A state is put aside after the first pass, so after a second one it can go on from
-    there."""
+    """A checkpoint is kept after the first pass, so after a second one the state can
+    continue from there."""
     config = builder.config
     if config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1):
         add_new(builder, 0, [0])
@@ -176,7 +182,7 @@ def go_back_one(builder: Builder, step: Step) -> None:
 
 
 def lose_image(builder: Builder, step: Step, begin: int) -> None:
-    """Of images at the positions 3 and 4 the last one counts."""
+    """If a sequence has images at the positions 3 and 4, the last one counts."""
     if builder.config["batch"] > 1:
         rows = {"positions": [3, 4], "sequences": [0, 0], "multimodal": [0, 1]}
         builder.add({"op": "forward", **rows})

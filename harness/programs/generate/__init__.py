@@ -1,4 +1,4 @@
-"""Ways to make programs. What comes after is the same for all."""
+"""Generators of programs: random, Hypothesis, exhaustive. The next steps are the same."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -28,7 +28,7 @@ class RandomSource(Source):
         return int(self.random() * limit)
 
     def pick(self, options: Sequence[T]) -> T:
-        """The same as any source does, in one call."""
+        """Picks an option as any source does, but in one call."""
         return options[int(self.random() * len(options))]
 
 
@@ -38,7 +38,14 @@ def generate(
     draw: Callable[[Source], Program],
     consume: Callable[[Program], None],
 ) -> None:
-    """Hands `count` programs to `consume`. number: the seed."""
+    """Draws programs from Python's own generator.
+
+    Args:
+        count: the number of programs.
+        number: the seed.
+        draw: makes a program from choices.
+        consume: is called with each program.
+    """
     source = RandomSource(number)
     for _ in range(count):
         consume(draw(source))
@@ -48,20 +55,26 @@ def generate(
 
 
 SHORTEST, LONGEST = 12, 44
-"""Operations in a program: 28 on average. Deep bugs need about ten steps to set up."""
+"""Range of operations in a program: 28 on average. Deep bugs need about ten steps."""
 
 TRIES = 4
-"""Draws for each operation: some come to nothing, or to what the ledger knows."""
+"""Draws for each operation: some yield nothing, or a known divergence of the ledger."""
 
 MISUSE = 8
-"""One program in so many breaks rules of usage, in one operation of three, if the cache
-refuses such calls."""
+"""One program in MISUSE breaks rules of usage, in one of three operations, if the cache
+declares that it refuses such calls."""
 
 
 class Drawer:
     """Draws programs for one kind of one backend.
 
-    avoid: known divergences, whose operations are left out. misuse: see `MISUSE`.
+    Args:
+        contract: the name of the contract.
+        kind: the kind of cache.
+        declared: its operations and config values.
+        dtypes: the dtypes that are drawn.
+        avoid: known divergences; operations that lead to one are left out.
+        misuse: one program in so many breaks rules of usage; see `MISUSE`.
     """
 
     def __init__(
@@ -87,10 +100,10 @@ class Drawer:
         self.misuse_cells = [cell for cell in every if cell not in self.cells]
 
     def draw(self, source: Source) -> Program:
-        """A program of legal operations that the kind, as declared, supports.
+        """Draws a program of legal operations that the kind, as declared, supports.
 
-        It is a function of the choices that it draws, and of nothing that was drawn
-        before: else it could not be drawn again.
+        It depends on the choices that it draws and on no earlier program, so that the
+        same choices draw it again.
         """
         rules = self.rules
         config = rules.draw_config(source, self.kind, self.declared)
@@ -114,8 +127,13 @@ class Drawer:
         return Program(rules.name, config, ops)
 
     def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:
-        """One that is legal now; where usage is to be broken, one in three that is not
-        allowed."""
+        """Draws an operation that is legal now, or None.
+
+        Args:
+            source: of choices.
+            model: the reference.
+            misuses: draw a mistake of usage for one in three.
+        """
         op = None
         if misuses and source.below(3) == 0:
             op = self.rules.draw_misuse(source, model, self.names)
@@ -126,24 +144,26 @@ class Drawer:
 
 
 class Aim:
-    """The cell that a program is after, any as likely as any other; once there, another.
+    """The cell that a program tries to reach; once reached, it picks another one.
 
-    Rare cells are reached by it: a program that happens to be in a rare state seldom has
-    the right operation next.
+    All cells are equally likely. It reaches rare cells: a program that happens to be in a
+    rare state seldom draws the right operation next.
     """
 
     def __init__(
         self, rules: Contract, cells: Sequence[Cell], misuses: bool, source: Source
     ) -> None:
         self.rules, self.cells, self.misuses = rules, cells, misuses
-        # One choice for all of it: this draws much, and most of it comes to nothing.
+        # One choice seeds all of its draws: there are many, and most yield nothing.
         self.source = RandomSource(source.below(1 << 24))
         self.state, self.name = self.source.pick(cells)
 
     def draw(self, model: Any) -> Op | None:
-        """The operation of the cell, if it is legal now and finds the state of the cell.
-        Every other time it is not even tried, for that costs time; but programs that
-        break rules are few."""
+        """Draws the operation of the cell; None if it is illegal or the state differs.
+
+        Half of the draws return None at once, to save time; not in programs that break
+        rules of usage, because they are few.
+        """
         rules = self.rules
         if not self.misuses and self.source.below(2):
             return None

@@ -1,9 +1,9 @@
 """Every program up to a length over a small domain, one after the other.
 
-Programs that begin alike form a tree. Only those that cannot be longer are run: each
-runs its beginnings too. Of programs that differ in nothing but names, such as which of
-two sequences is called 0, the first one stands for all. None is left out because the
-reference is in a state that it was in before: an implementation may be in another one.
+Programs with the same first operations form a tree. Only its leaves are run: each of them
+runs its prefixes too. Of programs that differ only in names, such as which of two
+sequences is called 0, the first one stands for all. A program is not left out when the
+reference returns to an earlier state: the implementation may be in another state.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from lockstep.harness.programs.program import Program
 class World:
     """The part of a domain that a backend declares.
 
-    config: complete. symmetries: for each renaming that leads from moves to moves, the
-    number of the move that stands in the place of each.
+    Attributes:
+        config: a complete config.
+        moves: the operations that programs are made of.
+        symmetries: for each renaming that maps moves to moves, the number of the move
+            that replaces each move.
     """
 
     config: Config
@@ -36,8 +39,11 @@ class World:
 def fit(
     domain: Domain, rules: Contract, kind: str, declared: Kind, dtypes: Sequence[str]
 ) -> World:
-    """The part of the domain that a backend declares. A field for which it declares none
-    of the values stays as in its plainest config."""
+    """Returns the part of the domain that a backend declares.
+
+    A config field for which it declares none of the domain's values keeps its value in
+    the plainest config.
+    """
     config = rules.get_plain_config(kind, declared, dtypes)
     for name, values in domain.config.items():
         plain = [rules.config[name].get("default")] if name in rules.opt_in else values
@@ -64,7 +70,7 @@ def list_symmetries(
 
 
 def make_key(value: Any) -> Any:
-    """The same for what is equal, fit for a dict."""
+    """Makes a hashable key, the same for equal values."""
     if isinstance(value, Mapping):
         return tuple(sorted((name, make_key(part)) for name, part in value.items()))
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -79,15 +85,18 @@ Path = tuple[int, ...]
 """The moves of a program, by number."""
 
 IsKnown = Callable[[Op, Any], bool]
-"""Whether an operation leads to a known divergence in the state of a model."""
+"""Returns whether an operation on a model leads to a known divergence."""
 
 
 @dataclass(frozen=True)
 class Branch:
     """A program in the tree.
 
-    path, ops: its moves by number, and the operations they came to. covered: how many
-    programs are run with it that no program before it has run: itself, and beginnings.
+    Attributes:
+        path: its moves, by number.
+        ops: the operations that the moves became.
+        covered: the number of programs that it runs first: itself, and the prefixes that
+            no program before it runs.
     """
 
     path: Path
@@ -101,8 +110,14 @@ ROOT = Branch((), (), 0)
 class Walk:
     """The tree of the programs over the part of a domain that a backend declares.
 
-    avoided: how many programs were left out because they end with what the ledger knows;
-    those that would go on behind are not counted.
+    Args:
+        rules: the contract.
+        world: the part of the domain.
+        is_known: returns whether an operation leads to a known divergence.
+
+    Attributes:
+        avoided: the number of programs that were left out because their last operation
+            leads to a known divergence. Longer programs are not counted.
     """
 
     def __init__(self, rules: Contract, world: World, is_known: IsKnown) -> None:
@@ -113,8 +128,7 @@ class Walk:
         return Program(self.rules.name, self.world.config, branch.ops)
 
     def find_longest(self, start: Branch, depth: int) -> Iterator[Branch]:
-        """The programs behind `start`, of at most `depth` operations, that cannot be
-        longer."""
+        """Iterates over the leaves below `start`, with at most `depth` operations."""
         longer = self.list_longer(start) if len(start.path) < depth else []
         if not longer:
             yield start
@@ -122,7 +136,7 @@ class Walk:
             yield from self.find_longest(branch, depth)
 
     def follow(self, path: Path, covered: int) -> Branch:
-        """The program with these moves; covered: what is run with it first."""
+        """Returns the program with these moves; `covered` as in `Branch`."""
         model = self.rules.open_model(self.world.config, rows=False)
         ops: list[Op] = []
         for number in path:
@@ -133,8 +147,8 @@ class Walk:
         return Branch(path, ops, covered)
 
     def list_longer(self, start: Branch) -> list[Branch]:
-        """The programs with one operation more that are legal, new, and not known to
-        diverge. The first of them covers what `start` did."""
+        """Lists the programs with one operation more that are legal, new and not known to
+        diverge. The first of them also covers the programs of `start`."""
         model = self.replay(start.ops)
         longer: list[Branch] = []
         for number, move in enumerate(self.world.moves):
@@ -150,14 +164,14 @@ class Walk:
         return longer
 
     def replay(self, ops: Sequence[Op]) -> Any:
-        """The reference after these operations."""
+        """Returns the reference after these operations."""
         model = self.rules.open_model(self.world.config, rows=False)
         for op in ops:
             advance(self.rules.operations, op, model)
         return model
 
     def is_first(self, path: Path) -> bool:
-        """Whether no program that differs in names alone comes before."""
+        """Returns whether no program that differs only in names comes before this one."""
         return all(
             path <= tuple(symmetry[move] for move in path)
             for symmetry in self.world.symmetries

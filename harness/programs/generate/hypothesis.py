@@ -1,7 +1,7 @@
-"""Programs from Hypothesis: it chooses, and mutates earlier choices.
+"""Draws programs from Hypothesis, which also mutates earlier choices.
 
-Hypothesis does not shrink here. What it would do in hundreds of runs on its choices, the
-domain passes of `harness.execution.shrink` do in tens on the program itself.
+Hypothesis does not shrink here. It would take hundreds of runs on its choices; the domain
+passes of `harness.execution.shrink` take tens on the program itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.program import Program
 
 BASE, ROOM = 1 << 100, 1 << 24
-"""Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants that it finds
-in the loaded source files into its draws; none is that large, so the same seed gives the
-same programs whichever backends a process has imported. It is also far enough from zero
-for Hypothesis to choose evenly."""
+"""Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants from the loaded
+source files into its draws. None is that large, so a seed gives the same programs in each
+process, whatever it has imported. BASE is also far enough from zero for even choices."""
 
 CHUNKS = st.integers(BASE, BASE + ROOM - 1)
 
 
 class HypothesisSource(Source):
-    """Choices from Hypothesis, several to each integer that it draws: a draw costs
-    twenty times as much as a choice."""
+    """Choices from Hypothesis, several from each integer that it draws.
+
+    A draw costs twenty times as much as a choice.
+    """
 
     def __init__(self, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
         self.draw = draw
@@ -46,7 +47,14 @@ def generate(
     draw: Callable[[Source], Program],
     consume: Callable[[Program], None],
 ) -> None:
-    """Hands `count` programs to `consume`. number: the seed."""
+    """Draws programs from Hypothesis.
+
+    Args:
+        count: the greatest number of programs.
+        number: the seed.
+        draw: makes a program from choices.
+        consume: is called with each program.
+    """
     raised: list[Exception] = []
 
     @st.composite
@@ -62,13 +70,13 @@ def generate(
         derandomize=False,
         suppress_health_check=[
             HealthCheck.too_slow,  # a shard may share its core
-            HealthCheck.data_too_large,  # a long program is no mistake here
+            HealthCheck.data_too_large,  # a long program is allowed
             HealthCheck.large_base_example,
         ],
     )
     @given(programs())
     def check(program: Program) -> None:
-        # Hypothesis asks again for what has raised, and calls it flaky if it does not.
+        # Hypothesis repeats a program that raised, and calls it flaky if it then passes.
         if raised:
             raise raised[0]
         try:

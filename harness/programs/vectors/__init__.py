@@ -11,8 +11,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with a file. differs: it is a proper vector, but the reference here
-    expects something else."""
+    """A problem with a file.
+
+    Attributes:
+        words: the message, which begins with the place.
+        differs: whether the vector is valid, but the reference here expects another
+            answer.
+    """
 
     words: str
     differs: bool = False

@@ -1,4 +1,4 @@
-"""Whether the lines of a file are vectors, and say what the reference here expects."""
+"""Checks the lines of a file against the schema, the manifest and the reference."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from lockstep.harness.programs.vectors.manifest import MAX_FILE, read_bounded, w
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import iter_cells
 
-# Of one file.
+# Problems that are reported for one file.
 MOST_REPORTED = 10
 
 
 def audit(
     path: Path, holds: Mapping[str, Any], on_program: Callable[[Program], None]
 ) -> tuple[list[Program], list[Problem]]:
-    """The programs in a file, and what is wrong with it. holds: its entry in the
-    manifest. on_program: is called with each program before it runs."""
+    """Reads the programs in a file and lists its problems.
+
+    Args:
+        path: the file.
+        holds: its entry in the manifest.
+        on_program: is called with each program before it runs.
+    """
     programs: list[Program] = []
     problems: list[Problem] = []
     reached: set[Cell] = set()
@@ -50,7 +55,11 @@ def audit(
 
 
 def iterate_lines(path: Path) -> list[tuple[str, bytes]]:
-    """(place, line) of all lines. Raises UsageError if the last one is cut off."""
+    """Returns (place, line) of each line.
+
+    Raises:
+        UsageError: the last line is cut off.
+    """
     content = read_bounded(path, MAX_FILE)
     if not content.endswith(b"\n"):
         raise UsageError(f"{path}: its last line has no end; the file may be cut off")
@@ -59,7 +68,11 @@ def iterate_lines(path: Path) -> list[tuple[str, bytes]]:
 
 
 def parse_line(line: bytes, place: str) -> Any:
-    """The document on a line, after the schema has allowed it."""
+    """Parses a line and checks it against the schema.
+
+    Raises:
+        UsageError: the line is not a vector.
+    """
     if len(line) > MAX_BYTES:
         raise UsageError(f"{place}: is too long; at most {MAX_BYTES >> 20} MiB")
     try:
@@ -95,7 +108,7 @@ def check_kind(program: Program, holds: Mapping[str, Any], place: str) -> None:
 def find_difference(
     program: Program, expected: Sequence[Any], place: str
 ) -> Problem | None:
-    """The first step at which the set expects something else than the reference."""
+    """Finds the first step where the answers of the set and of the reference differ."""
     pairs = zip(expected, trace(program), strict=True)
     for step, (said, here) in enumerate(pairs):
         if write_json(said) == write_json(here):

@@ -23,8 +23,7 @@ from lockstep.harness.programs.vectors import SEED, TRACE_FORMAT
 
 
 def make_typed(program: Program) -> Program:
-    """The same without tokens that are no integers: that those are refused can only be
-    asked where they can be handed over at all."""
+    """Drops tokens that are not integers: many languages cannot pass them to a cache."""
     ops = []
     for op in program.ops:
         if "generate" in op and not is_typed(op["generate"]):
@@ -39,8 +38,10 @@ def is_typed(tokens: Sequence[Any]) -> bool:
 
 
 def make_line(program: Program, meta: Mapping[str, Any]) -> str:
-    """A trace on one line, the same bytes everywhere: keys in the order of names, no
-    blanks, every field written, and no number with a fraction."""
+    """Writes a trace on one line, with the same bytes on every machine.
+
+    Keys are sorted, every field is written, and there are no blanks and no fractions.
+    """
     document = {
         "format": TRACE_FORMAT,
         "program": {
@@ -64,7 +65,7 @@ def write_lines(lines: Sequence[str]) -> bytes:
 
 
 def write_pretty(value: Any) -> bytes:
-    """For people, too: one field a line."""
+    """Writes JSON for people, with one field on each line."""
     return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
 
 
@@ -79,13 +80,18 @@ MAX_FILE = 64 << 20
 MAX_FILES = 64
 
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,40}\.(md|json|jsonl)(?![\s\S])"
-"""Of the files in a set: no folder, nothing hidden."""
+"""Pattern of the file names in a set, which excludes folders and hidden files."""
 
 Schema = dict[str, Any]
 
 
 def having(required: str, **fields: Schema) -> Schema:
-    """An object that has some of these fields at least."""
+    """Makes the schema of an object with at least the required ones of these fields.
+
+    Args:
+        required: their names, separated by blanks.
+        fields: name → schema.
+    """
     return {"type": "object", "properties": fields, "required": required.split()}
 
 
@@ -129,7 +135,12 @@ SCHEMA = having(
 
 @dataclass(frozen=True)
 class File:
-    """One file of a set. holds: of one with programs, its entry in the manifest."""
+    """One file of a set.
+
+    Attributes:
+        size: in bytes.
+        holds: the description of its programs in the manifest; None without programs.
+    """
 
     name: str
     size: int
@@ -140,8 +151,13 @@ class File:
 def make_manifest(
     size: str, contents: Mapping[str, bytes], holds: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """contents: of each file, by name. holds: what `describe` says of those with
-    programs."""
+    """Makes the manifest of a set.
+
+    Args:
+        size: the name of the size.
+        contents: file name → content.
+        holds: name of a file with programs → the result of `describe`.
+    """
     return {
         "format": SET_FORMAT,
         "program_format": FORMAT,
@@ -165,8 +181,11 @@ def make_manifest(
 
 
 def read_manifest(folder: Path) -> dict[str, File]:
-    """The files that a set must have, by name. Raises UsageError for what is no manifest
-    that this version reads."""
+    """Reads the files that a set must have, by name.
+
+    Raises:
+        UsageError: this version cannot read the manifest.
+    """
     path = folder / MANIFEST
     text = read_bounded(path, MAX_MANIFEST).decode(errors="replace")
     document = parse_json(text, str(path))
@@ -197,12 +216,12 @@ def check_version(version: str, path: Path) -> None:
 
 
 def get_numbers(version: str) -> tuple[int, ...]:
-    """(0, 1, 0) of "0.1.0"."""
+    """Parses "0.1.0" into (0, 1, 0)."""
     return tuple(map(int, re.findall(r"\d+", version)[:4]))
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a regular file, no link, of at most `most` bytes."""
+    """Reads a regular file of at most `most` bytes; refuses a link."""
     if path.is_symlink():
         raise UsageError(f"{path}: is a link; a set of vectors has none")
     if path.name == MANIFEST and not path.exists():
@@ -211,8 +230,11 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def check_files(folder: Path, files: Mapping[str, File]) -> None:
-    """All that the manifest names is there and whole, and nothing else. Raises
-    UsageError for the first that is not."""
+    """Checks that exactly the files of the manifest are there, and unchanged.
+
+    Raises:
+        UsageError: the first file that is missing, changed or not in the manifest.
+    """
     present = sorted(path.name for path in folder.iterdir())
     for name in present:
         if name not in files and name != MANIFEST:

@@ -31,7 +31,7 @@ TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
 
 
 def record(**fields: Schema) -> Schema:
-    """An object with these fields, and no other."""
+    """Makes the schema of an object with exactly these fields."""
     return {
         "type": "object",
         "properties": {name: drop_ours(schema) for name, schema in fields.items()},
@@ -41,7 +41,7 @@ def record(**fields: Schema) -> Schema:
 
 
 def drop_ours(schema: Schema) -> Schema:
-    """A schema without the keys that only shrinking reads."""
+    """Drops the keys of a schema that only shrinking reads."""
     return {name: value for name, value in schema.items() if name not in OURS}
 
 
@@ -67,7 +67,7 @@ REFUSAL = error("usage", "cache-full", "not-supported", "shared")
 ROW_ANSWER = record(visible=PLACES)
 STATE_ANSWER = record(visible=PLACES, states=ROWS)
 IMAGE_ANSWER = record(cached=BOOLEAN, stored=STORED)
-# What a pass shows, of the kinds that differ from the others.
+# Kind → the answer of its passes, for kinds that differ from the others.
 PASSES: Mapping[str, Schema] = {
     "encoder": IMAGE_ANSWER,
     "recurrent": STATE_ANSWER,
@@ -118,8 +118,8 @@ STORES: Mapping[str, Schema] = {
 
 
 def get_conversations(kind: str) -> Mapping[str, Schema]:
-    """Of a session or a trie."""
-    # A token that was generated and is none is refused after the pass.
+    """Returns operation → schema of its answer, for a session or a trie."""
+    # A generated token that is not a token is refused after the pass.
     refused = [add(each, error=USAGE["properties"]["error"]) for each in (READ, FED)]
     return {
         "begin": any_of(record(remaining=TOKENS, **HELD), USAGE),
@@ -151,7 +151,7 @@ SHOWN = (ROW_ANSWER, STATE_ANSWER, PASSES["wrapper"])
 def get_slots() -> Mapping[str, Schema]:
     refused, usage = REFUSAL["properties"]["error"], USAGE["properties"]["error"]
     passes = [add(SLOT, **POSITIONS, **shown["properties"]) for shown in SHOWN]
-    # A token that was generated and is none is refused after the pass.
+    # A generated token that is not a token is refused after the pass.
     wrong = [add(each, error=usage) for each in (SLOT, *passes)]
     full = add(SLOT, **POSITIONS, error=refused)
     begun = add(SLOT, slot=NUMBER)
@@ -169,7 +169,7 @@ def get_slots() -> Mapping[str, Schema]:
 
 
 def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
-    """operation → the schema of what is expected of it, for those that the kind has."""
+    """Maps each operation of the kind to the schema of its answer."""
     answers: Mapping[str, Schema] = LAYER
     if contract == "unified":
         answers = get_unified(kind)
@@ -185,8 +185,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def make_schema() -> dict[str, Any]:
-    """One branch for each kind: its config, its operations, what they answer. What no
-    schema can say: there is one answer for each operation, and it is that operation's."""
+    """Makes the schema: for each kind a branch with its config, operations and answers.
+
+    It cannot say that each operation has one answer, nor which answers belong to it.
+    """
     branches = [
         make_branch(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds
     ]
@@ -211,7 +213,7 @@ def make_schema() -> dict[str, Any]:
 
 
 def make_definitions() -> dict[str, Any]:
-    """Operations by contract and name."""
+    """Maps "CONTRACT-OPERATION" to the schema of the operation."""
     return {
         f"{rules.name}-{name}": record(op={"const": name}, **operation.fields)
         for rules in CONTRACTS.values()
@@ -220,7 +222,7 @@ def make_definitions() -> dict[str, Any]:
 
 
 def make_branch(rules: Contract, kind: str) -> dict[str, Any]:
-    """If a line is of this kind, what else holds of it."""
+    """Makes the branch of a kind: if a line is of this kind, it has these fields."""
     config = record(**rules.config)
     answers = list_distinct([*get_answers(rules.name, kind).values(), SKIPPED])
     fields = {
@@ -231,19 +233,21 @@ def make_branch(rules: Contract, kind: str) -> dict[str, Any]:
 
 
 def select(contract: str, kind: str) -> dict[str, Any]:
-    """The lines of this kind."""
+    """Makes the schema that matches the lines of this kind."""
     own = having(contract={"const": contract}, config=having(kind={"const": kind}))
     return having(program=own)
 
 
 def having(**fields: Schema) -> dict[str, Any]:
-    """With these fields, and any others."""
+    """Makes the schema of an object with these fields, and any others."""
     return {"properties": fields, "required": sorted(fields)}
 
 
 def choose_operation(rules: Contract, kind: str) -> dict[str, Any]:
-    """One of the operations of the kind, told by its name: what is wrong with its fields
-    is said, and not that it is none of the other operations."""
+    """Makes the schema of an operation of the kind, selected by its name.
+
+    So an error names the wrong field, and not all operations that do not match.
+    """
     names = rules.list_operations(kind)
     return {
         "type": "object",
@@ -259,6 +263,6 @@ def choose_operation(rules: Contract, kind: str) -> dict[str, Any]:
 
 
 def list_distinct(schemas: Sequence[Schema]) -> list[Schema]:
-    """Those that differ, alternatives taken apart."""
+    """Lists each alternative of these schemas once."""
     flat = [one for schema in schemas for one in schema.get("anyOf", [schema])]
     return list({json.dumps(one, sort_keys=True): one for one in flat}.values())

@@ -1,7 +1,8 @@
-"""Which of the drawn programs are kept: few, which together reach what can be reached.
+"""Selects a few of the drawn programs, which together reach all that can be reached.
 
-The choice is a function of kind and size alone: the front is Python's own generator with
-a fixed seed, and nothing depends on workers, on the order of a set or on the machine.
+The selection is a function of kind and size alone: programs come from Python's own random
+generator with a fixed seed, and nothing depends on workers, the order of a `set` or the
+machine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from lockstep.harness.programs.vectors.manifest import make_line, make_typed
 
 DTYPES = ("float32", "float16", "bfloat16")
 
-# The operations that a level has more than the one before; the first has those
-# without which there is nothing, the last all.
+# Level → contract → the operations that it adds to the level before. The first level has
+# the required operations, the last one all.
 ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "cut": {"layer": ("trim",), "unified": ("remove",), "prefix": ("cancel",)},
     "basic": {
@@ -37,7 +38,7 @@ ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 
-# Fields that are named so that the abstract states around them count.
+# Fields that are declared so that the abstract states around them count.
 ALWAYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"step": CHOICES["step"]},
     "rotating": {"step": CHOICES["step"]},
@@ -54,7 +55,7 @@ POOL: Mapping[str, Sequence[Any]] = {
     "mask_dtype": DTYPES,
     "permuted_values": (False, True),
 }
-# The fields that stay at their default before the last level, the default first.
+# Fields that have their default in all levels but the last one; the default comes first.
 SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"chunk": (None, 2, 3), **MASKS},
     "rotating": {"keep": (0, 1, 2), **MASKS},
@@ -68,19 +69,19 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
 
 @dataclass(frozen=True)
 class Level:
-    """Programs that are drawn for one declaration."""
+    """A group of programs, drawn for one declaration."""
 
     name: str
     declared: Kind
 
 
 def list_levels(contract: str, kind: str) -> list[Level]:
-    """The levels of a kind, the simplest first.
+    """Lists the levels of a kind, the simplest first.
 
-    A cache that has five of thirteen operations can run few programs of thirteen. So the
-    programs of a kind come in levels, each of which may do more than the one before, and
-    covers what only it can reach. An engine runs those whose operations and settings it
-    has.
+    A cache with five of thirteen operations can run few programs that use all thirteen.
+    So the programs of a kind come in levels. Each level may do more than the one before,
+    and covers what the levels before cannot reach. An engine runs the levels whose
+    operations and settings it has.
     """
     rules = CONTRACTS[contract]
     every = frozenset(rules.list_operations(kind))
@@ -99,7 +100,7 @@ def list_levels(contract: str, kind: str) -> list[Level]:
 
 
 def get_whole(contract: str, kind: str) -> Kind:
-    """All levels in one declaration."""
+    """Returns the declaration of all levels together."""
     last = list_levels(contract, kind)[-1].declared
     return Kind(last.operations, last.config, refuses=True)
 
@@ -107,23 +108,27 @@ def get_whole(contract: str, kind: str) -> Kind:
 # --- the choice -------------------------------------------------------------------------
 
 
-# In the place of a state or an operation: whichever.
+# In the place of a state or an operation of a cell: any of them.
 ANY = ""
 
-# In the place of a cell: an operation was illegal.
+# In the place of a cell: the operation was illegal.
 SKIPPED = ("skipped", ANY)
 
-# Before the name of an error, in the place of a state: an operation was refused.
+# Prefix of an error's name in the place of a state: the operation was refused.
 ERROR = "error "
 
 
 @dataclass(frozen=True)
 class Size:
-    """The coverage of a kind that a set must have.
+    """The coverage of each kind that a set must have.
 
-    cells: each abstract state with each operation, or the operations alone. times: in so
-    many programs. drawn: programs in a round; rounds: after so many, what is missing is
-    given up. about: the same in words.
+    Attributes:
+        cells: whether to cover each abstract state with each operation, or only the
+            operations.
+        times: the number of programs that must reach each of them.
+        drawn: the number of programs in a round.
+        rounds: the number of rounds after which missing cells are given up.
+        about: the same in words.
     """
 
     cells: bool
@@ -142,7 +147,7 @@ SIZES: Mapping[str, Size] = {
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A drawn program, and what it reaches."""
+    """A drawn program, the cells that it reaches, and its line in a file."""
 
     program: Program
     reached: frozenset[Cell]
@@ -153,9 +158,11 @@ class Candidate:
 class Selection:
     """The programs of one kind.
 
-    chosen: the level of each, and its line. counted: how many of them reach a cell.
-    wanted: of those that are to be reached, how often. drawn: how many programs there
-    were to choose from.
+    Attributes:
+        chosen: (level, line) of each program.
+        counted: cell → the number of chosen programs that reach it.
+        steps: the number of operations in all chosen programs.
+        drawn: the number of programs that were drawn.
     """
 
     contract: str
@@ -167,7 +174,11 @@ class Selection:
     drawn: int = 0
 
     def select(self, on_draw: Callable[[Program], None] = lambda _: None) -> None:
-        """All levels. on_draw: is called with every program that is drawn."""
+        """Selects the programs of all levels.
+
+        Args:
+            on_draw: is called with each program that is drawn.
+        """
         for number, level in enumerate(list_levels(self.contract, self.kind)):
             candidates = self.draw_level(number, level, on_draw)
             for candidate in self.choose(candidates, level):
@@ -176,8 +187,10 @@ class Selection:
     def draw_level(
         self, number: int, level: Level, on_draw: Callable[[Program], None]
     ) -> list[Candidate]:
-        """Programs until all that is missing was reached often enough, or for so many
-        rounds. From the second on, they aim at what is missing."""
+        """Draws programs until all goals are reached often enough or rounds run out.
+
+        From the second round on, the programs aim at the missing goals.
+        """
         drawer = Drawer(self.contract, self.kind, level.declared, DTYPES)
         goals = self.list_goals(level)
         candidates: list[Candidate] = []
@@ -204,7 +217,7 @@ class Selection:
         return candidates
 
     def list_goals(self, level: Level) -> frozenset[Cell]:
-        """Lists what the programs of a level can reach and those before did not."""
+        """Lists the goals that a level can reach and the levels before did not."""
         cells = CONTRACTS[self.contract].list_cells(self.kind, level.declared)
         operations = dict.fromkeys(operation for _, operation in cells)
         goals = cells if self.size.cells else [(ANY, name) for name in operations]
@@ -217,18 +230,17 @@ class Selection:
     def list_missing(
         self, goals: Iterable[Cell], candidates: Sequence[Candidate]
     ) -> list[Cell]:
-        """The goals that all candidates together do not reach often enough, sorted."""
+        """Lists the goals that are not reached often enough by all candidates, sorted."""
         counted = self.counted.copy()
         for candidate in candidates:
             counted.update(candidate.reached)
         return sorted(goal for goal in goals if counted[goal] < self.size.times)
 
     def choose(self, candidates: Sequence[Candidate], level: Level) -> list[Candidate]:
-        """Greedily: the one that reaches most of what is missing for its length, again
-        and again, until nothing is missing that any of them reaches.
+        """Chooses candidates greedily: most missing goals for the length of its line.
 
-        What a candidate adds can only become less, so one is counted again only when it
-        seems to be the best.
+        It ends when no candidate reaches a missing goal. The gain of a candidate never
+        grows, so it is computed again only when the candidate seems to be the best.
         """
         goals = set(self.list_goals(level))
         if self.size.cells:
@@ -237,7 +249,7 @@ class Selection:
         wanted = {goal: self.size.times - self.counted[goal] for goal in goals}
 
         def rate(place: int) -> float:
-            """Negative, so that the best comes first."""
+            """Returns the negative gain for the length, so that the best comes first."""
             candidate = candidates[place]
             gain = sum(wanted.get(cell, 0) > 0 for cell in candidate.reached)
             return -gain / len(candidate.line)
@@ -266,7 +278,7 @@ class Selection:
 
 
 def aim_at(drawer: Drawer, missing: Sequence[Cell]) -> None:
-    """The next programs try to reach these cells, as far as they are such."""
+    """Makes the drawer aim at those of the missing goals that are cells."""
     for name in ("cells", "misuse_cells"):
         aims = [cell for cell in getattr(drawer, name) if cell in missing]
         if aims:
@@ -278,7 +290,7 @@ def is_error(cell: Cell) -> bool:
 
 
 def iter_cells(program: Program) -> Iterator[Cell]:
-    """The cells that a program reaches, one after the other, and the errors."""
+    """Iterates over the cells and errors that a program reaches, step by step."""
     for step in walk(program, rows=False):
         name = step.op["op"]
         if step.skipped is not None:
@@ -292,7 +304,7 @@ def iter_cells(program: Program) -> Iterator[Cell]:
 
 
 def list_reached(program: Program) -> Iterator[Cell]:
-    """All that a program reaches: cells, operations in any state, settings."""
+    """Iterates over all goals that a program reaches: cells, operations, settings."""
     operations = [ANY, *dict.fromkeys(op["op"] for op in program.ops)]
     states = [ANY, *(name for name in list_setting_names(program.kind, program.config))]
     yield from ((state, operation) for state in states for operation in operations)
@@ -300,7 +312,12 @@ def list_reached(program: Program) -> Iterator[Cell]:
 
 
 def list_setting_names(kind: str, config: Config | None = None) -> Iterator[str]:
-    """ "chunk 2" and so on: the settings that are no defaults; all, or a config's."""
+    """Iterates over settings that are not the default, such as "chunk 2".
+
+    Args:
+        kind: the kind of cache.
+        config: list those that this config has; None for all.
+    """
     for field_name, (default, *others) in SETTINGS[kind].items():
         for value in others:
             if config is None or (config[field_name] == value != default):
@@ -311,7 +328,7 @@ def list_setting_names(kind: str, config: Config | None = None) -> Iterator[str]
 
 
 def describe(selection: Selection) -> dict[str, Any]:
-    """Describes the programs of one kind: what they cover, what not, and why."""
+    """Describes the programs of one kind: what they cover, and why not the rest."""
     contract, kind, counted = selection.contract, selection.kind, selection.counted
     rules = CONTRACTS[contract]
     reachable = rules.list_cells(kind, get_whole(contract, kind))
@@ -340,7 +357,7 @@ def describe(selection: Selection) -> dict[str, Any]:
 
 
 def group(cells: Iterable[Cell]) -> dict[str, list[str]]:
-    """state → the operations that find it."""
+    """Maps each state to the operations that find it."""
     grouped: dict[str, list[str]] = {}
     for state, operation in sorted(cells):
         grouped.setdefault(state, []).append(operation)
@@ -348,7 +365,7 @@ def group(cells: Iterable[Cell]) -> dict[str, list[str]]:
 
 
 def explain_rest(selection: Selection) -> dict[str, list[Cell]]:
-    """Why → the cells of the contract that no program of the selection reaches."""
+    """Maps each reason to the cells of the contract that no program reaches for it."""
     contract, kind = selection.contract, selection.kind
     rules, whole = CONTRACTS[contract], get_whole(contract, kind)
     states = rules.list_states(kind, whole)
