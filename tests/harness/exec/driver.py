@@ -152,7 +152,7 @@ UPDATES: Mapping[str, Callable[[Answer], Any]] = {
     "silent": stays_silent,
     "half-a-line": lambda answer: (write(dump(answer)[:20]), time.sleep(3600)),
     "dead-in-a-line": lambda answer: (write(dump(answer)[:20]), die()),
-    "100-megabytes": lambda answer: write(b"x" * (100 << 20) + b"\n"),
+    "100-megabytes": lambda answer: [write(b"x" * (1 << 20)) for _ in range(100)],
     "endless": writes_without_end,
     "complaining": complains_without_end,
     "exit-0": lambda answer: os._exit(0),
