@@ -118,7 +118,7 @@ LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
     {name: schema.get("default") for name, schema in schemas.items()}
     for schemas in (LAYER_CONFIG, UNIFIED_CONFIG)
 )
-"""Defaults of the layer and the unified contract, for fields that prefix has not."""
+"""Defaults of the layer and the unified contract, for fields not in CONFIG."""
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4

@@ -64,7 +64,7 @@ LARGER_CONFIG: Mapping[str, Sequence[Any]] = {
 
 
 def forward(*sequences: int, **fields: Any) -> Op:
-    """Makes a pass with a row for each of these, at the next free positions."""
+    """Makes a pass with a row for each of `sequences`, at their next free positions."""
     return {"op": "forward", "sequences": list(sequences), **fields}
 
 
@@ -112,8 +112,8 @@ STANDARD: Sequence[Op] = join(
     ({"op": "load", "from": "x", "fresh": True},),
     ({"op": "open", "window": 3, "memory": 4},),
 )
-"""Moves that a kind does not have are left out: only causal caches can be saved, only
-swa-memory is opened with two sizes."""
+"""`fit` leaves out the moves that a kind does not have: only causal caches can be saved,
+only swa-memory is opened with two sizes."""
 
 MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
 
@@ -161,8 +161,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "permuted_values": (False, True),
     "shift": (True, True, True, False),
 }
-"""As in `Contract.choices`. "memory" is drawn as its excess over the window; None for no
-limit."""
+"""Field → the values that are drawn for it. For "memory" they are its excess over the
+window; None for no limit."""
 
 LONG = 32
 FAR: Sequence[Mapping[str, int]] = (
@@ -170,7 +170,7 @@ FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 32, "capacity": 5, "batch": 8},
     {"sequences": 3, "capacity": 90, "batch": 32},
 )
-"""One program in 32 is one of these: past the sizes at which arrays of metadata
+"""One program in 32 has one of these configs: past the sizes at which arrays of metadata
 grow, or with many sequences."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
@@ -185,7 +185,7 @@ PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 1}, {"kind": "chunked", "chunk": 2}),
     ({"kind": "causal"}, {"kind": "encoder"}),
 )
-"""The caches of a wrapper, as models combine them."""
+"""Caches of a wrapper, in the combinations that models use."""
 
 
 class UnifiedContract(Contract):
@@ -263,7 +263,7 @@ class UnifiedContract(Contract):
         return {**config, "batch": max(config["batch"], len(op["positions"]))}
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
-        """Rows of a pass stand at the next positions of their sequences."""
+        """Moves the rows of a pass to the next positions of their sequences."""
         op = self.operations[move["op"]].complete(move)
         if op["op"] == "forward":
             rows = enumerate(op["sequences"])
@@ -283,7 +283,7 @@ BELONGS = {
     "checkpoints": ("recurrent", "wrapper"),
     "caches": (),
 }
-"""The kinds that have a field; all, if it does not stand here."""
+"""Field → the kinds that have it; all kinds have the other fields."""
 
 
 def add_limits(window: int, more: int | None) -> int:

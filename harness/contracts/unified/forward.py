@@ -1,4 +1,4 @@
-"""What all unified operations share, and the forward pass."""
+"""The base class of unified operations, and the forward pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from lockstep.harness.core.document import (
 from lockstep.reference.recurrent import RecurrentCache
 
 ANY = integer(-MAX_POSITION, MAX_POSITION)
-"""Any position or length: one that is out of range is a usage error, not a fault of the
-file."""
+"""Any position or length. One out of range is a usage error, which the file may hold."""
 
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
@@ -33,10 +32,10 @@ Side = UnifiedModel | UnifiedSystem
 class UnifiedOperation(Operation):
     """An operation on the one cache of a program.
 
-    Unless it says otherwise, it is the method of its name with its fields as arguments.
+    By default it calls the method of its name with its fields as arguments.
 
     Attributes:
-        changes: it changes the cache, and so ends the open pass.
+        changes: whether it changes the cache, and so ends the open pass.
     """
 
     changes: ClassVar[bool] = False
@@ -176,15 +175,15 @@ def format_positions(positions: Sequence[int]) -> str:
 
 
 FARTHEST = MAX_POSITION - 4096
-"""No position is drawn behind this, so that programs can go on from it."""
+"""No position above this is drawn, so that programs can continue after it."""
 
 Row = tuple[int, int]
 """(position, sequence)"""
 
 
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
-    """Draws the rows of a batch, mostly as an engine would send them: the next tokens of
-    some sequences, one or several of each."""
+    """Draws the rows of a batch, mostly as an engine sends them: the next tokens of some
+    sequences, one or several of each."""
     count = model.config["sequences"]
     most = min(model.config["batch"], draw_size(source, model))
     has_states = any(isinstance(part, RecurrentCache) for part in model.parts)
@@ -220,8 +219,8 @@ def draw_size(source: Source, model: UnifiedModel) -> int:
 def draw_positions(
     source: Source, model: UnifiedModel, sequence: int, length: int
 ) -> list[int]:
-    """Draws positions that follow the stored ones; now and then a step back, a gap, the
-    same again."""
+    """Draws positions that follow the stored ones; sometimes a step back, a gap or the
+    same position again."""
     begin = model.get_end(sequence)
     if source.below(8) == 7:
         steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]

@@ -23,19 +23,19 @@ from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
 
 Part = CausalCache | EncoderCache
-"""A cache with layers of its own: the only one, or one of a wrapper's."""
+"""A cache with layers of its own: the only cache, or one of a wrapper."""
 
 SLIDING = ("swa", "swa-memory")
 CAUSAL = ("causal", *SLIDING, "chunked")
 SIMPLE = (*CAUSAL, "encoder", "recurrent")
 
 IMAGE = 3
-"""Vectors that the encoder makes of one image; they have the tags after those of the
+"""Number of vectors that the encoder makes of an image. Their tags follow those of the
 rows."""
 
 MAX_SEQUENCES = 32
 MAX_STORED = 1 << 26
-"""Numbers that a cache may have room for: 256 MiB in float32."""
+"""Most numbers that a cache may have room for: 256 MiB in float32."""
 
 LIMIT: Schema = optional(integer(0, MAX_POSITION))
 SIZES: Mapping[str, Schema] = {"window": LIMIT, "memory": LIMIT, "chunk": LIMIT}
@@ -83,9 +83,9 @@ CONFIG: Mapping[str, Schema] = {
     "permuted_values": {"type": "boolean", "default": False},
     "shift": {"type": "boolean", "default": True},
 }
-"""Beyond the common fields: `caches` of a wrapper, which override its sizes; `slots`,
-`interval` and `checkpoints` of a recurrent cache; `rope_bases`, taken in turn by the
-layers; `permuted_values` asks for V with its columns last."""
+"""In addition to the common fields: `caches` of a wrapper, which override its sizes;
+`slots`, `interval` and `checkpoints` of a recurrent cache; `rope_bases`, which the layers
+take in turn; `permuted_values` for V with its columns last."""
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -191,11 +191,13 @@ class UnifiedModel:
     """The reference cache of one program.
 
     Attributes:
-        parts, causal: the caches that have layers, and those of them that hold tokens.
-        turns: for each part and tag, what happened to the key.
-        past, ever: what happened since the last pass, and at all.
+        parts: the caches that have layers.
+        causal: those of them that hold tokens.
+        turns: for each part, tag → how often its key was turned.
+        past: the events since the last pass.
+        ever: all events.
         moved: the sequence that was cut in its middle since the last pass.
-        tags: of the rows of the last pass.
+        tags: the tags of the rows of the last pass.
         fixed: the encoder parts that had a put, which fixes the form of an image.
     """
 
@@ -260,7 +262,7 @@ class UnifiedModel:
     ask = staticmethod(ask)
 
     def forward(self, op: Op) -> Answer:
-        """Announces a pass; the answer says what its rows see."""
+        """Announces a pass; answers the tokens that its rows see."""
         batch = Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
         tags = range(self.tag, self.tag + len(batch))
         answer = self.ask(lambda: self.cache.forward(batch, tags, op["reserve"]))
@@ -301,7 +303,7 @@ class UnifiedModel:
         self.close()
 
     def answer_pass(self, batch: Batch) -> Answer:
-        """Says what the open pass shows."""
+        """Returns the answer of the open pass."""
         answers = [answer_part(part, batch) for part in self.parts]
         return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
 
@@ -313,7 +315,7 @@ class UnifiedModel:
         ]
 
     def note_turns(self, sequence: int, before: Sequence[Mapping[int, int]]) -> None:
-        """Notes the keys that a removal has turned; before: `list_keys` then."""
+        """Notes the keys that a removal turned; `before`: `list_keys` before it."""
         for part, turns, old in zip(self.parts, self.turns, before, strict=True):
             for tag, position, _ in get_tokens(part):
                 distance = abs(position - old[tag])
@@ -324,7 +326,7 @@ class UnifiedModel:
                     self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
 
     def close(self, error: str | None = None) -> None:
-        """Ends the open pass, as a change does; a refusal only does so in a wrapper,
+        """Ends the open pass, as a change does. A refusal only does so in a wrapper,
         where some caches may have changed before one refused."""
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):
@@ -351,7 +353,7 @@ def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
 
 
 def answer_part(part: Part, batch: Batch) -> Answer:
-    """Says what a pass shows of one part."""
+    """Returns the answer of one part to a pass."""
     if isinstance(part, EncoderCache):
         return {"cached": part.cached, "stored": part.get()}
     answer: Answer = {"visible": [get_visible(part, row) for row in range(len(batch))]}

@@ -204,7 +204,7 @@ class Again(UnifiedOperation):
     fields: ClassVar[Mapping[str, Schema]] = LAYER
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        """Says why there is nothing to ask of this layer, whatever the state."""
+        """Names the reason why this layer has no answer, whatever the state; or None."""
         count = len(model.parts)
         if op["type"] >= count:
             return f"there are {count} layer types"
@@ -215,8 +215,8 @@ class Again(UnifiedOperation):
 
 
 class Get(Again):
-    """Reads the open pass again; a usage error where none is open, or where the layer was
-    never written."""
+    """Reads the open pass again; a usage error if none is open, or if the layer was never
+    written."""
 
     name, words = "get", "get layer {layer} of type {type} again"
 
@@ -246,7 +246,7 @@ class Get(Again):
 
 
 class Put(Again):
-    """Puts K and V once more, as they were, or of a form that the pass must refuse."""
+    """Puts K and V again, unchanged, or in a shape that the pass must refuse."""
 
     name, writes = "put", True
     fields: ClassVar[Mapping[str, Schema]] = {**LAYER, **FORM}
@@ -294,7 +294,7 @@ class Put(Again):
         return {"error": "usage"} if wrong else {}
 
     def put_image(self, part: EncoderCache, model: UnifiedModel) -> Answer:
-        """Puts the image of this pass, which is stored already, once more."""
+        """Puts the image of this pass, which is already stored, again."""
         assert model.batch is not None
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
@@ -309,11 +309,11 @@ class Put(Again):
 
 
 LARGEST = 64
-"""Window or memory of a cache that is opened beside."""
+"""Largest window or memory of a second cache."""
 
 
 class Open(UnifiedOperation):
-    """One more cache, perhaps of other sizes, which is dropped at once."""
+    """Opens one more cache, perhaps of other sizes, and drops it at once."""
 
     name = "open"
     kinds = ("swa-memory",)
@@ -329,7 +329,7 @@ class Open(UnifiedOperation):
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        """Draws the same sizes: the live cache must not notice the other one."""
+        """Draws the same sizes: the second cache must not affect the live one."""
         sizes = {name: model.config[name] for name in self.fields}
         return None if max(sizes.values()) > LARGEST else {"op": self.name, **sizes}
 

@@ -1,4 +1,4 @@
-"""Keys at positions: what goes into a unified cache, and what stands in a column."""
+"""Makes the K and V of a unified cache at their positions, and reads returned columns."""
 
 from __future__ import annotations
 
@@ -40,20 +40,21 @@ from lockstep.reference.rope import compute_angle, rotate
 F64 = npt.NDArray[np.float64]
 
 NEAR = 256
-"""Positions for which the turns of keys are kept: programs seldom go farther."""
+"""Number of positions for which turned keys are cached: programs seldom go farther."""
 
 
 @cache
 def get_halves(table: Table) -> F64:
-    """[2, heads, tags, dim] in double precision: the vectors (x, y) of a table, and
-    (-y, x), what turning adds to them."""
+    """Returns the vectors (x, y) of a table, and (-y, x), which turning adds to them:
+    [2, heads, tags, dim] in double precision."""
     vectors = table.vectors[0].astype(np.float64)
     x, y = np.split(vectors, 2, axis=-1)
     return np.stack([vectors, np.concatenate([-y, x], axis=-1)])
 
 
 def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
-    """[2, positions, dim]: the cosine and the sine of the angle of each pair, twice."""
+    """Returns the cosine and the sine of the angle of each pair, twice:
+    [2, positions, dim]."""
     if max(positions, default=0) < NEAR:
         return get_near_turns(dim, base).take(positions, axis=1)
     return compute_turns(np.asarray(positions), dim, base)
@@ -71,12 +72,12 @@ def compute_turns(positions: npt.NDArray[np.int64], dim: int, base: int) -> F64:
 
 @cache
 def get_rates(dim: int, base: int) -> F64:
-    """[dim / 2]: the angle of each pair at position 1, from the reference."""
+    """Returns the angle of each pair at position 1, from the reference: [dim / 2]."""
     return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
 
 
 def round_to(array: F32, dtype: str) -> F32:
-    """Each number as the dtype holds it, to the nearest, ties to even."""
+    """Rounds each number to the dtype: to nearest, ties to even."""
     if dtype == "float16":
         return array.astype(np.float16).astype(np.float32)
     if dtype == "bfloat16":
@@ -95,14 +96,15 @@ TokenAt = tuple[int, int]
 UNSEEN = "what no row sees"
 
 AT_ONCE = 256
-"""Keys that are computed at a time, so that few numbers are in double precision."""
+"""Number of keys computed at a time, so that few numbers are in double precision."""
 
 
 class PositionReader(PairReader):
-    """Makes the K and V of one layer of one part, and reads those that come out.
+    """Makes the K and V of one layer of one part, and reads the returned ones.
 
-    layer: tells the payloads of all layers of all parts apart. base: of the rotation;
-    None where keys do not depend on positions.
+    Args:
+        layer: its number among all layers of all parts, which selects the payloads.
+        base: of the rotation; None if keys do not depend on positions.
     """
 
     def __init__(
@@ -115,10 +117,10 @@ class PositionReader(PairReader):
         self.margin = 0.0
 
     def learn(self, places: Sequence[TokenAt]) -> None:
-        """Computes the keys at these places.
+        """Computes the keys at all (position, tag) of a program at once.
 
-        All 40 places of a program take twice as long as a pass of three rows, of which it
-        may have a dozen.
+        The 40 of a program together take only twice as long as one pass of three rows, of
+        which it may have a dozen.
         """
         for begin in range(0, len(places), AT_ONCE):
             some = places[begin : begin + AT_ONCE]
@@ -127,13 +129,13 @@ class PositionReader(PairReader):
             self.stored.update(zip(some, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
-        """K [1, heads, rows, key_dim], each at its position, and V of the tags."""
+        """Makes K [1, heads, rows, key_dim], each at its position, and V of the tags."""
         places = list(zip(positions, tags, strict=True))
         stored = list(map(self.stored.get, places))
         if None in stored:
             self.learn([place for place in places if place not in self.stored])
             stored = list(map(self.stored.get, places))
-        # A copy: whoever gets it may keep it, and write to it.
+        # A copy: the receiver may keep it, and write to it.
         content = bytearray().join(stored)  # type: ignore[arg-type]  # all are known
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
@@ -145,7 +147,7 @@ class PositionReader(PairReader):
         )
 
     def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
-        """[1, heads, tokens, key_dim] in double precision."""
+        """Computes turned keys [1, heads, tokens, key_dim] in double precision."""
         if self.base is None:
             return self.keys.get_vectors(tags).astype(np.float64)
         halves = get_halves(self.keys).take(tags, axis=2, mode="clip")
@@ -153,7 +155,7 @@ class PositionReader(PairReader):
         return turned[:1] + turned[1:]  # (x cos - y sin, y cos + x sin)
 
     def store(self, keys: F64) -> F32:
-        """The keys as the dtype holds them, each number rounded to the nearest."""
+        """Rounds keys to the dtype, each number to the nearest."""
         return round_to(keys.astype(np.float32), self.dtype)
 
     def read(
@@ -164,10 +166,15 @@ class PositionReader(PairReader):
         name: str,
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """(position, tag) in each column of a returned (K, V); words for what is neither.
+        """Reads (position, tag), or words, from each column of a returned (K, V).
 
-        positions: of each tag, as far as known. turns: of the keys that were turned.
-        seen: the columns that matter; None for all. What no row sees may be anything.
+        Args:
+            pair: (K, V).
+            positions: tag → position, as far as known.
+            turns: tag → the turns of a key that was turned.
+            name: names the arrays in messages.
+            seen: the columns to read; None for all. Columns that no row sees may hold
+                anything.
         """
         floats = self.check_forms(*split_pair(pair, name), name)
         return self.read_floats(*floats, positions, turns, seen)
@@ -180,8 +187,8 @@ class PositionReader(PairReader):
         turns: Mapping[int, Turns],
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """Reads K and V whose forms have been checked: by their bytes, which is fast, and
-        what differs from what was stored, by its numbers."""
+        """Reads K and V of the right shape: by their bytes, which is fast, and columns
+        that differ from the stored ones by their numbers."""
         if keys.dtype != np.float32 or values.dtype != np.float32:
             return self.look(keys, values, positions, turns, seen)
         spelled, get_position = split_tokens(keys), positions.get
@@ -210,7 +217,7 @@ class PositionReader(PairReader):
     def accept(
         self, columns: Sequence[Column], keys: F32, turns: Mapping[int, Turns]
     ) -> None:
-        """Remembers which keys were near enough."""
+        """Remembers the keys that were within tolerance."""
         for column, key in zip(columns, split_tokens(keys), strict=True):
             if isinstance(column, tuple):
                 self.accepted[column, turns.get(column[1], NEVER)] = key
@@ -218,7 +225,7 @@ class PositionReader(PairReader):
     def was_accepted(
         self, place: TokenAt, key: bytes, turns: Mapping[int, Turns]
     ) -> bool:
-        """Says whether a key was found near enough before, after the same turns."""
+        """Returns whether a key was within tolerance before, after the same turns."""
         return self.accepted.get((place, turns.get(place[1], NEVER))) == key
 
     def look(
@@ -255,8 +262,8 @@ class PositionReader(PairReader):
         positions: Sequence[int],
         turns: Mapping[int, Turns],
     ) -> npt.NDArray[np.bool_]:
-        """Which columns hold the key of their tag at their position: exactly, or within
-        tolerance if it was turned since it was stored."""
+        """Returns whether each column holds the key of its tag at its position: exactly,
+        or within tolerance if it was turned since it was stored."""
         ideal = self.compute_keys(tags, positions)
         right: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
         for column in np.flatnonzero(~right).tolist():
@@ -270,7 +277,7 @@ class PositionReader(PairReader):
         return right
 
     def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
-        """Names what stands in a wrong column; key, value: [1, heads, 1, dim]."""
+        """Names the content of a wrong column; key and value: [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
@@ -281,7 +288,7 @@ class PositionReader(PairReader):
         return place, owner
 
     def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:
-        """Finds the position at which the key of `tag` would look like this."""
+        """Finds the position at which the key of `tag` would equal this one, or None."""
         if np.isnan(key).any():
             return None
         same = [tag] * SEARCHED
@@ -291,7 +298,7 @@ class PositionReader(PairReader):
 
 
 SEARCHED = 256
-"""Positions that are tried for a key in the wrong place."""
+"""Number of positions that are tried for a key at the wrong position."""
 
 
 # --- attention over what a pass returned ------------------------------------------------
@@ -303,10 +310,11 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True)
 class View:
-    """The arrays that one layer of a pass returned, of the part number `which`.
+    """The arrays that one layer of a pass returned.
 
     Attributes:
-        seen: of each column, whether some row sees it.
+        which: the number of the part.
+        seen: for each column, whether some row sees it.
     """
 
     which: int
@@ -319,8 +327,11 @@ class View:
 
 
 class Attention:
-    """Compares two rows of a pass. margin: the largest error so far, as a share of what
-    is allowed."""
+    """Compares the attention of two rows of a pass with the reference.
+
+    Attributes:
+        margin: the largest error so far, as a share of the allowed error.
+    """
 
     def __init__(self, arrays: Arrays, config: Config) -> None:
         self.arrays, self.config = arrays, config
@@ -333,7 +344,11 @@ class Attention:
         turns: Mapping[int, Turns],
         tags: Sequence[int],
     ) -> None:
-        """Raises Broken("attention"). tags: of the rows, whose queries are theirs too."""
+        """Compares a pass; `tags`: of its rows, which also select their queries.
+
+        Raises:
+            Broken: "attention": an error exceeds the tolerance.
+        """
         reader, positions = view.reader, view.positions
         got = self.attend(view, reader.queries.get_vectors(tags))
         for row in sorted({0, len(tags) - 1}):
@@ -345,7 +360,7 @@ class Attention:
             self.margin = max(self.margin, share)
 
     def attend(self, view: View, queries: F32) -> npt.NDArray[Any]:
-        """[1, heads, rows, value_dim], by the backend's framework."""
+        """Computes attention by the backend's framework: [1, heads, rows, value_dim]."""
         arrays, dtype = self.arrays, self.config["dtype"]
         mask = to_numpy(arrays, view.mask, "the mask")
         mask = mask.reshape(-1, mask.shape[-1])[: queries.shape[2]]
@@ -360,8 +375,8 @@ class Attention:
         return to_numpy(arrays, arrays.attend(queries, keys, values, mask), "attention")
 
     def get_seen_only(self, view: View) -> Sequence[Array]:
-        """K and V [1, heads, columns, dim] with zeros where no row sees: whatever stands
-        there, an additive mask would let a NaN through."""
+        """Returns K and V [1, heads, columns, dim], zero in columns that no row sees: an
+        additive mask would let a NaN through."""
         arrays, where = self.arrays, np.array(view.seen)[:, None]
         keys = to_numpy(arrays, view.keys, "K of get")
         values = to_numpy(arrays, view.values, "V of get")
@@ -373,7 +388,7 @@ class Attention:
         ]
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
-        """That of attention, with keys that are off as far as they may be."""
+        """Returns the tolerance of attention, if turned keys have their largest error."""
         own = [turns[tag] for tag in seen if tag in turns]
         count = max((turn.count for turn in own), default=0)
         distance = max((turn.distance for turn in own), default=0)
@@ -385,7 +400,7 @@ class Attention:
 def turn_all(
     positions: Sequence[int], base: float | None, keys: Sequence[Vector]
 ) -> Sequence[Vector]:
-    """The keys of one head, each turned to its position. base: None for no turning."""
+    """Turns each key of one head to its position; not at all if `base` is None."""
     if base is None:
         return keys
     return [rotate(key, at, base) for key, at in zip(keys, positions, strict=True)]

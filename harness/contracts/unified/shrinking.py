@@ -16,7 +16,7 @@ PLACES = ("begin", "end", "position", "length")
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:
-    """Joins two passes in a row, if nothing is special about either."""
+    """Joins two passes in a row, if neither has exceptions, an image or `reserve`."""
     if not first["op"] == second["op"] == "forward":
         return None
     special = ("multimodal", "reserve", "except")
@@ -30,8 +30,11 @@ def merge_passes(first: Op, second: Op) -> Op | None:
 
 
 def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Fewer rows, alone or with all later positions of their sequence as much lower;
-    sequences with lower numbers, or two as one, no copies; positions closer together."""
+    """Proposes programs that are simpler by one step.
+
+    They have fewer rows, alone or with lower positions of the sequence after them;
+    sequences with lower numbers, or two joined into one; no copies; lower positions.
+    """
     yield from list_fewer_rows(ops)
     yield from list_fewer_owners(ops)
     yield from list_fewer_copies(ops)
@@ -39,7 +42,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Half of the rows of a pass fewer, or one."""
+    """Lists programs with fewer rows in a pass, from half of them to one."""
     for place, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
@@ -53,14 +56,14 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
-    """The passes whose rows can be told apart, and where they stand."""
+    """Iterates over (place, pass) of the passes with as many positions as sequences."""
     for place, op in enumerate(ops):
         if op["op"] == "forward" and len(op["positions"]) == len(op["sequences"]):
             yield place, op
 
 
 def list_runs(rows: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of rows to leave out, from half of all down to single ones."""
+    """Iterates over (begin, end) of rows to leave out, from half of all to one row."""
     size = rows // 2
     while size:
         for begin in range(0, rows, size):
@@ -69,7 +72,7 @@ def list_runs(rows: int) -> Iterator[tuple[int, int]]:
 
 
 def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Sequences numbered from 0 on; one with the number of another, or both as one."""
+    """Lists programs with sequences numbered from 0; with two swapped, or joined."""
     owners = sorted(list_owners(ops))
     yield [rename_owner(op, {old: new for new, old in enumerate(owners)}) for op in ops]
     for owner in owners:
@@ -79,7 +82,7 @@ def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """No copy, and the sequence itself in its place."""
+    """Lists programs without a copy, with the source in the place of the target."""
     for place, op in enumerate(ops):
         if op["op"] == "copy_prefix":
             names = {op["target"]: op["source"]}
@@ -88,8 +91,8 @@ def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Moves what lies behind a gap up, of all sequences or of one: all the way, half of
-    it, by one; and the same for single rows."""
+    """Lists programs with lower positions after a gap, in one sequence or all: by the
+    whole gap, half of it or one; and the same for single rows."""
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
         for before, after in pairwise(positions):
@@ -104,7 +107,7 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
-    """The positions that are named of a sequence, or of all."""
+    """Iterates over the positions that operations name, of one sequence or of all."""
     for op in ops:
         if op["op"] == "forward":
             rows = zip(op["positions"], op["sequences"], strict=False)
@@ -115,8 +118,8 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
 
 
 def simplify_config(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Proposes the same room from fewer numbers: capacity for padding, capacity for
-    sequences; less room, with fewer rows to fill it; simpler caches in a wrapper."""
+    """Proposes simpler configs: the same room by capacity in the place of padding or
+    sequences; less room, with fewer rows; simpler caches in a wrapper."""
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
     if config["cache_padding"] > 1:
@@ -147,7 +150,7 @@ def list_less_room(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
 def list_simpler_caches(
     caches: Sequence[Mapping[str, Any]],
 ) -> Iterator[list[Mapping[str, Any]]]:
-    """A cache fewer in a wrapper, a plain one in its place, or one of lower sizes."""
+    """Lists caches of a wrapper with one fewer, a plain one, or one of lower sizes."""
     for place, cache in enumerate(caches):
         if len(caches) > 1:
             yield replace_at(caches, place)
@@ -160,7 +163,7 @@ def list_simpler_caches(
 
 
 def leave_out_rows(op: Op, begin: int, end: int) -> Op:
-    """The pass without the rows from `begin` to `end`."""
+    """Returns the pass without the rows [begin, end)."""
     shorter = dict(op)
     for name in ("positions", "sequences"):
         shorter[name] = [*op[name][:begin], *op[name][end:]]
@@ -171,8 +174,14 @@ def leave_out_rows(op: Op, begin: int, end: int) -> Op:
 
 
 def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
-    """The operation with every position of the sequence, or of all, that lies behind
-    `position` so much lower."""
+    """Lowers the positions of an operation that are greater than `position`.
+
+    Args:
+        op: the operation.
+        owner: the sequence whose positions change; None for all.
+        position: the last position that stays.
+        less: the difference.
+    """
 
     def get_lower(value: int | None) -> int | None:
         return value - less if value is not None and value > position else value

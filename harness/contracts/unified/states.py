@@ -66,7 +66,7 @@ def get_owner(op: Op) -> int | None:
 
 
 Positions = Mapping[int, Sequence[int]]
-"""sequence → the positions of its tokens, if it has any"""
+"""Sequence with tokens → their positions."""
 
 
 def group_positions(part: CausalCache) -> Positions:
@@ -92,7 +92,7 @@ def add_held_states(
         found |= get_sharing_states(part, owners)
     states = {
         "empty": not tokens,
-        # Tags rise, whatever is held.
+        # Tags ascend in the order of writing.
         "fragmented": tokens and tokens[-1].tag - tokens[0].tag >= held,
         "idle": not shares and not places.keys() <= owners,
         "wrapped": model.written > part.room,
@@ -153,7 +153,7 @@ def add_pass_states(
     ends: Mapping[int, int],
     model: UnifiedModel,
 ) -> None:
-    """Adds the states of a new pass; ends: as in `get_end`, of sequences with tokens."""
+    """Adds the states of a new pass; `ends`: sequence with tokens → `get_end`."""
     positions, sequences = op["positions"], op["sequences"]
     length, several = min(len(positions), len(sequences)), len(owners) > 1
     changes = sum([a != b for a, b in pairwise(sequences)])
@@ -182,13 +182,13 @@ OF_KIND: Mapping[str, Sequence[str]] = {
     "encoder": ENCODER,
     "recurrent": RECURRENT,
 }
-"""The states that only some kinds have; a wrapper those of all its caches."""
+"""Kind → the states that only it has. A wrapper has those of all its caches."""
 
 SEVERAL = ("idle", *MIXED, "uneven-batch", "idle-evicts")
-"""They need more than one sequence."""
+"""The states that need more than one sequence."""
 
 COPIED = (*SHARED, "state-shared")
-"""They need a copied prefix, and so more than one sequence."""
+"""The states that need a copied prefix, and so more than one sequence."""
 
 
 def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
@@ -213,7 +213,7 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
 
 
 def list_parts(kind: str, config: Config) -> Iterable[str]:
-    """Lists the kinds of the caches: of a wrapper, all that it can be made of."""
+    """Lists the kind itself; of a wrapper, the kinds of all caches it can consist of."""
     if kind != "wrapper":
         return [kind]
     caches = config.get("caches")

@@ -1,4 +1,4 @@
-"""A backend's side of a unified program: its cache, and what comes out of it."""
+"""A backend's side of a unified program: its cache and the answers read from it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnifiedSystem(System):
     """The cache of one program in a backend.
 
     Attributes:
-        places: (position, tag) of the tokens, as far as it is known before.
+        places: (position, tag) of the tokens, as far as the program tells them.
     """
 
     writes: Collection[str] = ("forward", "remove", "load", "put")
@@ -104,7 +104,7 @@ class UnifiedSystem(System):
     # --- a pass -------------------------------------------------------------------------
 
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
-        """Runs a whole pass: announced, then put and got in every layer of every part."""
+        """Runs a whole pass: forward, then put and get in every layer of every part."""
         answer = self.ask(
             lambda: self.cache.forward(*(op[name] for name in FORWARD_FIELDS))
         )
@@ -121,7 +121,7 @@ class UnifiedSystem(System):
         return answers[0]
 
     def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
-        """Runs every layer of one part, now and then from the last to the first.
+        """Runs every layer of one part, sometimes from the last to the first.
 
         The answer of the first layer has those of the others in "layers".
         """
@@ -136,7 +136,7 @@ class UnifiedSystem(System):
     def pass_layer(
         self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
     ) -> Answer:
-        """Puts K and V in one layer, and gets what the rows see."""
+        """Puts K and V in one layer, and reads the tokens that the rows see."""
         part, batch = self.get_part(which), model.batch
         assert batch is not None
         reader, tags = self.get_reader(model.kinds[which], which, layer), model.tags
@@ -265,8 +265,11 @@ class UnifiedSystem(System):
     def advance(
         self, which: int, layer: int, batch: Batch, tag: int
     ) -> list[list[Column]]:
-        """Reads the states of the batch's sequences, folds the rows in, writes them;
-        what each has read then."""
+        """Reads the states of the batch's sequences, folds the rows in, writes them.
+
+        Returns:
+            For each sequence the tags that its state has read then, in order.
+        """
         part, arrays = self.get_part(which), self.arrays
         if (which, layer) not in self.recurrences:
             keys = self.get_reader("recurrent", which, layer).keys
@@ -287,7 +290,7 @@ class UnifiedSystem(System):
         part.write_states(layer, *pair)
         self.inputs += pair
         after = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
-        # What was written is right even where what was read before was not.
+        # The written states are right even if those read before were not.
         return [
             [*(word for word in old if isinstance(word, str)), *new]
             for old, new in zip(before, after, strict=True)
@@ -336,8 +339,8 @@ class UnifiedSystem(System):
     # --- checks beside the answer -------------------------------------------------------
 
     def settle(self, op: Op) -> None:
-        """Before `op`, checks the arrays that it may change; then the arrays that the
-        cache was given are used for something else."""
+        """Before `op`, checks the arrays that it may change; then overwrites the arrays
+        that the cache was given."""
         if self.every:
             self.watch.check()
         if op["op"] not in self.writes:

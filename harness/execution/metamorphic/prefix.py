@@ -322,7 +322,7 @@ class SlotShadow(ShadowState):
         return rename_lists(answer)
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        """Returns no cuts: the relation "pool" runs passes in the cache below."""
+        """Returns no cuts: relation pool cuts the same passes in the cache below."""
         return []
 
 

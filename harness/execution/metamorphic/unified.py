@@ -167,7 +167,7 @@ class UnifiedShadow(ShadowState):
         self.now = self.saved[step.op["from"]].copy()
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether this is a pass: get and put read the pass that is open."""
+        """Returns whether the step opens a pass: get and put read the open one."""
         opens = step.name == "forward" and step.answer.get("error") != "usage"
         return opens and not self.is_muddled
 

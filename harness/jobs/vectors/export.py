@@ -1,4 +1,4 @@
-"""The jobs of `lockstep vectors`: a set is made on all cores, or checked."""
+"""The jobs of `lockstep vectors`: make a set on all cores; audit it, and run it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,16 @@ MANUAL, SCHEMA = "README.md", "schema.json"
 
 @dataclass
 class Export:
-    """A set that is being made. drawn: programs so far, by kind. done: kinds that are
-    over, with their entry in the manifest."""
+    """A set that is being made.
+
+    Attributes:
+        size: the name of its size.
+        kinds: (contract, kind) of its files.
+        drawn: file → the number of programs drawn so far.
+        done: finished file → its entry in the manifest.
+        contents: finished file → its content.
+        started: the time of the start, in seconds of `time.monotonic`.
+    """
 
     size: str
     kinds: Sequence[tuple[str, str]]
@@ -58,7 +66,7 @@ Watch = Callable[[Export], None]
 
 
 def list_kinds(chosen: Sequence[str]) -> list[tuple[str, str]]:
-    """(contract, kind) of the chosen kinds, or of all."""
+    """Lists (contract, kind) of the chosen kinds, or of all if none is chosen."""
     return [
         (rules.name, kind)
         for rules in CONTRACTS.values()
@@ -73,7 +81,7 @@ def export(
     """Makes a set and writes it to a folder.
 
     Raises:
-        UsageError: the folder holds something else than a former set.
+        UsageError: the folder holds anything but a former set.
     """
     replaced = list_replaced(folder)
     work = Export(size, list_kinds(kinds))
@@ -112,7 +120,7 @@ def keep_drawn(work: Export, task: messages.DrawVectors, event: messages.Event) 
 
 TEMPLATE = Path(__file__).with_name("manual.md")
 
-# (tag, layer, head, role, dim, dtype) of vectors that are written out.
+# (tag, layer, head, role, dim, dtype) of the vectors that the README lists.
 EXAMPLES: tuple[tuple[int, int, int, Role, int, str], ...] = (
     (0, 0, 0, "key", 4, "float32"),
     (1, 0, 0, "key", 4, "float32"),
@@ -138,7 +146,7 @@ LEVELS = {
 
 
 def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text, in which the template's @NAMES@ are filled in.
+    """Fills in the @NAMES@ of the README's template.
 
     Args:
         size: the name of the set's size.
@@ -164,7 +172,7 @@ def list_files(holds: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def list_examples() -> Iterator[str]:
-    """Rows of a table. All numbers are exact, so they are the same everywhere."""
+    """Iterates over the rows of a table of vectors, in exact integers."""
     yield "| tag | layer | head | role | dim | dtype | x(0) … x(dim − 1), times 2 ** b |"
     yield "|" + "---|" * 7
     for tag, layer, head, role, dim, dtype in EXAMPLES:
@@ -181,7 +189,7 @@ DRAFT = f"{MANIFEST}.draft"
 
 
 def list_replaced(folder: Path) -> list[Path]:
-    """The files of a former set in the folder, which a new set replaces.
+    """Lists the files of a former set in the folder, which a new set replaces.
 
     Raises:
         UsageError: the folder holds anything else.
@@ -215,8 +223,11 @@ def list_replaced(folder: Path) -> list[Path]:
 def write_set(
     folder: Path, replaced: list[Path], contents: Mapping[str, bytes], manifest: bytes
 ) -> None:
-    """Writes the files. The manifest first: if this breaks off, it names what is there,
-    and the next set can take its place."""
+    """Writes the files of a set, the manifest first.
+
+    If this breaks off, the manifest names the files that are there, so that the next set
+    can replace them.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in replaced:
@@ -233,7 +244,7 @@ def write_set(
 
 
 def create(path: Path, content: bytes) -> None:
-    """A new file: never through a link, never over one that came in between."""
+    """Creates a file; never follows a link, never replaces a file that exists by now."""
     with path.open("xb") as file:
         file.write(content)
 
@@ -242,14 +253,22 @@ def create(path: Path, content: bytes) -> None:
 
 
 SLICE = 25
-"""Programs that a worker gets at a time."""
+"""Number of programs that a worker gets at a time."""
 
 GENERATOR = "vectors"
 
 
 @dataclass
 class Audit:
-    """The content of a set: programs of each (contract, kind) as JSON, and problems."""
+    """The content of a set.
+
+    Attributes:
+        files: the number of files with programs.
+        done: the number of files that are audited.
+        programs: (contract, kind) → its programs as JSON.
+        problems: of all files.
+        started: the time of the start, in seconds of `time.monotonic`.
+    """
 
     folder: Path
     files: int = 0
@@ -262,14 +281,15 @@ class Audit:
         return sum(map(len, self.programs.values()))
 
     def get_exit_status(self) -> int:
-        """0 as the reference expects, 1 it expects something else, 2 no proper set."""
+        """Returns 0 without problems, 1 if the reference expects other answers, 2 for an
+        invalid set."""
         if not self.problems:
             return 0
         return 1 if all(problem.differs for problem in self.problems) else 2
 
 
 def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
-    """Checks all files of a set: that they are whole, and what they say.
+    """Checks that all files of a set are unchanged, and audits their programs.
 
     Raises:
         UsageError: it is not a set.
@@ -291,7 +311,7 @@ def audit_set(folder: Path, jobs: int, watch: Callable[[Audit], None]) -> Audit:
 def keep_audited(work: Audit, task: messages.AuditFile, event: messages.Event) -> None:
     work.done += 1
     if isinstance(event, messages.Stopped):
-        # A program that takes the reference too long stops here, too.
+        # This includes a program that takes the reference too long.
         work.problems.append(Problem(f"{task.path}: {event.why}"))
     elif isinstance(event, messages.Audited):
         own = task.holds["contract"], task.holds["kind"]
@@ -313,7 +333,7 @@ class Verification(Campaign):
         self.slices = 0
 
     def plan(self) -> None:
-        """The programs of all pairs in turn, some at a time."""
+        """Plans slices of the programs, of all pairs in turn."""
         pairs = self.outcome.pairs
         pairs[:] = [pair for pair in pairs if (pair.contract, pair.kind) in self.programs]
         for pair in pairs:
@@ -331,8 +351,8 @@ class Verification(Campaign):
             self.slices += 1
 
     def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
-        """After a crash, the programs behind the one that was running get another
-        process."""
+        """Handles an event; after a crash, another process gets the programs that follow
+        the one that was running."""
         assert isinstance(task, messages.GivenTask)
         pair = self.find_pair(task)
         counts = pair.running.get(task.number, messages.Counts())

@@ -1,4 +1,4 @@
-"""Generators of programs: random, Hypothesis, exhaustive. The next steps are the same."""
+"""Generators of programs: random, from Hypothesis, exhaustive."""
 
 from collections.abc import Mapping
 from typing import Any
