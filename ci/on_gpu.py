@@ -73,14 +73,14 @@ def measure(
         result = run(part, limit)
         results[part.name] = {**result, "date": str(date.today()), "machine": machine}
         failed += result["status"] == "failed"
-        click.echo(f"{result['status']}{say(result)}")
+        click.echo(f"{result['status']}{format_result(result)}")
         document = {"format": "lockstep-gpu/2", "parts": results}
         path.write_text(json.dumps(document, indent=1) + "\n")
     click.echo(f"written to {path}")
     return int(failed > 0)
 
 
-def say(result: Result) -> str:
+def format_result(result: Result) -> str:
     words = [f": {result['why']}"] if "why" in result else []
     words += [f" in {result['seconds']} s"] if "seconds" in result else []
     words += [f"\n{result['last_words']}"] if "last_words" in result else []

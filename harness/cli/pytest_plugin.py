@@ -263,7 +263,7 @@ def describe(outcome: Outcome) -> str:
     failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
     summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
-    causes += [note.say() for note in list_notes(summary)]
+    causes += [note.format() for note in list_notes(summary)]
     cause = causes[0] if causes else "nothing was checked"
     console.print(cause, markup=False, soft_wrap=True)
     for failure in failures:

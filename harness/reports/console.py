@@ -144,7 +144,7 @@ def indent(line: str, width: int) -> str:
 
 def print_notes(console: Console, outcome: OutcomeSummary, verb: str = "checked") -> None:
     for note in list_notes(outcome):
-        console.print(Text(note.say(verb), STYLES.get(note.sort, "yellow")))
+        console.print(Text(note.format(verb), STYLES.get(note.sort, "yellow")))
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:

@@ -147,7 +147,7 @@ class Note(NamedTuple):
     subject: str
     words: str
 
-    def say(self, verb: str = "checked") -> str:
+    def format(self, verb: str = "checked") -> str:
         prefixes = {"error": "ERROR: ", "dead": "ERROR: ", "unavailable": f"not {verb}: "}
         return f"{self.subject}: {prefixes.get(self.sort, '')}{self.words}"
 

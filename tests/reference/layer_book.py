@@ -106,14 +106,14 @@ class Desk:
 
     def name(self, names: Sequence[str], snapshots: Sequence[Snapshot | None]) -> str:
         self.snapshots |= dict(zip(names, snapshots, strict=True))
-        return " / ".join(map(say_snapshot, snapshots)) or "-"
+        return " / ".join(map(format_snapshot, snapshots)) or "-"
 
 
 def say(tokens: Sequence[Token]) -> str:
     return " ".join(str(token.tag) for token in tokens) or "-"
 
 
-def say_snapshot(snapshot: Snapshot | None) -> str:
+def format_snapshot(snapshot: Snapshot | None) -> str:
     if snapshot is None:
         return "none"
     return f"{snapshot.begin} {snapshot.end}: {say(snapshot.tokens)}"

@@ -52,17 +52,17 @@ class Case:
     make: Callable[[], Sequence[Contender]]
     wait: Callable[[], object] = lambda: None
 
-    def say_work(self) -> str:
+    def format_work(self) -> str:
         """The workload and its place, in words."""
-        place = ", ".join(say_field(name, value) for name, value in self.place)
+        place = ", ".join(format_field(name, value) for name, value in self.place)
         return f"{self.workload}: {place}"
 
     def describe(self) -> str:
         """All that tells it from the others."""
-        return f"{self.framework} {self.dtype} {self.heads} heads, {self.say_work()}"
+        return f"{self.framework} {self.dtype} {self.heads} heads, {self.format_work()}"
 
 
-def say_field(name: str, value: int | str) -> str:
+def format_field(name: str, value: int | str) -> str:
     if isinstance(value, bool):
         return name if value else f"not {name}"
     return f"{name} {value:,}" if isinstance(value, int) else str(value)

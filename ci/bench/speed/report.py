@@ -30,16 +30,16 @@ def make_table(framework: str, outcomes: Sequence[Outcome]) -> Table:
         case, ours = outcome.case, outcome.get_best("ours")
         others = (outcome.get_best(role) for role in ("peer", "limit"))
         table.add_row(
-            case.say_work(),
+            case.format_work(),
             case.dtype,
             str(case.heads),
             f"{outcome.get_time(ours):,.1f}" if ours else "–",
-            *(say_ratio(outcome.get_ratio(other)) for other in others),
+            *(format_ratio(outcome.get_ratio(other)) for other in others),
         )
     return table
 
 
-def say_ratio(ratio: float | None) -> str:
+def format_ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
@@ -49,7 +49,11 @@ def make_verdicts(verdicts: Sequence[Verdict]) -> Table:
         table.add_column(name, justify="left" if name in ("bar", "in") else "right")
     for verdict in verdicts:
         mark = "✓" if verdict.holds else "✗"
-        row = (f"{verdict.bound:.2f}", f"{say_ratio(verdict.worst)} {mark}", verdict.case)
+        row = (
+            f"{verdict.bound:.2f}",
+            f"{format_ratio(verdict.worst)} {mark}",
+            verdict.case,
+        )
         table.add_row(verdict.bar, *row)
     return table
 

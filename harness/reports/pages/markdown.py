@@ -148,7 +148,7 @@ def render_annotations(report: ReportView) -> str:
     left = len(errors) + report.more - len(shown)
     if left:
         shown = [*shown, (NAME, f"{left} more; the summary of the run lists them")]
-    absent = [(NAME, note.say()) for note in notes if note.sort == "unavailable"]
+    absent = [(NAME, note.format()) for note in notes if note.sort == "unavailable"]
     lines = [write_command("error", *error) for error in shown]
     lines += [write_command("warning", *warning) for warning in absent[:MOST]]
     return "".join(lines)

@@ -244,7 +244,7 @@ class ReportView:
     def notes(self) -> list[str]:
         """The notes below the matrix, each line once."""
         notes = (note for outcome in self.outcomes for note in list_notes(outcome))
-        return list(dict.fromkeys(note.say() for note in notes))
+        return list(dict.fromkeys(note.format() for note in notes))
 
     @property
     def missed(self) -> int:
