@@ -1,4 +1,4 @@
-"""What the commands of `lockstep` share: their frame, and options of several of them."""
+"""The frame of the commands of `lockstep`, and options of several of them."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ BYTES = [256, 224, 320, 288, 224, 256]
 
 
 def list_long() -> Iterator[Program]:
-    """What was captured in some layers only goes; what is captured again goes again."""
+    """A capture of some layers only is dropped, and so is the next one."""
     layers = ["state", "rotating:1"]
     stored = trace(make_trie(layers, IN_PART))[-1]["bytes"]
     for less in (1, 40, 100, 200, 300):

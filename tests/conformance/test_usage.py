@@ -1,5 +1,5 @@
-"""What breaks a rule of usage is refused, in every dtype, and the cache is as it was
-before; no tag is misread, and what a tolerance allows is not used up."""
+"""A call that breaks a rule of usage is refused, in every dtype, and changes nothing; no
+tag is misread, and what a tolerance allows is not used up."""
 
 from __future__ import annotations
 

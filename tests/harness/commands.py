@@ -27,7 +27,7 @@ CORRECT = f"{HERE}:correct"
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command has left."""
+    """The result of a command."""
 
     status: int
     out: str

@@ -111,7 +111,7 @@ def chunk_begins_late(self: KVCache, query: int) -> list[Token]:
 
 @mistake("kv", "return", KVCache, "restore")
 def restore_goes_on_top(self: KVCache, snapshot: Snapshot | None, target: int) -> bool:
-    """What is live at the places of the snapshot stays beside it."""
+    """The live tokens at the positions of the snapshot stay beside it."""
     if not self.can_restore(snapshot, target):
         return False
     if snapshot is not None and self.offset <= snapshot.end:
@@ -338,7 +338,7 @@ def full_one_too_early(self: CausalCache, batch: Batch) -> CacheFull | None:
 
 @mistake("causal", "return", CausalCache, "save")
 def load_shares(self: CausalCache) -> list[SharedToken]:
-    """What was saved goes on with the cache."""
+    """The saved list is the cache's own, and goes on with it."""
     return self.tokens
 
 
@@ -498,7 +498,7 @@ count_common = lockstep.reference.session.count_common
 
 @mistake("session", "keep", lockstep.reference.session, "count_common")
 def compares_three_tokens(left: Sequence[int], right: Sequence[int]) -> int:
-    """What follows the first three tokens is never reused: always, and the same."""
+    """Never reuses more than the first three tokens: always the same."""
     return min(3, count_common(left, right))
 
 

@@ -27,7 +27,7 @@ def pack(path: Path, *members: tuple[str, str | bytes]) -> Path:
 
 
 def list_names(path: Path) -> list[str]:
-    """What the files with programs are called, without the folder of the test."""
+    """Lists the names of files with programs, without the folder of the test."""
     found = iterate_saved([path])
     return [str(name.relative_to(path.parent)) for name, program in found
             if isinstance(program, Program)]  # fmt: skip

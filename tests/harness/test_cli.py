@@ -59,7 +59,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def make_files(folder: Path) -> None:
-    """What commands may be given, and what they must leave alone."""
+    """Makes the files that commands may read, and those that they must leave alone."""
     for name in ("empty", "foreign", "linked"):
         (folder / name).mkdir()
     (folder / "file").write_text("mine")

@@ -79,7 +79,7 @@ def test_it_goes_on_where_it_was_stopped(run: Run, tmp_path: Path) -> None:
 def test_other_code_is_something_else(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an older version of a cache did says nothing about this one."""
+    """The answers of an older version of a cache say nothing about this one."""
     module = tmp_path / "edited.py"
     text = "from tests.harness.misbehaving import correct as make\n"
     module.write_text(text)

@@ -21,7 +21,7 @@ F32 = npt.NDArray[np.float32]
 
 
 def round_to(dtype: str, array: F32) -> F32:
-    """What is left of `array` after storage in `dtype`."""
+    """Returns `array` after storage in `dtype`."""
     if dtype == "bfloat16":  # the upper half of a float32; here cut off, not rounded
         return (array.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     return array.astype(dtype).astype(np.float32)

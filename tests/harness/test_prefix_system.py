@@ -1,4 +1,4 @@
-"""What the harness notices of a prefix cache beside its answers: each snapshot is closed
+"""The harness notices more of a prefix cache than its answers: each snapshot is closed
 once, all that is stored is counted, layers hold what they should. Each is planted."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a check shows while it runs, on any terminal."""
+"""The progress of a check, on any terminal."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
 
 
 def read_all(master: int) -> str:
-    """What comes out of a pseudo-terminal until it is closed at the other end."""
+    """Reads a pseudo-terminal until it is closed at the other end."""
     seen = b""
     with suppress(OSError):  # that is how it ends
         while part := os.read(master, 65536):

@@ -1,4 +1,4 @@
-"""What a run does beside comparing: it has a scope, counts cells, takes samples."""
+"""A run does more than compare: it has a scope, counts cells, takes samples."""
 
 from __future__ import annotations
 

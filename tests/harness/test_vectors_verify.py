@@ -255,7 +255,7 @@ def read_lines(folder: Path) -> list[str]:
 
 
 def test_a_backend_that_agrees(run: Run, folder: Path) -> None:
-    """What it does not declare is counted, and why is said. Most programs are of another
+    """Undeclared programs are counted, with the reason. Most programs are of another
     dtype or of other sizes, which change no answer: it has float32 alone."""
     pair = verify_on(run, folder, "correct", 0)
     assert (pair["diverged"], pair["known"], pair["crashed"]) == (0, 0, 0)

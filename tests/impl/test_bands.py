@@ -80,7 +80,7 @@ def test_a_band_takes_the_memory_of_a_line() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "float16"])
 def test_elsewhere_a_band_is_written(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the device is not the CPU, which is only said to be so here."""
+    """The same for a device that is not the CPU; here the name alone differs."""
     kind = mx.bool_ if dtype == "bool" else mx.float16
     wanted = np.array(on_mlx.make_band(5, 5, 4, 3, kind))
     monkeypatch.setattr(on_mlx, "CPU", mx.Device(mx.gpu))

@@ -1,4 +1,4 @@
-"""What our pools do for many numbers holds for few ones too: drawn programs, which have
+"""Our pools do the same for few numbers as for many: drawn programs, which have
 few, go the way of many."""
 
 from __future__ import annotations

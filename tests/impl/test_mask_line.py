@@ -1,4 +1,4 @@
-"""What rows see, put together from a line and patches, is what a comparison of every row
+"""The mask that a line and patches make is the one that a comparison of every row
 with every column says."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step on MLX costs: no evaluation of its own, no copy of a buffer; and chunks,
+"""The cost of a step on MLX: no evaluation of its own, no copy of a buffer; and chunks,
 which are copied in wide numbers."""
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def make_large(in_turn: bool) -> CausalCache:
 def pass_tokens(
     cache: CausalCache, positions: list[int], sequences: list[int]
 ) -> list[Any]:
-    """What each layer returned."""
+    """Returns K, V and mask of each layer."""
     cache.forward(positions, sequences)
     token, results = mx.ones((1, HEADS, len(positions), 32)), []
     for layer in range(cache.layers):

@@ -1,4 +1,4 @@
-"""What a CUDA graph holds of a pass, beside ordinary passes; the table on the device."""
+"""Passes in a CUDA graph beside ordinary passes; the table on the device."""
 
 from __future__ import annotations
 

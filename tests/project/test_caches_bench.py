@@ -30,7 +30,7 @@ def side(request: pytest.FixtureRequest) -> Any:
 
 
 def run(contender: Contender, times: int = 2) -> Any:
-    """What the last of several repetitions returned."""
+    """Returns the result of the last of several repetitions."""
     result: Any = None
     for _ in range(3):
         contender.start()

@@ -1,4 +1,4 @@
-"""What the documents say: every command in them runs, and the matrix is as it stands."""
+"""The documents are true: every command in them runs, and the matrix is as it stands."""
 
 from __future__ import annotations
 

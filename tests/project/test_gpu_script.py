@@ -172,7 +172,7 @@ def test_a_sanitizer_is_used_where_there_is_one(
 
 
 def test_every_kernel_gives_the_same_over_odd_sizes() -> None:
-    """What runs under the sanitizer, in the interpreter."""
+    """The script for the sanitizer runs in the interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
     done = subprocess.run(
         [sys.executable, "ci/sanitize.py"],

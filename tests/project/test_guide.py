@@ -38,7 +38,7 @@ def test_every_step_of_the_guide_says_what_it_says(
 
 
 def run(command: str) -> str:
-    """What a command prints, `lockstep` being this one."""
+    """Returns the output of a command, `lockstep` being this one."""
     program, *arguments = shlex.split(command)
     assert program == "lockstep"
     environment = {"COLUMNS": "80", "PYTHONPATH": str(ROOT)}
@@ -81,7 +81,7 @@ def fill_in(text: str, block: str) -> str:
 
 
 def list_names(node: ast.AST) -> Sequence[str]:
-    """What a statement defines, if it is a function or an assignment."""
+    """Lists the names that a function or an assignment defines."""
     if isinstance(node, ast.FunctionDef):
         return [node.name]
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

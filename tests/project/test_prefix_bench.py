@@ -52,7 +52,7 @@ def test_a_day_reuses_what_can_be_reused_and_nothing_is_wrong(tmp_path: Path) ->
 
 
 def overwrite(patch: pytest.MonkeyPatch) -> None:
-    """What was put aside is lost when the memory is written to."""
+    """A snapshot is lost when the memory is written to."""
     patch.setattr(Memory, "secure", lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""What the reference says, generated programs ask for."""
+"""Generated programs reach every line of the reference."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a report is made of: outcomes and programs that failed, which run once more."""
+"""The material of a report: outcomes and programs that failed, which run once more."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Answer = dict[str, Any]
 
 
 class Table:
-    """What goes over the wire as a number."""
+    """The objects that are numbers on the wire."""
 
     def __init__(self) -> None:
         self.items: dict[int, Any] = {}

@@ -34,7 +34,7 @@ def name_driver(way: str, *more: str) -> str:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """What runs in it is over soon, and takes little memory."""
+    """Asserts that its body is over soon and takes little memory."""
     begun, before = time.monotonic(), get_most_memory()
     yield
     assert time.monotonic() - begun < MOST_SECONDS
@@ -190,7 +190,7 @@ def test_the_code_of_a_driver_is_what_its_command_names(tmp_path: Path) -> None:
 
 
 def exchange(command: str, request: bytes = b"{}\n") -> str:
-    """What is said of a shell that is asked something."""
+    """Returns the refusal of a shell that gets a message."""
     process = Process(["sh", "-c", command], line_bytes=1 << 20)
     try:
         with bounded(), pytest.raises(Misbehaved) as caught:
@@ -201,7 +201,7 @@ def exchange(command: str, request: bytes = b"{}\n") -> str:
 
 
 def test_a_driver_that_does_not_read() -> None:
-    """What it is to read is more than a pipe holds."""
+    """The message is larger than a pipe."""
     words = exchange("exec sleep 600", b"x" * (1 << 20))
     assert words == "did not read 'it' within 1 s"
 

@@ -1,4 +1,4 @@
-"""How hostile files are made."""
+"""Makers of hostile files."""
 
 from __future__ import annotations
 

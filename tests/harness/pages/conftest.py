@@ -73,7 +73,7 @@ def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str
 
 
 def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
-    """What is gathered of an outcome and of files."""
+    """Gathers the material of a report from an outcome and files."""
     material = Material()
     add_outcome(document, "outcome.json", material)
     material.saved += saved
@@ -82,7 +82,7 @@ def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
-    """Where programs are played again: in this process, on the backends given."""
+    """Plays programs again in this process, on the given backends."""
     monkeypatch.setattr(Pool, "run", run_here)
     return lambda *given: Stage(Pool(1, tmp_path / "running"), given)
 

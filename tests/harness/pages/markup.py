@@ -18,7 +18,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """What is read in it, less what is only for machines."""
+        """The text that a reader sees."""
         if self.name in ("style", "script"):
             return ""
         return "".join(c if isinstance(c, str) else c.text for c in self.children)

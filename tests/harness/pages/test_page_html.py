@@ -257,7 +257,7 @@ def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None
 
 
 def test_a_folder_is_gathered(tmp_path: Path) -> None:
-    """What outcome and file both say is there once, and the file is where it is."""
+    """A failure of both outcome and file is there once, with its file."""
     program = make(update(1))
     failure = make_failure(
         program, path="elsewhere/f.json", why_likely="likely one bug with another"

@@ -188,7 +188,7 @@ def see(
     columns: Sequence[Any] | None,
     seen: Sequence[Sequence[int]],
 ) -> Sights:
-    """What a backend shows that returned these columns and these rows of its mask."""
+    """Records a backend that returned these columns and these rows of its mask."""
     assert columns is not None
     got = [[columns[at] for at in row] for row in seen]
     return Sights(wanted, got, columns, seen, "row {}".format)

@@ -26,7 +26,7 @@ def show(
     saved: Any, stage: Stage, number: int | None = None, encoding: str = "utf-8",
     width: int = 80, **options: Any,
 ) -> str:  # fmt: skip
-    """What is printed."""
+    """Returns the printed text."""
     content = BytesIO()
     file = TextIOWrapper(content, encoding, errors="strict", newline="\n")
     console = Console(file=file, width=width, highlight=False, **options)

@@ -87,7 +87,7 @@ lockstep replay failures/x/f.json --backend mine:make
 
 
 def strip_code(text: str) -> str:
-    """What is left where code is taken out, blocks and spans, as they are delimited."""
+    """Removes blocks and spans of code from a text."""
     text = re.sub(r"^(`{3,})[a-z]*\n.*?^\1$", "", text, flags=re.M | re.S)
     return re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
 

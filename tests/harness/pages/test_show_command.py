@@ -38,7 +38,7 @@ def failures(tmp_path: Path) -> Path:
 
 
 def list_all(folder: Path) -> dict[str, bytes | None]:
-    """What is in a folder, byte by byte."""
+    """Lists the files of a folder with their bytes."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
