@@ -96,8 +96,8 @@ def open_unified(
 
 def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
     arrays = TorchArrays(device)
-    chosen = kernels or choose(arrays.device)
-    versions = {"torch": torch.__version__, "kernels": type(chosen).__name__}
+    kernels = kernels or choose(arrays.device)
+    versions = {"torch": torch.__version__, "kernels": type(kernels).__name__}
     return Backend(
         name=name,
         device=device,
