@@ -29,23 +29,17 @@ from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
 from lockstep.harness.core.errors import Broken, Unavailable, UsageError, format_error
 from lockstep.harness.core.payload import UNIT
+from lockstep.harness.workers.requirements import require_packages
 
 GROUP = "lockstep.backends"
 
 LIMITS = Limits()
 
-INSTALL = {
-    "torch": "pip install 'kv-lockstep[torch]'",
-    "mlx": "pip install 'kv-lockstep[mlx]'",
-    "mlx_lm": "pip install 'kv-lockstep[peers]'",
-    "transformers": "pip install 'kv-lockstep[peers]'",
-}
-
 
 def list_names() -> dict[str, str]:
     """Registered name → "module:factory", in the order of names."""
-    found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    return dict(sorted(found.items()))
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return {entry.name: f"{entry.module}:{entry.attr}" for entry in entries}
 
 
 def get_target(name: str) -> str:
@@ -77,6 +71,8 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
     Raises:
         Unavailable: it cannot be used here; the message says what to do.
     """
+    for entry in entry_points(group=GROUP, name=name):
+        require_packages(entry)
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
     check_declaration(backend)
     return backend
@@ -135,7 +131,7 @@ def import_module(module_name: str) -> Any:
             raise Unavailable(
                 f"there is no module {absent}; is its folder on PYTHONPATH?"
             ) from error
-        install = INSTALL.get(missing, f"pip install {missing}")
+        install = f"pip install {missing}"
         if missing != absent and importlib.util.find_spec(missing):
             raise Unavailable(
                 f"the {missing} that is installed has no {absent}; it takes another"

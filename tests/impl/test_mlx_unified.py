@@ -66,7 +66,7 @@ def test_assigning_to_what_get_returned_stays_outside(on: Framework) -> None:
     cache = on.causal(layers=2)
     on.step(cache, [0, 1])
     for array in cache.get(0):
-        array[...] = 7
+        array[:] = 7
     assert on.see(cache) == [[0], [0, 1]]
     assert on.see(cache, 1) == [[1000], [1000, 1001]]
 
@@ -77,7 +77,7 @@ def test_assigning_to_an_image_stays_outside(on: Framework) -> None:
     keys, values = on.feed([5])
     cache.put(0, keys, values)
     for array in (keys, values, *cache.get(0)):
-        array[...] = 7
+        array[:] = 7
     assert on.numpy(cache.get(0)[0])[0, 0, 0, 0] == 5
     held = cache.get(0)
     cache.put(0, *on.feed([6]))
@@ -92,7 +92,7 @@ def test_states_never_change_nor_do_checkpoints(on: Framework) -> None:
     cache.write_states(0, conv, delta)
     after = cache.read_states(0)
     for array in (conv, delta):
-        array[...] = 7
+        array[:] = 7
     on.step(cache, [1])
     cache.write_states(0, *on.states(6))
     assert on.read(cache) == [6]

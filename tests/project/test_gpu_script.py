@@ -173,7 +173,7 @@ def test_a_sanitizer_is_used_where_there_is_one(
 
 def test_every_kernel_gives_the_same_over_odd_sizes() -> None:
     """The script for the sanitizer runs in the interpreter."""
-    pytest.importorskip("triton", reason="Triton is not installed")
+    pytest.importorskip("triton", "3.9", reason="needs Triton 3.9 to interpret kernels")
     done = subprocess.run(
         [sys.executable, "ci/sanitize.py"],
         cwd=ROOT,

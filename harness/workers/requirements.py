@@ -1,0 +1,55 @@
+"""The packages that a registered backend needs, in the versions it is tested with.
+
+An entry point names the extra of its distribution that the backend needs, such as
+``mlx-lm = "lockstep.impl.peers.mlx_lm:mlx_lm [peers]"``. With versions that this extra
+excludes, an interface of the library may be another one, and what differs would say
+nothing about its caches: the backend is not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, version
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lockstep.harness.core.errors import Unavailable
+
+
+def require_packages(entry: EntryPoint) -> None:
+    """Requires what the extras of an entry point ask for.
+
+    Raises:
+        Unavailable: a package is not installed, or in a version that is not tested.
+    """
+    if entry.dist is None:
+        return
+    install = f"pip install '{entry.dist.name}[{','.join(entry.extras)}]'"
+    for needed in list_requirements(entry.dist, entry.extras):
+        try:
+            installed = version(needed.name)
+        except PackageNotFoundError:
+            raise Unavailable(f"needs the package {needed.name}: {install}") from None
+        if not needed.specifier.contains(installed, prereleases=True):
+            raise Unavailable(
+                f"unsupported version: {needed.name} {installed} is installed; tested"
+                f" with {needed.name} {needed.specifier}: {install} --upgrade"
+            )
+
+
+def list_requirements(
+    distribution: Distribution, extras: list[str]
+) -> Iterator[Requirement]:
+    """Lists what the extras of a distribution ask for on this platform. An extra may name
+    others of the same distribution."""
+    own = canonicalize_name(distribution.name)
+    for needed in map(Requirement, distribution.requires or ()):
+        if needed.marker is None or not any(
+            needed.marker.evaluate({"extra": extra}) for extra in extras
+        ):
+            continue
+        if canonicalize_name(needed.name) == own:
+            yield from list_requirements(distribution, sorted(needed.extras))
+        else:
+            yield needed

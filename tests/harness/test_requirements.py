@@ -1,0 +1,90 @@
+"""A registered backend runs only with versions that its distribution is tested with."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.harness.core.errors import Unavailable
+from lockstep.harness.workers.registry import GROUP, load
+from lockstep.harness.workers.requirements import list_requirements
+from tests.harness.commands import CORRECT, Run
+
+
+def register(folder: Path, *requirements: str) -> None:
+    """Makes a distribution that registers a correct backend as "mine"."""
+    info = folder / "mine-1.dist-info"
+    info.mkdir()
+    needed = [f"Requires-Dist: {text}" for text in requirements]
+    header = ["Metadata-Version: 2.1", "Name: mine", "Version: 1", *needed]
+    (info / "METADATA").write_text("\n".join(header) + "\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nmine = {CORRECT} [engine]\n")
+
+
+@pytest.mark.parametrize(
+    ("requirements", "why"),
+    [
+        (
+            ["numpy<1; extra == 'engine'"],
+            f"unsupported version: numpy {np.__version__} is installed; tested with numpy"
+            " <1: pip install 'mine[engine]' --upgrade",
+        ),
+        (
+            ["mine[base]; extra == 'engine'", "numpy<1; extra == 'base'"],
+            f"unsupported version: numpy {np.__version__} is installed",
+        ),
+        (
+            ["no-such-engine>=2; extra == 'engine'"],
+            "needs the package no-such-engine: pip install 'mine[engine]'",
+        ),
+    ],
+)
+def test_what_is_not_tested_is_not_run(
+    requirements: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, *requirements)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(Unavailable) as caught:
+        load("mine")
+    assert str(caught.value).startswith(why)
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    ["numpy>=1; extra == 'engine'", "numpy<1; extra == 'other'", "numpy<1"],
+)
+def test_what_the_extra_does_not_exclude_runs(
+    requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, requirement)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load("mine").name == "misbehaving"
+
+
+def test_a_version_that_is_not_tested_is_no_divergence(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, "numpy<1; extra == 'engine'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended = run("check", "--backend", "mine", "--programs", 1)
+    assert ended.status == 2
+    assert "mine: not checked: unsupported version: numpy" in ended.words
+
+
+def test_every_backend_of_a_framework_says_what_it_needs() -> None:
+    for entry in entry_points(group=GROUP):
+        if entry.module.startswith("lockstep.impl"):
+            assert entry.dist is not None
+            needed = list(list_requirements(entry.dist, entry.extras))
+            assert needed, entry.name
+            for one in needed:
+                assert one.specifier.contains(version(one.name)), (entry.name, one)
+                assert {">=", "<"} <= {
+                    each.operator
+                    for other in needed
+                    if other.name == one.name
+                    for each in other.specifier
+                }, f"{entry.name} has no range of versions of {one.name}"
