@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
+from tests.project.pinned import has_pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@has_pinned("numpy", "hypothesis", "rich", "click")
 def test_every_step_of_the_guide_says_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.pinned import has_pinned
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@has_pinned("numpy", "ruff", "mypy")
 @pytest.mark.parametrize(
     "command",
     [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)],

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 
+from ci.versions import SETS
 from lockstep.harness.cli.main import main
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed; transformers has it")
@@ -132,3 +133,14 @@ def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None
     assert report.stdout.startswith("::error title=mycache%3Amake")
     assert "## Lockstep: ✗" in summary.read_text()
     assert "<html" in (tmp_path / "report" / "report.html").read_text()[:500]
+
+
+def test_our_own_workflow_runs_sets_of_packages_that_exist() -> None:
+    document = yaml.safe_load(
+        (ROOT / ".github" / "workflows" / "versions.yml").read_text()
+    )
+    (suite,) = document["jobs"].values()
+    matrix = suite["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    more = [each["packages"] for each in matrix["include"]]
+    assert {*matrix["packages"], *more} == {*SETS}
