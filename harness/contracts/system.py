@@ -337,11 +337,6 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 
 # --- the system -------------------------------------------------------------------------
 
-SAMPLE = 16
-"""One pass or update in so many keeps its arrays under watch and is put through
-attention."""
-
-
 MOST_KEPT = 12
 """Pairs of arrays under watch at a time: the latest."""
 
@@ -410,7 +405,8 @@ class System:
         backend: what is tested.
         config: a complete config.
         tags: how many tags the program has.
-        every: watch the arrays of every step and put each through attention.
+        every: make the costly checks too, at every step: watch the arrays that it moves,
+            and put each pass through attention.
 
     Attributes:
         writes: the operations after which a view of the cache need not hold.
@@ -425,10 +421,6 @@ class System:
         self.backend, self.arrays, self.every = backend, backend.arrays, every
         self.config = {**config, "poison": backend.poison}
         self.limit = max(1, tags)
-        # Passes are sampled whose first tag and this are a multiple of SAMPLE. Of few
-        # tokens the first pass is one; in longer programs it would be one too many each
-        # time, on an empty cache.
-        self.phase = 0 if self.limit <= SAMPLE else self.limit
         self.watch = ArrayWatch(backend.arrays)
         self.tells_layout = False
 
@@ -440,10 +432,6 @@ class System:
 
     def finish(self) -> None:
         self.watch.check()
-
-    def is_sampled(self, tag: int) -> bool:
-        """Says whether the pass that begins with `tag` gets the costly checks."""
-        return self.every or (tag + self.phase) % SAMPLE == 0
 
     def overwrite(self, arrays: Sequence[Array]) -> None:
         """Writes other numbers into arrays that a cache was given, as a model does."""

@@ -252,19 +252,19 @@ class LayerSystem(System):
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
             rows, self.inputs[name] = self.recurrence.advance(
-                cache, tags, lambda arrays: self.give(name, tags[0], arrays)
+                cache, tags, lambda arrays: self.give(name, arrays)
             )
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
         keys, values = self.inputs[name] = self.reader.feed(tags)
-        self.give(name, tags[0], (keys, values))
+        self.give(name, (keys, values))
         mask = cache.make_mask(length, rows_padded)
         pair = cache.update(keys, values)
         columns = self.reader.read(pair, "update", tokens)
-        if self.is_sampled(tags[0]):
+        if self.every:
             self.watch.keep(name, "update", pair)
-        self.last = (*pair, mask, length)
+            self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
             "offset": cache.offset,
@@ -299,10 +299,9 @@ class LayerSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def give(self, name: str, tag: int, arrays: Sequence[Array]) -> None:
-        """Before a cache gets arrays, whose first new token has this tag: they are the
-        caller's, and not to be written."""
-        if self.is_sampled(tag):
+    def give(self, name: str, arrays: Sequence[Array]) -> None:
+        """Before a cache gets arrays: they are the caller's, and not to be written."""
+        if self.every:
             self.watch.keep(name, "update", arrays, "was given")
 
     def settle(self, op: Op) -> None:
@@ -324,8 +323,7 @@ class LayerSystem(System):
         """Puts the last update through the framework's attention and compares with the
         reference in double precision, four rows at most: that is slow. Its tokens have
         these tags, and end at `offset`."""
-        sampled = self.last is not None and self.is_sampled(tags[0])
-        if self.last is None or not sampled or not self.config["value_dim"]:
+        if self.last is None or not self.config["value_dim"]:
             return
         keys, values, mask, length = self.last
         self.last = None

@@ -209,7 +209,7 @@ class UnifiedSystem(System):
         )
         self.check_padding(which, visible, length, width)
         columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
-        if self.is_sampled(model.tags.start):
+        if self.every:
             self.watch.keep("a", "get", (keys, values, mask))
             view = View(which, reader, keys, values, mask, visible.seen, places)
             self.last.append(view)
