@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
@@ -124,9 +125,10 @@ class LayerModel:
         return None if name is None else self.snapshots.pop(name, None)
 
     def put_snapshot(
-        self, name: str | None, snapshot: Snapshot | None
+        self, name: str | None, snapshot: Snapshot | None, cache: str
     ) -> list[int] | None:
-        """Binds a snapshot to its name, or unbinds the name; returns the range."""
+        """Binds a snapshot of a cache to its name, or unbinds the name; returns the
+        range."""
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
@@ -198,9 +200,8 @@ class LayerSystem(System):
         self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         kind = backend.contracts.get("layer", {}).get(config["kind"])
-        self.closes = kind is not None and "close" in kind.operations
+        self.snapshots = OpenSnapshots(kind is not None and "close" in kind.operations)
         self.caches: dict[str, Any] = {}
-        self.snapshots: dict[str, Any] = {}
         self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
@@ -225,21 +226,19 @@ class LayerSystem(System):
         self.caches[name] = cache
 
     def find_snapshot(self, name: str | None) -> Any:
-        return None if name is None else self.snapshots[name]
+        return self.snapshots.find(name)
 
     def consume(self, name: str | None) -> Any:
         """The snapshot, whose name is free from now on."""
-        return None if name is None else self.snapshots.pop(name, None)
+        return self.snapshots.consume(name)
 
-    def put_snapshot(self, name: str | None, snapshot: Any) -> list[int] | None:
-        """Binds a snapshot, closing the one that had the name before; one that gets no
-        name is closed at once. Returns its range."""
+    def put_snapshot(
+        self, name: str | None, snapshot: Any, cache: str
+    ) -> list[int] | None:
+        """Binds a snapshot that a cache has made, see `OpenSnapshots.bind`; returns its
+        range."""
         reported = get_range(snapshot)
-        old = self.snapshots.pop(name, None) if name is not None else snapshot
-        if old is not None and self.closes:
-            self.get("a").close(old)
-        if name is not None and snapshot is not None:
-            self.snapshots[name] = snapshot
+        self.snapshots.bind(name, snapshot, self.get(cache))
         return reported
 
     # --- operations that move arrays ----------------------------------------------------
