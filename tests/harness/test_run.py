@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.system import ArrayWatch
+from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.execution.executor import Coverage, Record, run
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import RandomTask
@@ -130,10 +130,12 @@ def watch_updates(
         programs[-1].append(cache.offset)
         return Cache.update(cache, keys, values)
 
-    def note(watch: ArrayWatch, cache: str, name: str, *given: Any) -> None:
-        if name == "update" and len(given) == 1:  # not what was given, but returned
+    def note(
+        watch: ArrayWatch, owner: str, operation: str, arrays: Any, is_given: bool = False
+    ) -> Any:
+        if operation == "update" and not is_given:
             watched.append(programs[-1][-1])
-        keep(watch, cache, name, *given)
+        return keep(watch, owner, operation, arrays, is_given)
 
     @contextmanager
     def begin() -> Iterator[None]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
@@ -188,21 +188,26 @@ class LayerSystem(System):
     """The caches and snapshots of one program in a backend, by name.
 
     Args:
+        declared: of the kind, or of the prefix kind whose layer this is.
         layer: tells the payloads of the layers of one model apart.
     """
 
     writes: Collection[str] = ("update",)
 
     def __init__(
-        self, backend: Backend, config: Config, tags: int, every: bool, layer: int = 0
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Config,
+        tags: int,
+        every: bool,
+        layer: int = 0,
     ) -> None:
-        super().__init__(backend, config, tags, every)
+        super().__init__(backend, declared, config, tags, every)
         self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
-        kind = backend.contracts.get("layer", {}).get(config["kind"])
-        self.snapshots = OpenSnapshots(kind is not None and "close" in kind.operations)
+        self.snapshots = OpenSnapshots("close" in declared.operations)
         self.caches: dict[str, Any] = {}
-        self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
 
@@ -250,20 +255,18 @@ class LayerSystem(System):
         """
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
-            rows, self.inputs[name] = self.recurrence.advance(
-                cache, tags, lambda arrays: self.give(name, arrays)
-            )
+            rows = self.recurrence.advance(cache, tags, partial(self.write, name))
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
-        keys, values = self.inputs[name] = self.reader.feed(tags)
-        self.give(name, (keys, values))
+        given = self.reader.feed(tags)
         mask = cache.make_mask(length, rows_padded)
-        pair = cache.update(keys, values)
-        columns = self.reader.read(pair, "update", tokens)
-        if self.every:
-            self.watch.keep(name, "update", pair)
-            self.last = (*pair, mask, length)
+        with self.lend(name, "update", given):
+            pair = cache.update(*given)
+            columns = self.reader.read(pair, "update", tokens)
+            if self.every:
+                self.watch.keep(name, "update", pair)
+                self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
             "offset": cache.offset,
@@ -273,6 +276,11 @@ class LayerSystem(System):
         if self.tells_layout:
             answer["seen"] = get_rows([*range(len(columns))], mask, *form)
         return answer
+
+    def write(self, name: str, conv: Array, delta: Array, length: int) -> None:
+        """Writes the state after `length` more tokens."""
+        with self.lend(name, "update", (conv, delta)):
+            self.get(name).write(conv, delta, length)
 
     def read_all(self, operation: str, name: str, right: Cache) -> Answer:
         """Reads what `state` or `view` returns, less older tokens that may come along.
@@ -298,23 +306,16 @@ class LayerSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def give(self, name: str, arrays: Sequence[Array]) -> None:
-        """Before a cache gets arrays: they are the caller's, and not to be written."""
-        if self.every:
-            self.watch.keep(name, "update", arrays, "was given")
-
     def settle(self, op: Op) -> None:
-        """Before `op`: whatever it may end must have held until now. Then the arrays
-        that the cache was given last are free to be used again."""
-        if not self.inputs and not self.watch.kept:
+        """Before `op`: whatever it may end must have held until now."""
+        if not self.watch.kept:
             return
         if self.every:
             self.watch.check()
         if self.backend.lifetime == "until-write" and op["op"] in self.writes:
             name = op.get("cache", "a")
-            self.watch.check(lambda cache: cache == name)
+            self.watch.check(name)
             self.watch.drop(name)
-            self.overwrite(self.inputs.pop(name, ()))
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
