@@ -66,6 +66,10 @@ Lifetime = Literal["forever", "until-write"]
 update, restore, trim or free of the cache that returned it (a view)."""
 
 
+Inputs = Literal["copied", "kept"]
+"""What a cache does with arrays that it is given."""
+
+
 REFERENCE_NAME = "reference"
 """The name of the reference as a backend."""
 
@@ -82,12 +86,16 @@ class Kind:
             hands them over.
         refuses: a call that breaks a rule of usage raises ValueError and changes nothing.
             Such calls are drawn only if this is True.
+        inputs: "copied", or "kept" if the cache keeps or returns arrays that it was
+            given, in place of copies, since the callers of its framework never write to
+            them afterwards. Then nothing is checked about them.
     """
 
     operations: frozenset[str]
     config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     builds_on: bool = False
     refuses: bool = False
+    inputs: Inputs = "copied"
 
 
 @dataclass(frozen=True)
@@ -135,9 +143,10 @@ class Backend:
         causal: how a mask "causal" is aligned.
         poison: `open` heeds config["poison"] and fills unused memory with NaN.
         scope: a context manager that a program runs in, such as torch.no_grad.
-        overwrite: fills an array that was handed to a cache with other numbers, in place,
-            as a model does that reuses its buffers; a cache must not notice. None where
-            arrays are values, or where a cache keeps its caller's arrays by design.
+        overwrite: fills an array with other numbers, in place, as a model does that uses
+            its buffers again. After each call the arrays that a cache was given are
+            overwritten, unless `Kind.inputs` is "kept"; the cache must not notice. None
+            if that cannot be done in the framework.
         tolerance: how far storage may change a number; 0 if it only moves data.
         ledger: the folder of its known divergences; see `harness.programs.ledger`.
         code: from a complete config, how its programs are written in the framework's own
@@ -177,6 +186,18 @@ class Backend:
     execute: Callable[..., Any] | None = None
     share: int = 1
     is_fatal: Callable[[Exception], bool] = lambda error: False
+
+
+def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
+    """Lists, in words, the promises of a kind that its declaration leaves unchecked."""
+    if backend.execute is not None:
+        return []
+    unchecked = []
+    if declared.inputs == "kept":
+        unchecked.append("inputs kept")
+    elif backend.overwrite is None:
+        unchecked.append("inputs, since overwrite is not declared")
+    return unchecked
 
 
 # --- versions, device and platform: where a failure was found, and where it is replayed -

@@ -158,7 +158,13 @@ class LayerCache(Protocol):
         """
 
     def close(self, snapshot: Snapshot) -> None:
-        """Releases a snapshot and its memory."""
+        """Releases a snapshot and its memory.
+
+        A snapshot belongs to the cache that returned it, from `snapshot`, `take`, `split`
+        or `merge`, and is closed through that cache, even if the cache was freed, or if
+        another cache restored the snapshot. `split` and `merge` also take snapshots of
+        other caches; what they return belongs to the cache that they were called on.
+        """
 
     def prepare(self, offsets: Sequence[int]) -> None:
         """Schedules a snapshot for each offset, taken when an update reaches it.

@@ -207,7 +207,7 @@ class Contract(ABC):
             backend: the backend.
             config: a complete config.
             ops: the operations of the program.
-            every: make the costly checks at every step, not at some.
+            every: make the costly checks too, at every step.
         """
 
     @property

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.operation import Config
-from lockstep.harness.contracts.system import Column, holds, split_pair, to_numpy
+from lockstep.harness.contracts.system import Column, split_pair, to_numpy
+from lockstep.harness.contracts.watch import holds
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Table
 
@@ -93,12 +94,18 @@ class Recurrence:
         return self.convs[last]
 
     def advance(
-        self, cache: Any, tags: Sequence[int], give: Callable[[Sequence[Array]], None]
-    ) -> tuple[list[list[Column]], Sequence[Array]]:
+        self, cache: Any, tags: Sequence[int], write: Callable[[Array, Array, int], None]
+    ) -> list[list[Column]]:
         """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
-        Returns what the state at each token has read, and the arrays that were written
-        last. give: is told of arrays that are about to be written."""
-        written: Sequence[Array] = ()
+
+        Args:
+            cache: the cache of the layer.
+            tags: the tokens.
+            write: writes conv and delta to the cache, and the number of new tokens.
+
+        Returns:
+            What the state at each token has read.
+        """
         rows: list[list[Column]] = []
         length = len(tags)
         boundaries = list(cache.boundaries(length))
@@ -110,11 +117,9 @@ class Recurrence:
             read = [*before, *new]
             rows += [read[: len(before) + row + 1] for row in range(part)]
             old = tuple([seen for seen in before if isinstance(seen, int)])
-            written = self.compute((*old, *new), len(old))
-            give(written)
-            cache.write(*written, part)
+            write(*self.compute((*old, *new), len(old)), part)
         rows[-1] = self.read(cache.read(), "read")
-        return rows, written
+        return rows
 
     def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
         """conv and delta after `tags`. done: see `compute_delta`."""

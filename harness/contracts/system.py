@@ -1,12 +1,13 @@
 """The system under test: its arrays as tokens, its masks as rows, and what it must keep.
 
 A backend's answers are arrays. `Reader` reads the token in each column, `get_rows` the
-columns that each row sees; `ArrayWatch` tells whether arrays still hold what they must.
+columns that each row sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backends.backend import Alignment, Backend
+from lockstep.harness.backends.backend import Alignment, Backend, Kind
 from lockstep.harness.backends.interface import Array, Arrays, Mask
+from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.core.errors import Broken, clean, format_error
 from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
 from lockstep.reference.token import Token
@@ -337,66 +339,6 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 
 # --- the system -------------------------------------------------------------------------
 
-SAMPLE = 16
-"""One pass or update in so many keeps its arrays under watch and is put through
-attention."""
-
-
-MOST_KEPT = 12
-"""Pairs of arrays under watch at a time: the latest."""
-
-Content = tuple[tuple[int, ...], bytes]
-"""The shape of an array, and what it holds."""
-
-
-class ArrayWatch:
-    """Arrays that went to a cache or came from it, and what they held then."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
-        self.kept: list[tuple[str, str, str, list[Array], list[Content]]] = []
-
-    def keep(
-        self, cache: str, name: str, pair: Sequence[Array], how: str = "returned"
-    ) -> None:
-        """Remembers what the arrays hold that the operation `name` of `cache` returned,
-        or "was given"."""
-        floats = [self.arrays.to_numpy(array) for array in pair]
-        content = [(array.shape, array.tobytes()) for array in floats]
-        self.kept.append((cache, name, how, list(pair), content))
-        del self.kept[:-MOST_KEPT]
-
-    def check(self, concerned: Callable[[str], bool] = lambda name: True) -> None:
-        """Raises Broken("alias") if an array of a concerned cache has changed."""
-        for owner, name, how, arrays, content in self.kept:
-            if not concerned(owner):
-                continue
-            for array, (shape, held) in zip(arrays, content, strict=True):
-                now = self.arrays.to_numpy(array)
-                if now.shape != shape or not holds(now, held):
-                    raise Broken(
-                        "alias",
-                        f"an array that {name} {how} has changed before it was allowed"
-                        f" to{'' if owner == 'a' else f' (cache {owner})'}",
-                        operation=name,
-                    )
-
-    def drop(self, cache: str) -> None:
-        """The arrays of `cache` are no longer promised to hold anything."""
-        if self.kept:
-            self.kept = [kept for kept in self.kept if kept[0] != cache]
-
-
-def holds(array: npt.NDArray[Any], content: bytes) -> bool:
-    """Says whether the array still has the numbers that are in `content`; NaN is one.
-    Equal bytes, the usual case, need no look at the numbers."""
-    if array.tobytes() == content:
-        return True
-    if array.nbytes != len(content):
-        return False
-    before = np.frombuffer(content, array.dtype)
-    return np.array_equal(array.ravel(), before, equal_nan=True)
-
 
 class System:
     """The system under test, for one program.
@@ -408,9 +350,11 @@ class System:
 
     Args:
         backend: what is tested.
+        declared: what it promises for the kind.
         config: a complete config.
         tags: how many tags the program has.
-        every: watch the arrays of every step and put each through attention.
+        every: make the costly checks too, at every step: watch the arrays that it moves,
+            and put each pass through attention.
 
     Attributes:
         writes: the operations after which a view of the cache need not hold.
@@ -420,15 +364,17 @@ class System:
     writes: Collection[str] = ()
 
     def __init__(
-        self, backend: Backend, config: Mapping[str, Any], tags: int, every: bool
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Mapping[str, Any],
+        tags: int,
+        every: bool,
     ) -> None:
         self.backend, self.arrays, self.every = backend, backend.arrays, every
+        self.declared = declared
         self.config = {**config, "poison": backend.poison}
         self.limit = max(1, tags)
-        # Passes are sampled whose first tag and this are a multiple of SAMPLE. Of few
-        # tokens the first pass is one; in longer programs it would be one too many each
-        # time, on an empty cache.
-        self.phase = 0 if self.limit <= SAMPLE else self.limit
         self.watch = ArrayWatch(backend.arrays)
         self.tells_layout = False
 
@@ -441,15 +387,28 @@ class System:
     def finish(self) -> None:
         self.watch.check()
 
-    def is_sampled(self, tag: int) -> bool:
-        """Says whether the pass that begins with `tag` gets the costly checks."""
-        return self.every or (tag + self.phase) % SAMPLE == 0
+    @contextmanager
+    def lend(self, owner: str, operation: str, arrays: Sequence[Array]) -> Iterator[None]:
+        """Surrounds a call that gives arrays to a cache, and the reading of its result.
 
-    def overwrite(self, arrays: Sequence[Array]) -> None:
-        """Writes other numbers into arrays that a cache was given, as a model does."""
-        if self.backend.overwrite:
-            for array in arrays:
-                self.backend.overwrite(array)
+        The arrays stay the caller's. The cache must not write to them, and must not
+        notice what the caller writes into them afterwards, as a model does that uses its
+        buffers again.
+        """
+        if self.declared.inputs == "kept":
+            yield
+            return
+        kept = self.watch.keep(owner, operation, arrays, True) if self.every else None
+        yield
+        if self.backend.overwrite is None:
+            return
+        if kept is not None:
+            kept.check(self.arrays, "before the call ended")
+        for array in arrays:
+            self.backend.overwrite(array)
+        if kept is not None:
+            kept.note(self.arrays)
+            self.watch.check(owner, "when the caller overwrote what it had given")
 
 
 def judge_attention(

@@ -61,7 +61,7 @@ class Run:
     Attributes:
         program: a complete program.
         backend: runs beside the reference.
-        every: make the costly checks at each step, not at some.
+        every: make the costly checks too, at each step.
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
     """
@@ -203,7 +203,7 @@ def run(
     Args:
         program: a complete program.
         backend: runs beside the reference, or as its own `execute` does.
-        every: make the costly checks at each step, not at some.
+        every: make the costly checks too, at each step.
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
         wanted: the signature that is looked for; only `execute` heeds it.

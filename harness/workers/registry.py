@@ -16,7 +16,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
-from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
+from lockstep.harness.backends.backend import (
+    Alignment,
+    Backend,
+    Inputs,
+    Kind,
+    Lifetime,
+    Planted,
+)
 from lockstep.harness.backends.driver.backend import (
     is_driver,
     list_files,
@@ -181,6 +188,7 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """Requires that the declaration of a kind has the right types."""
     if not isinstance(declared, Kind):
         raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
+    require(declared.inputs, dict.fromkeys(get_args(Inputs)), f"inputs of {kind}")
     for operation in contract.required:
         if operation not in declared.operations:
             raise Unavailable(f"declares {kind} without {operation}")

@@ -83,9 +83,9 @@ class Runner:
         return run(program, backend, every=every, on_step=step, wanted=wanted)
 
     def run_both(self, program: Program, backend: Backend) -> Result:
-        """Runs a program with every check at every step. If it agrees, runs it again with
-        costly checks at some steps, as in a slice: to read an array can hide a bug. If
-        `meta` has a signature, the first run looks for that one."""
+        """Runs a program with every check. If it agrees, runs it again without the costly
+        ones: to read an array can hide a bug. If `meta` has a signature, the first run
+        looks for that one."""
         said = program.meta.get("signature")
         wanted = said if isinstance(said, str) else None
         result = self.run(program, backend, True, wanted)
@@ -128,8 +128,7 @@ class Runner:
             others.add(candidate, found)
             return None
 
-        # Costly checks only where the others do not show the divergence. Those of some
-        # steps may not show it in another program, in which other steps are sampled.
+        # Costly checks only where the others do not show the divergence.
         if backend.execute is not None:
             every = True
         elif divergence.what in COSTLY:
@@ -170,6 +169,16 @@ class Runner:
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
 
+WATCHED = 16
+"""One program of a slice in so many runs with every check."""
+
+
+def is_watched(number: int) -> bool:
+    """Says whether program `number` of a slice, from 0, runs with every check: never the
+    first, which is the simplest that Hypothesis draws."""
+    return number % WATCHED == WATCHED // 2
+
+
 MAX_HANGS = 2
 """Programs at which a driver may hang before the rest of a slice is left out."""
 
@@ -187,7 +196,7 @@ class Slice(ABC, Generic[T]):
         self.known = set(task.known)
         self.avoid = load_ledger(backend.ledger, backend.name)
         self.digest = hashlib.sha256()
-        self.hangs = 0
+        self.runs = self.hangs = 0
         self.reported = 0.0
         self.started = time.monotonic()
 
@@ -226,9 +235,10 @@ class Slice(ABC, Generic[T]):
 
     def run(self, program: Program) -> Result:
         """Runs a program; shrinks and reports a divergence that is new."""
-        record = self.worker.record
+        record, every = self.worker.record, is_watched(self.runs)
+        self.runs += 1
         self.digest.update(record.begin(program, self.worker.asked))
-        result = run(program, self.backend, coverage=self.coverage, on_step=record.step)
+        result = run(program, self.backend, every, self.coverage, record.step)
         self.counts.margin = max(self.counts.margin, result.margin)
         if result.divergence is not None:
             self.report(program, result.divergence)

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from lockstep.impl.faults.fault import FAULTS, Fault
 
-LAYER = "buffers", "windows", "snapshots", "chunks", "quantized"
+LAYER = "buffers", "windows", "snapshots", "chunks", "quantized", "memory"
 UNIFIED = "passes", "changes", "defragment"
 for name in (*LAYER, *UNIFIED, "prefix", "slots"):
     import_module(f"{__name__}.{name}")  # each registers its faults

@@ -43,6 +43,16 @@ class MLXArrays:
     def dtype(self, array: mx.array) -> str:
         return get_name(array.dtype)
 
+    def overwrite(self, array: mx.array) -> None:
+        """Fills with NaN, as a slice assignment of the caller does.
+
+        It changes the Python object, so a cache that keeps this object sees it. An array
+        made from it before, evaluated or not, stays as it is.
+        """
+        if array.size:
+            with mx.stream(self.device):
+                array[...] = mx.nan
+
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
     ) -> mx.array:

@@ -120,16 +120,18 @@ PLANTED = {"mlx-cpu": "mlx", "mlx-gpu": "mlx_gpu"}
 
 
 def declare(name: str, device: mx.Device) -> Backend:
+    arrays = MLXArrays(device)
     return Backend(
         name=name,
         device=name.removeprefix("mlx-"),
         contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
-        arrays=MLXArrays(device),
+        arrays=arrays,
         open=lambda config: open_cache(config, device),
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="forever",
         causal="lower-right",
         poison=True,
+        overwrite=arrays.overwrite,
         errors={**unified.ERRORS, **prefix.ERRORS},
         faults=f"lockstep.impl.faults.{PLANTED[name]}:list_faults",
         versions={"mlx": version("mlx")},

@@ -28,7 +28,7 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from lockstep.harness.backends import Backend, Kind
+from lockstep.harness.backends import Backend, Inputs, Kind
 from lockstep.harness.backends.backend import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.mlx.arrays import MLXArrays
@@ -164,13 +164,16 @@ def mlx_lm() -> Backend:
     """`KVCache` for kv, `RotatingKVCache` for rotating, also with kept tokens."""
     operations = {"update", "state", "view", "size", "trim", "clone"}
     rotating = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
-    kinds = {"kv": _kind(operations, PLAIN), "rotating": _kind(operations, rotating)}
+    kinds = {
+        "kv": _kind(operations, PLAIN),
+        "rotating": _kind(operations, rotating, "kept"),
+    }
     return _backend("mlx-lm", kinds, _open, write_plain)
 
 
 def mlx_lm_concatenate() -> Backend:
     """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
-    kind = _kind({"update", "state", "view", "trim", "clone"}, PLAIN)
+    kind = _kind({"update", "state", "view", "trim", "clone"}, PLAIN, "kept")
     return _backend(
         "mlx-lm-concatenate", {"kv": kind}, _open_concatenate, write_concatenated
     )
@@ -217,22 +220,33 @@ def _stepping(cache: Any, config: Config) -> Any:
     return cache
 
 
-def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
-    return Kind(frozenset(operations), config)
+def _kind(
+    operations: set[str],
+    config: Mapping[str, tuple[Any, ...]],
+    inputs: Inputs = "copied",
+) -> Kind:
+    """Declares a kind.
+
+    `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
+    V anew in each pass and never writes to them afterwards.
+    """
+    return Kind(frozenset(operations), config, inputs=inputs)
 
 
 def _backend(
     name: str, kinds: Mapping[str, Kind], opener: Opener, code: Callable[[Config], Code]
 ) -> Backend:
+    arrays = MLXArrays()
     return Backend(
         name=name,
         device=mx.default_device().type.name,
         contracts={"layer": kinds},
-        arrays=MLXArrays(),
+        arrays=arrays,
         open=opener,
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="until-write",
         causal="lower-right",
+        overwrite=arrays.overwrite,
         ledger=LEDGER,
         code=code,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},

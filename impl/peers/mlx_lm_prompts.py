@@ -69,15 +69,17 @@ def mlx_lm_prompt_cache() -> Backend:
     """`LRUPromptCache` over `KVCache`, without a limit."""
     operations = frozenset({"begin", "feed", "close"})
     config: Mapping[str, tuple[Any, ...]] = {"layers": (["kv"], ["kv", "kv"])}
+    arrays = MLXArrays()
     return Backend(
         name="mlx-lm-prompt-cache",
         device=mx.default_device().type.name,
         contracts={"prefix": {"trie": Kind(operations, config)}},
-        arrays=MLXArrays(),
+        arrays=arrays,
         open=lambda config: PromptCache(len(config["layers"]), config["step"]),
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="until-write",
         causal="lower-right",
+        overwrite=arrays.overwrite,
         ledger=LEDGER,
         code=write_prompts,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},

@@ -10,6 +10,7 @@ call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from lockstep.harness.backends import Backend, Kind, Lifetime
+from lockstep.harness.backends import Backend, Inputs, Kind, Lifetime
 from lockstep.harness.backends.backend import Code
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.peers.transformers_code import get_attention, write_with
@@ -144,20 +145,20 @@ def transformers_static() -> Backend:
     """`StaticCache`: full and sliding layers in tensors of fixed size."""
     kinds = {
         "kv": _kind({"update", "size", "clone", "free"}, PLAIN),
-        "rotating": _kind({"update", "clone", "free"}, PLAIN),
+        "rotating": _kind({"update", "clone", "free"}, PLAIN, "kept"),
     }
     return _backend("transformers-static", kinds, STATIC, "until-write")
 
 
 def transformers_static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
-    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
+    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED, "kept")}
     return _backend("transformers-static-chunked", kinds, STATIC, "until-write")
 
 
 def transformers_quantized() -> Backend:
     """The base class of the quantized layers; "step" is its residual length."""
-    kinds = {"kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN)}
+    kinds = {"kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN, "kept")}
     return _backend("transformers-quantized", kinds, QUANTIZED, "forever")
 
 
@@ -201,8 +202,18 @@ def _model(config: Config) -> Any:
     )
 
 
-def _kind(operations: set[str], config: Mapping[str, tuple[Any, ...]]) -> Kind:
-    return Kind(frozenset(operations), config)
+def _kind(
+    operations: set[str],
+    config: Mapping[str, tuple[Any, ...]],
+    inputs: Inputs = "copied",
+) -> Kind:
+    """Declares a kind.
+
+    `inputs` is "kept" where `update` returns the tensors that it was given: a prompt as
+    long as the window (static), or the first one (quantized). A model makes K and V anew
+    in each pass and never writes to them afterwards.
+    """
+    return Kind(frozenset(operations), config, inputs=inputs)
 
 
 def _backend(
@@ -220,6 +231,7 @@ def _backend(
         dtypes=("float32", "float16", "bfloat16"),
         lifetime=lifetime,
         causal="upper-left",
+        overwrite=lambda array: array.fill_(math.nan),
         ledger=LEDGER,
         code=opening[1],
         versions={package: version(package) for package in ("transformers", "torch")},

@@ -1,4 +1,4 @@
-"""A run does more than compare: it has a scope, counts cells, takes samples."""
+"""A run does more than compare: it has a scope, counts cells, makes costly checks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.system import SAMPLE, ArrayWatch
-from lockstep.harness.execution.executor import Coverage, run
+from lockstep.harness.contracts.watch import ArrayWatch
+from lockstep.harness.execution.executor import Coverage, Record, run
 from lockstep.harness.programs.program import Program
-from tests.harness.building import draw_some
+from lockstep.harness.workers.messages import RandomTask
+from lockstep.harness.workers.slices import RandomSlice, Runner
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()
@@ -112,28 +114,60 @@ def test_cells_are_counted_where_a_run_is_interrupted() -> None:
     assert coverage == count_cells(make(4), BACKEND)
 
 
-# --- samples ----------------------------------------------------------------------------
+# --- costly checks ----------------------------------------------------------------------
 
 
-def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a program that begins are none too often."""
-    updates: list[int] = []
-    sampled: list[int] = []
+def watch_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Backend, list[list[int]], list[int]]:
+    """Returns a backend; the updates of each program, by their offset; and the offsets of
+    the updates whose arrays are kept under watch, one list for all programs."""
+    programs: list[list[int]] = []
+    watched: list[int] = []
     keep = ArrayWatch.keep
 
     def update(cache: Cache, keys: Any, values: Any) -> Any:
-        updates.append(cache.offset)
+        programs[-1].append(cache.offset)
         return Cache.update(cache, keys, values)
 
-    def note(promises: ArrayWatch, cache: str, name: str, *given: Any) -> None:
-        if name == "update" and len(given) == 1:  # not what was given, but returned
-            sampled.append(updates[-1])
-        keep(promises, cache, name, *given)
+    def note(
+        watch: ArrayWatch, owner: str, operation: str, arrays: Any, is_given: bool = False
+    ) -> Any:
+        if operation == "update" and not is_given:
+            watched.append(programs[-1][-1])
+        return keep(watch, owner, operation, arrays, is_given)
+
+    @contextmanager
+    def begin() -> Iterator[None]:
+        programs.append([])
+        yield
 
     monkeypatch.setattr(ArrayWatch, "keep", note)
-    backend = misbehave(update)()
-    for program in draw_some(400, "layer", "kv", DECLARED, 3, BACKEND.dtypes):
-        assert run(program, backend).divergence is None
-    assert len(updates) > 2000
-    assert 0.5 < len(sampled) * SAMPLE / len(updates) < 2
-    assert 0.5 < sampled.count(0) * SAMPLE / updates.count(0) < 2
+    return replace(misbehave(update)(), scope=begin), programs, watched
+
+
+def test_a_program_gets_all_costly_checks_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, programs, watched = watch_updates(monkeypatch)
+    assert run(make(40), backend).divergence is None
+    assert watched == []
+    assert run(make(40), backend, every=True).divergence is None
+    assert watched == programs[-1] == list(range(40))
+
+
+def test_one_program_of_a_slice_in_16_gets_all_checks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of its updates, on full caches as on empty ones; no other program has any."""
+    backend, programs, watched = watch_updates(monkeypatch)
+    record = Record(tmp_path / "record")
+    runner = Runner(record, lambda event: None)
+    names = backend.name, "layer", "kv", 0
+    task = RandomTask(*names, generator="plain", seed=1, programs=120)
+    RandomSlice(runner, backend, task).check()
+    record.close()
+    assert len(programs) > 120  # some are derived
+    with_all = programs[8::16]
+    assert watched == [offset for program in with_all for offset in program]
+    assert sum(offset > 0 for offset in watched) > 40

@@ -20,7 +20,7 @@ from lockstep.harness.programs.generate.exhaustive import ROOT
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import Event, RandomTask
-from lockstep.harness.workers.slices import RandomSlice, make_walk
+from lockstep.harness.workers.slices import RandomSlice, is_watched, make_walk
 
 BEGUN, DEPTH = 2, 4
 """Operations of the programs of the explorer: those of a beginning, and all."""
@@ -32,8 +32,8 @@ Seconds = dict[str, float]
 
 
 class Bench:
-    """The programs of one kind on one backend. steps: operations that were checked since
-    `time` was asked last."""
+    """The programs of one kind on one backend. steps, runs: operations and programs that
+    were checked since `time` was asked last."""
 
     def __init__(
         self, backend: Backend, kind: str, record: Record, programs: int
@@ -51,7 +51,7 @@ class Bench:
         self.watch = Stopwatch(backend)
         self.coverage: Coverage = Counter()
         self.programs: list[Program] = []
-        self.steps = 0
+        self.steps = self.runs = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
         """Microseconds a step, of the generators and of the parts of the plain one."""
@@ -80,7 +80,7 @@ class Bench:
 
     def time(self, work: Callable[[], Any]) -> float:
         """Seconds that `work` takes."""
-        self.steps = 0
+        self.steps = self.runs = 0
         begin = self.clock()
         work()
         return self.clock() - begin
@@ -100,7 +100,9 @@ class Bench:
     def run(
         self, program: Program, backend: Backend, on_step: Callable[[int], None] | None
     ) -> None:
-        result = run(program, backend, coverage=self.coverage, on_step=on_step)
+        every = is_watched(self.runs)
+        self.runs += 1
+        result = run(program, backend, every, self.coverage, on_step)
         if result.divergence is not None:
             raise SystemExit(f"{self.backend.name} diverges: {result.divergence}")
         self.steps += result.steps

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.driver.client import Driver, Limits
-from lockstep.harness.backends.driver.decoding import Malformed, WireArrays, parse
+from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
 from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
@@ -45,12 +45,17 @@ def make_backend(hello: Hello, open_cache: Callable[[Mapping[str, Any]], Any]) -
         lifetime="forever",  # what came over a pipe is a copy
         causal=hello.causal,
         poison=hello.poison,
+        overwrite=leave,
         tolerance=hello.tolerance,
         ledger=Path(hello.ledger) if hello.ledger else None,
         errors=REFUSALS,
         versions={hello.name: hello.version} if hello.version else {},
         notes=hello.notes or "",
     )
+
+
+def leave(array: Tensor) -> None:
+    """Overwrites nothing: a driver gets numbers, not memory of its caller."""
 
 
 def make_kind(document: Any, place: str) -> Kind:

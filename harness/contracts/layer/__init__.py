@@ -388,7 +388,8 @@ class LayerContract(Contract):
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> LayerSystem:
         tags = self.count_tags(ops)
-        system = LayerSystem(backend, config, tags, every)
+        declared = backend.contracts["layer"][config["kind"]]
+        system = LayerSystem(backend, declared, config, tags, every)
         system.writes = self.writes
         system.get("a")
         return system

@@ -267,7 +267,7 @@ class TakeSnapshot(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         snapshot = side.get(op["cache"]).snapshot(op["from"])
-        return {"range": side.put_snapshot(op["into"], snapshot)}
+        return {"range": side.put_snapshot(op["into"], snapshot, op["cache"])}
 
 
 class Restore(LayerOperation):
@@ -343,7 +343,9 @@ class Split(LayerOperation):
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
         parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(("parent", "child"), parts, strict=True)
-        return {name: side.put_snapshot(op[name], part) for name, part in sides}
+        return {
+            name: side.put_snapshot(op[name], part, op["cache"]) for name, part in sides
+        }
 
 
 class Merge(LayerOperation):
@@ -389,7 +391,8 @@ class Merge(LayerOperation):
             return answer
         side.consume(op["parent"])
         side.consume(op["child"])
-        return {"range": side.put_snapshot(op["into"], answer.get("result"))}
+        merged = answer.get("result")
+        return {"range": side.put_snapshot(op["into"], merged, op["cache"])}
 
     def describe_here(self, op: Op) -> str:
         parent, child = op["parent"] or "nothing", op["child"] or "nothing"
@@ -397,6 +400,8 @@ class Merge(LayerOperation):
 
 
 class Close(LayerOperation):
+    """Closes a snapshot through the cache that made it, whatever `cache` says."""
+
     name = "close"
     words = "close {snapshot}"
     fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
@@ -413,8 +418,11 @@ class Close(LayerOperation):
         return {}
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
-        system.get(op["cache"]).close(system.consume(op["snapshot"]))
+        system.snapshots.close(op["snapshot"])
         return {}
+
+    def describe(self, op: Op) -> str:
+        return self.describe_here(op)
 
 
 class Prepare(LayerOperation):
@@ -472,7 +480,11 @@ class Take(LayerOperation):
         """Captures beyond the names that are given get none, and are closed."""
         captures = expect_list(side.get(op["cache"]).take(), "take")
         pairs = zip_longest(op["into"][: len(captures)], captures)
-        return {"ranges": [side.put_snapshot(name, taken) for name, taken in pairs]}
+        return {
+            "ranges": [
+                side.put_snapshot(name, taken, op["cache"]) for name, taken in pairs
+            ]
+        }
 
     def describe_here(self, op: Op) -> str:
         return f"take the captures as {', '.join(op['into']) or 'nothing'}"

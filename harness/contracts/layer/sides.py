@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
@@ -124,9 +125,10 @@ class LayerModel:
         return None if name is None else self.snapshots.pop(name, None)
 
     def put_snapshot(
-        self, name: str | None, snapshot: Snapshot | None
+        self, name: str | None, snapshot: Snapshot | None, cache: str
     ) -> list[int] | None:
-        """Binds a snapshot to its name, or unbinds the name; returns the range."""
+        """Binds a snapshot of a cache to its name, or unbinds the name; returns the
+        range."""
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
@@ -186,22 +188,26 @@ class LayerSystem(System):
     """The caches and snapshots of one program in a backend, by name.
 
     Args:
+        declared: of the kind, or of the prefix kind whose layer this is.
         layer: tells the payloads of the layers of one model apart.
     """
 
     writes: Collection[str] = ("update",)
 
     def __init__(
-        self, backend: Backend, config: Config, tags: int, every: bool, layer: int = 0
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Config,
+        tags: int,
+        every: bool,
+        layer: int = 0,
     ) -> None:
-        super().__init__(backend, config, tags, every)
+        super().__init__(backend, declared, config, tags, every)
         self.reader = Reader(backend, config, self.limit, layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
-        kind = backend.contracts.get("layer", {}).get(config["kind"])
-        self.closes = kind is not None and "close" in kind.operations
+        self.snapshots = OpenSnapshots("close" in declared.operations)
         self.caches: dict[str, Any] = {}
-        self.snapshots: dict[str, Any] = {}
-        self.inputs: dict[str, Sequence[Array]] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
 
@@ -225,21 +231,19 @@ class LayerSystem(System):
         self.caches[name] = cache
 
     def find_snapshot(self, name: str | None) -> Any:
-        return None if name is None else self.snapshots[name]
+        return self.snapshots.find(name)
 
     def consume(self, name: str | None) -> Any:
         """The snapshot, whose name is free from now on."""
-        return None if name is None else self.snapshots.pop(name, None)
+        return self.snapshots.consume(name)
 
-    def put_snapshot(self, name: str | None, snapshot: Any) -> list[int] | None:
-        """Binds a snapshot, closing the one that had the name before; one that gets no
-        name is closed at once. Returns its range."""
+    def put_snapshot(
+        self, name: str | None, snapshot: Any, cache: str
+    ) -> list[int] | None:
+        """Binds a snapshot that a cache has made, see `OpenSnapshots.bind`; returns its
+        range."""
         reported = get_range(snapshot)
-        old = self.snapshots.pop(name, None) if name is not None else snapshot
-        if old is not None and self.closes:
-            self.get("a").close(old)
-        if name is not None and snapshot is not None:
-            self.snapshots[name] = snapshot
+        self.snapshots.bind(name, snapshot, self.get(cache))
         return reported
 
     # --- operations that move arrays ----------------------------------------------------
@@ -251,20 +255,18 @@ class LayerSystem(System):
         """
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
-            rows, self.inputs[name] = self.recurrence.advance(
-                cache, tags, lambda arrays: self.give(name, tags[0], arrays)
-            )
+            rows = self.recurrence.advance(cache, tags, partial(self.write, name))
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
-        keys, values = self.inputs[name] = self.reader.feed(tags)
-        self.give(name, tags[0], (keys, values))
+        given = self.reader.feed(tags)
         mask = cache.make_mask(length, rows_padded)
-        pair = cache.update(keys, values)
-        columns = self.reader.read(pair, "update", tokens)
-        if self.is_sampled(tags[0]):
-            self.watch.keep(name, "update", pair)
-        self.last = (*pair, mask, length)
+        with self.lend(name, "update", given):
+            pair = cache.update(*given)
+            columns = self.reader.read(pair, "update", tokens)
+            if self.every:
+                self.watch.keep(name, "update", pair)
+                self.last = (*pair, mask, length)
         form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
         answer: Answer = {
             "offset": cache.offset,
@@ -274,6 +276,11 @@ class LayerSystem(System):
         if self.tells_layout:
             answer["seen"] = get_rows([*range(len(columns))], mask, *form)
         return answer
+
+    def write(self, name: str, conv: Array, delta: Array, length: int) -> None:
+        """Writes the state after `length` more tokens."""
+        with self.lend(name, "update", (conv, delta)):
+            self.get(name).write(conv, delta, length)
 
     def read_all(self, operation: str, name: str, right: Cache) -> Answer:
         """Reads what `state` or `view` returns, less older tokens that may come along.
@@ -299,24 +306,16 @@ class LayerSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def give(self, name: str, tag: int, arrays: Sequence[Array]) -> None:
-        """Before a cache gets arrays, whose first new token has this tag: they are the
-        caller's, and not to be written."""
-        if self.is_sampled(tag):
-            self.watch.keep(name, "update", arrays, "was given")
-
     def settle(self, op: Op) -> None:
-        """Before `op`: whatever it may end must have held until now. Then the arrays
-        that the cache was given last are free to be used again."""
-        if not self.inputs and not self.watch.kept:
+        """Before `op`: whatever it may end must have held until now."""
+        if not self.watch.kept:
             return
         if self.every:
             self.watch.check()
         if self.backend.lifetime == "until-write" and op["op"] in self.writes:
             name = op.get("cache", "a")
-            self.watch.check(lambda cache: cache == name)
+            self.watch.check(name)
             self.watch.drop(name)
-            self.overwrite(self.inputs.pop(name, ()))
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
@@ -324,8 +323,7 @@ class LayerSystem(System):
         """Puts the last update through the framework's attention and compares with the
         reference in double precision, four rows at most: that is slow. Its tokens have
         these tags, and end at `offset`."""
-        sampled = self.last is not None and self.is_sampled(tags[0])
-        if self.last is None or not sampled or not self.config["value_dim"]:
+        if self.last is None or not self.config["value_dim"]:
             return
         keys, values, mask, length = self.last
         self.last = None

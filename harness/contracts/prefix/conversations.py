@@ -360,7 +360,10 @@ class ConversationSystem(PrefixSystem):
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
         super().__init__(backend, config)
         self.layers = [
-            LayerSystem(backend, get_layer_config(config, spec), tags, every, number)
+            LayerSystem(
+                *(backend, self.declared, get_layer_config(config, spec), tags, every),
+                number,
+            )
             if spec
             else None
             for number, spec in enumerate(config["layers"])

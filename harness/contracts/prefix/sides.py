@@ -357,7 +357,8 @@ class PrefixSystem(ABC):
 
     def __init__(self, backend: Backend, config: Config) -> None:
         self.backend, self.config = backend, config
-        self.builds_on = backend.contracts["prefix"][config["kind"]].builds_on
+        self.declared = backend.contracts["prefix"][config["kind"]]
+        self.builds_on = self.declared.builds_on
 
     def open(self, caches: Sequence[Any], below: Sequence[Any]) -> None:
         """Opens the cache.

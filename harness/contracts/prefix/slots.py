@@ -247,7 +247,7 @@ class SlotsSystem(PrefixSystem):
     def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
         super().__init__(backend, config)
         unified = get_unified_config(config)
-        self.unified = UnifiedSystem(backend, unified, tags, every)
+        self.unified = UnifiedSystem(backend, self.declared, unified, tags, every)
         self.pool = WatchedPool(self.unified.cache, backend.errors)
         self.open([self.pool], [unified])
         if not self.builds_on:

@@ -251,7 +251,8 @@ class UnifiedContract(Contract):
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:
-        system = UnifiedSystem(backend, config, self.count_tags(ops), every)
+        declared = backend.contracts["unified"][config["kind"]]
+        system = UnifiedSystem(backend, declared, config, self.count_tags(ops), every)
         system.places, system.writes = list_places(ops), self.writes
         return system
 

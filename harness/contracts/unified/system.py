@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence
@@ -46,11 +46,12 @@ class UnifiedSystem(System):
     writes: Collection[str] = ("forward", "remove", "load", "put")
     places: Sequence[TokenAt] = ()
 
-    def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
-        super().__init__(backend, config, tags, every)
+    def __init__(
+        self, backend: Backend, declared: Kind, config: Config, tags: int, every: bool
+    ) -> None:
+        super().__init__(backend, declared, config, tags, every)
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
-        self.inputs: list[Array] = []
         self.fed: dict[int, int] = {}
         self.saved: dict[str, Any] = {}
         self.reserved: dict[int, int] = {}
@@ -167,9 +168,9 @@ class UnifiedSystem(System):
             reader = self.get_reader(model.kinds[which], which, 0)
             self.put(self.get_part(which), 0, reader.feed(model.tags, batch.positions))
 
-    def put(self, part: Any, layer: int, pair: tuple[Array, Array]) -> None:
-        part.put(layer, *pair)
-        self.inputs += pair
+    def put(self, part: Any, layer: int, pair: Sequence[Array]) -> None:
+        with self.lend("a", "put", pair):
+            part.put(layer, *pair)
 
     def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
         """Reads a stored image; the order of its vectors does not matter."""
@@ -209,7 +210,7 @@ class UnifiedSystem(System):
         )
         self.check_padding(which, visible, length, width)
         columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
-        if self.is_sampled(model.tags.start):
+        if self.every:
             self.watch.keep("a", "get", (keys, values, mask))
             view = View(which, reader, keys, values, mask, visible.seen, places)
             self.last.append(view)
@@ -287,8 +288,8 @@ class UnifiedSystem(System):
             arrays.from_numpy(np.concatenate(conv), self.config["dtype"]),
             arrays.from_numpy(np.concatenate(delta), "float32"),
         )
-        part.write_states(layer, *pair)
-        self.inputs += pair
+        with self.lend("a", "write_states", pair):
+            part.write_states(layer, *pair)
         after = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
         # The written states are right even if those read before were not.
         return [
@@ -332,25 +333,19 @@ class UnifiedSystem(System):
                 )
                 for dim in ("key_dim", "value_dim")
             )
-        self.inputs += pair
         part = self.get_part(op["type"])
-        return self.ask(lambda: part.put(op["layer"], *pair))
+        with self.lend("a", "put", pair):
+            return self.ask(lambda: part.put(op["layer"], *pair))
 
     # --- checks beside the answer -------------------------------------------------------
 
     def settle(self, op: Op) -> None:
-        """Before `op`, checks the arrays that it may change; then overwrites the arrays
-        that the cache was given."""
+        """Before `op`, checks the arrays that it may change."""
         if self.every:
             self.watch.check()
-        if op["op"] not in self.writes:
-            return
-        if self.watch.kept and self.backend.lifetime == "until-write":
+        if self.backend.lifetime == "until-write" and op["op"] in self.writes:
             self.watch.check()
             self.watch.drop("a")
-        if self.inputs:
-            inputs, self.inputs = self.inputs, []
-            self.overwrite(inputs)
 
     def verify_attention(self, model: UnifiedModel) -> None:
         """Puts the pass through the framework's attention, layer by layer."""

@@ -162,8 +162,8 @@ def record(
     steps = len(program.ops) if until is None else until
 
     def record_once(program: Program) -> Recorder:
-        """With every check at every step and with the costly ones at some, as a program
-        is replayed: to watch an array can hide a bug in it, or show another one first.
+        """With the costly checks and without them, as a program is replayed: to watch an
+        array can hide a bug in it, or show another one first.
         The run that fails as `wanted` says, if one does; or else the first that fails."""
         recorders = []
         for every in (True, False):

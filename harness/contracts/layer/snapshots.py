@@ -1,0 +1,75 @@
+"""The open snapshots of one program in a backend, each with the cache that made it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lockstep.harness.core.errors import Broken, format_raised
+
+
+class Made(NamedTuple):
+    """A snapshot, and the cache that returned it."""
+
+    snapshot: Any
+    maker: Any
+
+
+class OpenSnapshots:
+    """Snapshots by name.
+
+    A snapshot is closed through the cache that made it, whatever has happened to that
+    cache: it may have been freed, or another may have got its name.
+
+    Args:
+        closes: whether the backend declares `close`.
+    """
+
+    def __init__(self, closes: bool) -> None:
+        self.closes = closes
+        self.made: dict[str, Made] = {}
+
+    def find(self, name: str | None) -> Any:
+        return None if name is None else self.made[name].snapshot
+
+    def consume(self, name: str | None) -> Any:
+        """Unbinds a name; returns its snapshot."""
+        made = self.made.pop(name, None) if name is not None else None
+        return made and made.snapshot
+
+    def bind(self, name: str | None, snapshot: Any, maker: Any) -> None:
+        """Gives a snapshot a name, and closes the one that had it before.
+
+        A snapshot that gets no name is closed at once.
+        """
+        made = None if snapshot is None else Made(snapshot, maker)
+        if name is None:
+            self.discard(made, "a capture that gets no name")
+            return
+        old = self.made.pop(name, None)
+        self.discard(old, f"{name}, whose name this step gives to another snapshot")
+        if made is not None:
+            self.made[name] = made
+
+    def close(self, name: str) -> None:
+        made = self.made.pop(name)
+        made.maker.close(made.snapshot)
+
+    def discard(self, made: Made | None, words: str) -> None:
+        """Closes a snapshot for which no operation asks.
+
+        Args:
+            made: the snapshot; None if there is none.
+            words: name the snapshot, and the reason.
+
+        Raises:
+            Broken: the backend raised.
+        """
+        if made is None or not self.closes:
+            return
+        try:
+            made.maker.close(made.snapshot)
+        except (Broken, NotImplementedError):
+            raise
+        except Exception as error:
+            message = f"closing snapshot {words}: {format_raised(error)}"
+            raise Broken("error", message, "close") from error

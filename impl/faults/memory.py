@@ -1,0 +1,53 @@
+"""Mistakes with memory: whose it is, and when it is given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.impl.faults.fault import mistake
+from lockstep.impl.shared.memory import Arrays
+
+
+@mistake("kv", 1)
+def inputs_kept(cache: Any) -> None:
+    """The arrays of an update are kept, and copied only when they are in the way."""
+    copy_later(cache)
+
+
+@mistake("rotating", 1)
+def window_of_inputs(cache: Any) -> None:
+    """The arrays of the first update are the window until the next one."""
+    copy_later(cache)
+
+
+def copy_later(cache: Any) -> None:
+    """Makes a cache keep what it is given last, where a read asks for just that."""
+    memory = cache.memory
+    write, read, clear, clone = memory.write, memory.read, memory.clear, cache.clone
+    kept: list[tuple[int, int, Arrays]] = []
+
+    def copy_kept() -> None:
+        while kept:
+            write(*kept.pop())
+
+    def keep(begin: int, end: int, arrays: Arrays) -> None:
+        copy_kept()
+        kept.append((begin, end, arrays))
+
+    def read_kept(begin: int, end: int) -> Arrays:
+        if kept and kept[0][:2] == (begin, end):
+            return kept[0][2]
+        copy_kept()
+        arrays: Arrays = read(begin, end)
+        return arrays
+
+    def clear_all() -> None:
+        kept.clear()
+        clear()
+
+    def clone_copied() -> Any:
+        copy_kept()
+        return clone()
+
+    memory.write, memory.read, memory.clear = keep, read_kept, clear_all
+    cache.clone = clone_copied
