@@ -333,7 +333,7 @@ class LayerContract(Contract):
     kinds = ("kv", "rotating", "state")
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form"})
+    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form", "scope"})
     operations = OPERATIONS
     required = ("update",)
     states = STATES

@@ -20,6 +20,7 @@ from lockstep.harness.contracts.system import (
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
+    SCOPE,
     WINDOW,
     Schema,
     integer,
@@ -51,10 +52,11 @@ CONFIG: Mapping[str, Schema] = {
     "mask_padding": {**integer(1, 1024), "default": 1},
     "mask_form": {"enum": ["any", "additive"], "default": "any"},
     "shift": {"type": "boolean", "default": True},
+    "scope": SCOPE,
 }
 """Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked
 attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for
-numbers."""
+numbers; `scope`, which changes no answer, see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:

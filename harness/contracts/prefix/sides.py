@@ -63,7 +63,7 @@ CONFIG: Mapping[str, Schema] = {
     "keep": {**integer(0, 1023), "default": 0},
     "several_users": {"type": "boolean", "default": False},
     "step": {**integer(1, 4096), "default": 256},
-    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift")},
+    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift", "scope")},
 }
 """`layers` names the cache of each layer, null for none. Under slots it names the caches
 of a wrapper, or the only cache. `limit` is in bytes."""

@@ -167,11 +167,14 @@ window; None for no limit."""
 LONG = 32
 FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 1, "capacity": 300, "batch": 24},
-    {"sequences": 32, "capacity": 5, "batch": 8},
+    {"sequences": 64, "capacity": 5, "batch": 8},
     {"sequences": 3, "capacity": 90, "batch": 32},
+    {"sequences": 1, "capacity": 300, "batch": 24},
+    {"sequences": 64, "capacity": 5, "batch": 8},
+    {"sequences": 2, "capacity": 200, "batch": 160},
 )
 """One program in 32 has one of these configs: past the sizes at which arrays of metadata
-grow, or with many sequences."""
+grow, with many sequences, or with prompts so long that their masks are made otherwise."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 2}),
@@ -194,7 +197,10 @@ class UnifiedContract(Contract):
     config = CONFIG
     choices = CHOICES
     opt_in = frozenset(
-        {"layers", "cache_padding", "mask_padding", "mask_dtype", "permuted_values"}
+        {
+            *("layers", "cache_padding", "mask_padding", "mask_dtype"),
+            *("permuted_values", "small", "variant", "at_once", "scope"),
+        }
     )
     operations = OPERATIONS
     required = ("forward",)

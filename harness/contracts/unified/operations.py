@@ -192,7 +192,9 @@ LAYER: Mapping[str, Schema] = {
 }
 FORM: Mapping[str, Schema] = {
     "rows": optional(integer(0, 64)),
-    **dict.fromkeys(("heads", "key_dim", "value_dim"), optional(integer(1, 64))),
+    **dict.fromkeys(
+        ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 64))
+    ),
 }
 
 
@@ -268,6 +270,7 @@ class Put(Again):
             {"rows": rows - 1},
             {"heads": config["heads"] + 1},
             {"heads": max(1, config["heads"] - 1)},
+            {"value_heads": config["heads"] + 1},
             {"key_dim": config["key_dim"] + 2},
             {"value_dim": config["value_dim"] + 1},
             {"layer": config["layers"]},
@@ -282,7 +285,7 @@ class Put(Again):
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
         right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
-        right["rows"] = len(model.batch)
+        right |= {"rows": len(model.batch), "value_heads": config["heads"]}
         if isinstance(part, EncoderCache):
             right["rows"] = IMAGE
             if model.reserved:

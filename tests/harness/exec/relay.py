@@ -149,8 +149,9 @@ class Relay:
         """Of a prefix cache that builds on others: with those."""
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
-        below = [get_unified_config(config)]
-        if config["kind"] != "slots":
+        if config["kind"] == "slots":
+            below = [get_unified_config(config)]
+        else:
             below = [spec and get_layer_config(config, spec) for spec in config["layers"]]
         poison = {"poison": config["poison"]}
         caches = [each and self.backend.open({**each, **poison}) for each in below]
