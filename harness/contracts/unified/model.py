@@ -262,6 +262,16 @@ class UnifiedModel:
         slots = [part.slots[sequence] for part in states if sequence in part.slots]
         return [read[-1].position + 1 for slot in slots for read in slot.checkpoints]
 
+    def list_shared_states(self) -> list[list[int]]:
+        """Lists the sequences that share each state with another."""
+        found = []
+        for part in self.parts:
+            if isinstance(part, RecurrentCache):
+                for slot in dict.fromkeys(part.slots.values()):
+                    owners = [own for own, held in part.slots.items() if held is slot]
+                    found += [owners] if len(owners) > 1 else []
+        return found
+
     def get_room(self) -> int:
         """Counts the tokens that still fit, before anything is evicted."""
         rooms = [part.room - len(part.tokens) for part in self.causal]

@@ -42,6 +42,11 @@ class CopyPrefix(UnifiedOperation):
             return None
         origin = source.below(count)
         target = (origin + 1 + source.below(count - 1)) % count
+        together = {own for owners in model.list_shared_states() for own in owners}
+        alone = [own for own in range(count) if own not in together]
+        if together and len(alone) > 1 and source.below(4):  # another two that share
+            origin = source.pick([own for own in alone if model.get_end(own)] or alone)
+            target = source.pick([own for own in alone if own != origin])
         end = model.get_end(origin)
         lengths = [end, end // 2, max(0, end - 1), 1, end + 1, 0, source.between(0, end)]
         length = source.pick(lengths)
