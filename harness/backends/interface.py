@@ -244,6 +244,9 @@ class UnifiedCache(Protocol):
     def put(self, layer: int, keys: Array, values: Array) -> None:
         """Stores the K and V of the pass in a layer.
 
+        With `at_once` in the config, `put_all(keys, values)` stores those of all layers,
+        which are the first axis then.
+
         Args:
             layer: from 0.
             keys: [1, heads, rows, key_dim], each turned to its position.
@@ -306,6 +309,27 @@ class UnifiedCache(Protocol):
         """(recurrent) Stores the states after the pass, in the form of `read_states`."""
 
 
+class Statistics(Protocol):
+    """Counts of a prefix cache.
+
+    Attributes:
+        requests, hits: number of requests that were opened, and that reused a token.
+        asked, reused: number of tokens in all requests, and not to be computed again.
+        tokens, bytes: size of what is stored now, as in `PrefixCache`. Of slots, the
+            tokens of all, and 0.
+    """
+
+    requests: int
+    hits: int
+    asked: int
+    reused: int
+    tokens: int
+    bytes: int
+
+
+STATISTICS = tuple(Statistics.__annotations__)
+
+
 class PrefixCache(Protocol):
     """A session or a trie: conversations above the caches of a model's layers.
 
@@ -353,6 +377,8 @@ class PrefixCache(Protocol):
     def count_bytes(self) -> int:
         """(trie) Counts the bytes of all snapshots, even if they are not copied yet."""
 
+    def get_statistics(self) -> Statistics: ...
+
 
 class SlotsCache(Protocol):
     """Several users over one cache of many sequences.
@@ -390,3 +416,4 @@ class SlotsCache(Protocol):
         """Frees the slot; returns the number of tokens that it keeps."""
 
     def cancel(self, slot: int) -> int: ...
+    def get_statistics(self) -> Statistics: ...

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.contracts.prefix.sides import get_layer_config, get_unified_config
 
 Message = Mapping[str, Any]
@@ -200,6 +201,10 @@ class Relay:
 
     def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
+
+    def do_get_statistics(self, cache: Any, config: Message, m: Message) -> Answer:
+        counted = cache.get_statistics()
+        return {name: getattr(counted, name) for name in STATISTICS}
 
     def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
         if config["kind"] == "slots":
