@@ -88,6 +88,10 @@ class LayerCache(Protocol):
             values: [1, heads, length, value_dim]. Both arrays belong to the caller: the
                 cache must not write to them, now or later.
 
+        Raises:
+            ValueError: they do not belong together, or the cache holds tokens of another
+                form: batch, heads, dimensions, dtype. Nothing changes.
+
         Returns:
             K and V [1, heads, columns, dim], with the columns of the mask.
         """
@@ -213,6 +217,10 @@ class StateCache(Protocol):
             delta: in the form of `read`. Both arrays belong to the caller: the cache must
                 not write to them, now or later.
             length: the number of tokens.
+
+        Raises:
+            ValueError: a capture is scheduled before the last token, or an array is of
+                another form. Nothing changes.
         """
 
 

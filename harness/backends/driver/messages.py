@@ -191,7 +191,7 @@ LAYER: Messages = {
     "close": ({"snapshot": int}, {}),
     "prepare": ({"offsets": list[int]}, {}),
     "take": ({}, {"snapshots": list[Snapshot | None]}),
-    "boundaries": ({"length": Positive}, {"lengths": list[int]}),
+    "boundaries": ({"length": int}, {"lengths": list[int]}),
     "read": ({}, STATES),
     "write": ({**STATES, "length": Positive}, OFFSET),
 }

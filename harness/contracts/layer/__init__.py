@@ -377,13 +377,6 @@ class LayerContract(Contract):
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
 
-    def propose_misuse(
-        self, source: Source, model: LayerModel, operations: Sequence[str]
-    ) -> Op | None:
-        """The only misuse is to take back a negative number of tokens."""
-        trim = self.operations["trim"]
-        return trim.draw_misuse(source, model) if "trim" in operations else None
-
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> LayerSystem:

@@ -76,7 +76,7 @@ PASSES: Mapping[str, Schema] = {
 }
 
 LAYER: Mapping[str, Schema] = {
-    "update": record(offset=NUMBER, visible=ROWS),
+    "update": any_of(record(offset=NUMBER, visible=ROWS), USAGE),
     "state": record(tags=TAGS),
     "view": record(tags=TAGS),
     "size": record(size=NUMBER),
