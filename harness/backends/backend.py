@@ -69,6 +69,8 @@ update, restore, trim or free of the cache that returned it (a view)."""
 Inputs = Literal["copied", "kept"]
 """What a cache does with arrays that it is given."""
 
+Scope = Callable[[], AbstractContextManager[Any]]
+"""Makes what a program runs in."""
 
 REFERENCE_NAME = "reference"
 """The name of the reference as a backend."""
@@ -143,6 +145,8 @@ class Backend:
         causal: how a mask "causal" is aligned.
         poison: `open` heeds config["poison"] and fills unused memory with NaN.
         scope: a context manager that a program runs in, such as torch.no_grad.
+        scopes: others that it may run in, with the same answers: those of the numbers 1,
+            2, … of the config field "scope". Only numbers that a kind declares are drawn.
         overwrite: fills an array with other numbers, in place, as a model does that uses
             its buffers again. After each call the arrays that a cache was given are
             overwritten, unless `Kind.inputs` is "kept"; the cache must not notice. None
@@ -174,7 +178,8 @@ class Backend:
     lifetime: Lifetime = "until-write"
     causal: Alignment = "lower-right"
     poison: bool = False
-    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
+    scope: Scope = nullcontext
+    scopes: tuple[Scope, ...] = ()
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | None = None
@@ -186,6 +191,10 @@ class Backend:
     execute: Callable[..., Any] | None = None
     share: int = 1
     is_fatal: Callable[[Exception], bool] = lambda error: False
+
+    def get_scope(self, number: int) -> Scope:
+        """Returns the scope of a program; its own only, if it has none of this number."""
+        return (self.scope, *self.scopes)[number if number <= len(self.scopes) else 0]
 
 
 def list_unchecked(backend: Backend, declared: Kind) -> list[str]:

@@ -88,6 +88,10 @@ class LayerCache(Protocol):
             values: [1, heads, length, value_dim]. Both arrays belong to the caller: the
                 cache must not write to them, now or later.
 
+        Raises:
+            ValueError: they do not belong together, or the cache holds tokens of another
+                form: batch, heads, dimensions, dtype. Nothing changes.
+
         Returns:
             K and V [1, heads, columns, dim], with the columns of the mask.
         """
@@ -219,6 +223,10 @@ class StateCache(Protocol):
             delta: in the form of `read`. Both arrays belong to the caller: the cache must
                 not write to them, now or later.
             length: the number of tokens.
+
+        Raises:
+            ValueError: a capture is scheduled before the last token, or an array is of
+                another form. Nothing changes.
         """
 
 
@@ -249,6 +257,9 @@ class UnifiedCache(Protocol):
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
         """Stores the K and V of the pass in a layer.
+
+        With `at_once` in the config, `put_all(keys, values)` stores those of all layers,
+        which are the first axis then.
 
         Args:
             layer: from 0.
@@ -312,6 +323,27 @@ class UnifiedCache(Protocol):
         """(recurrent) Stores the states after the pass, in the form of `read_states`."""
 
 
+class Statistics(Protocol):
+    """Counts of a prefix cache.
+
+    Attributes:
+        requests, hits: number of requests that were opened, and that reused a token.
+        asked, reused: number of tokens in all requests, and not to be computed again.
+        tokens, bytes: size of what is stored now, as in `PrefixCache`. Of slots, the
+            tokens of all, and 0.
+    """
+
+    requests: int
+    hits: int
+    asked: int
+    reused: int
+    tokens: int
+    bytes: int
+
+
+STATISTICS = tuple(Statistics.__annotations__)
+
+
 class PrefixCache(Protocol):
     """A session or a trie: conversations above the caches of a model's layers.
 
@@ -359,6 +391,8 @@ class PrefixCache(Protocol):
     def count_bytes(self) -> int:
         """(trie) Counts the bytes of all snapshots, even if they are not copied yet."""
 
+    def get_statistics(self) -> Statistics: ...
+
 
 class SlotsCache(Protocol):
     """Several users over one cache of many sequences.
@@ -396,3 +430,4 @@ class SlotsCache(Protocol):
         """Frees the slot; returns the number of tokens that it keeps."""
 
     def cancel(self, slot: int) -> int: ...
+    def get_statistics(self) -> Statistics: ...

@@ -160,6 +160,9 @@ JOINT = "joint"
 DERIVED = "derived"
 
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
+# The number of one of the scopes that a backend declares; it changes no answer.
+SCOPE: Schema = {**integer(0, 15), "default": 0}
+
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}
 
 # In the place of a default that a field does not have.

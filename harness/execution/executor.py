@@ -83,7 +83,7 @@ class Run:
         """Runs the program until its end or its first divergence."""
         number, operation = 0, "open"
         try:
-            with self.backend.scope():
+            with self.backend.get_scope(self.program.config["scope"])():
                 self.system = self.open_system()
                 for step in self.steps:
                     number, operation = step.number, step.op["op"]

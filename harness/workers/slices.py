@@ -328,7 +328,10 @@ def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
 # --- programs of a set of vectors -------------------------------------------------------
 
 
-WITHOUT_EFFECT = ("dtype", "heads", "key_dim", "value_dim", "conv_width", "step")
+WITHOUT_EFFECT = (
+    *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
+    *("small", "variant", "at_once", "scope"),
+)
 """Fields of a config on which no answer depends."""
 
 
@@ -354,9 +357,10 @@ class GivenSlice(Slice[GivenTask]):
         if own is None or program.contract == "prefix":  # bytes, and limits of bytes
             return program
         declared = {**own.config, "dtype": self.backend.dtypes}
-        config = dict(program.config)
+        config, rules = dict(program.config), program.rules
         for name in WITHOUT_EFFECT:
-            values = declared.get(name)
+            default = [rules.config[name]["default"]] if name in rules.opt_in else ()
+            values = declared.get(name, default)
             if values and name in config and config[name] not in values:
                 config[name] = values[0]
         adapted = replace(program, config=config)

@@ -164,7 +164,7 @@ static struct numbers get_numbers(const struct value *object, const char *name) 
 
 /* K or V of a message, [1, heads, tokens, dim]. */
 struct array {
-    int heads, tokens, dim;
+    int batch, heads, tokens, dim;
     const struct value *data;
 };
 
@@ -175,7 +175,7 @@ static struct array get_array(const struct value *object, const char *name) {
     int sizes[4], axis = 0;
     for (uint32_t item = shape->first; item; item = values[item].next)
         sizes[axis++] = (int)values[item].number;
-    return (struct array){sizes[1], sizes[2], sizes[3], get_field(array, "data")};
+    return (struct array){sizes[0], sizes[1], sizes[2], sizes[3], get_field(array, "data")};
 }
 
 /* --- writing JSON ------------------------------------------------------------------------
@@ -423,10 +423,23 @@ static void add_kv_mask(const struct kv *kv, int length, int rows) {
     end_array();
 }
 
+static bool has_form(struct array array, int heads, int rows, int dim, const char *name) {
+    if (array.batch == 1 && array.heads == heads && array.tokens == rows
+        && array.dim == dim)
+        return true;
+    refuse("usage", "%s has shape [%d, %d, %d, %d], and not [1, %d, %d, %d]", name,
+           array.batch, array.heads, array.tokens, array.dim, heads, rows, dim);
+    return false;
+}
+
 static void do_update(struct cache *cache, const struct value *message) {
     struct kv *kv = cache->kv;
+    struct form form = cache->form;
     struct array keys = get_array(message, "keys"), given = get_array(message, "values");
     int begin = kv->offset;
+    if (!has_form(keys, form.heads, keys.tokens, form.key_dim, "K")
+        || !has_form(given, form.heads, keys.tokens, form.value_dim, "V"))
+        return;
     if (begin + keys.tokens > kv->rows.room)
         reserve_rows(&kv->rows, cache->form, 2 * (begin + keys.tokens));
     store(kv->rows.keys, keys, NULL, begin);
@@ -719,13 +732,6 @@ static int get_layer(const struct causal *causal, const struct value *message) {
         return -1;
     }
     return (int)layer;
-}
-
-static bool has_form(struct array array, int heads, int rows, int dim, const char *name) {
-    if (array.heads == heads && array.tokens == rows && array.dim == dim) return true;
-    refuse("usage", "%s has shape [1, %d, %d, %d]; this pass takes [1, %d, %d, %d]", name,
-           array.heads, array.tokens, array.dim, heads, rows, dim);
-    return false;
 }
 
 static void do_put(struct cache *cache, const struct value *message) {

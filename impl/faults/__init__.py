@@ -11,7 +11,7 @@ from importlib import import_module
 from lockstep.impl.faults.fault import FAULTS, Fault
 
 LAYER = "buffers", "windows", "snapshots", "chunks", "quantized", "memory"
-UNIFIED = "passes", "changes", "defragment"
+UNIFIED = "passes", "changes", "defragment", "states"
 for name in (*LAYER, *UNIFIED, "prefix", "slots"):
     import_module(f"{__name__}.{name}")  # each registers its faults
 

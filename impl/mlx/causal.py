@@ -12,7 +12,7 @@ from lockstep.impl.mlx.memory import Pair
 from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
 from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
-from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 from lockstep.impl.shared.mask_line import Patch, Seen, compute_mask_line, see
 
 
@@ -104,7 +104,7 @@ class CausalCache(CausalCacheBase):
             return mx.broadcast_to(self.unseen, (rows, width))
         table = self.cells.table[:, current.begin : current.end]
         limits = self.compute_limits(batch)
-        if rows * width <= SMALL:
+        if rows * width <= self.small:
             return make_small(see(limits, *table, rows), self.mask_dtype)
         mask_line = compute_mask_line(limits, *table)
         # Rows of padding are slices behind the end of the line.

@@ -21,9 +21,6 @@ class LinearMemory(PairMemory, Linear):
         self.accept(like)
         if needed <= self.capacity:
             return
-        for snapshot in self.list_named():
-            if snapshot.end > used:
-                snapshot.own()
         self.capacity = compute_capacity(self.capacity, needed, self.step)
         if self.buffers is None:
             self.buffers = self.extend(like[0], 0), self.extend(like[1], 0)

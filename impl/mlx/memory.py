@@ -13,12 +13,12 @@ from typing import Self
 
 import mlx.core as mx
 
-from lockstep.impl.shared.memory import Memory
+from lockstep.impl.shared.memory import TokenMemory
 
 Pair = tuple[mx.array, mx.array]
 
 
-class PairMemory(Memory):
+class PairMemory(TokenMemory):
     """Two buffers, of K and of V, with room for `capacity` consecutive positions.
 
     Args:

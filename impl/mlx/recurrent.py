@@ -50,7 +50,9 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         """Returns conv and delta of the sequences of the open pass, in order of first
         appearance."""
         slots = self.list_slots()
-        return read_slots(self.conv[layer], slots), read_slots(self.delta[layer], slots)
+        spared = self.sizes.get_small(SPARED)
+        conv, delta = self.conv[layer], self.delta[layer]
+        return read_slots(conv, slots, spared), read_slots(delta, slots, spared)
 
     def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
         """Stores conv and delta after the pass and fills the checkpoints that are due."""
@@ -96,7 +98,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
             self.write_slots(layer, [slot], conv, delta)
 
 
-def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
+def read_slots(buffer: mx.array, slots: Sequence[int], spared: int) -> mx.array:
     """Returns the rows of these slots, without keeping a large buffer alive.
 
     If they are nearly the whole buffer, nothing is copied; otherwise `take` copies faster
@@ -106,6 +108,6 @@ def read_slots(buffer: mx.array, slots: Sequence[int]) -> mx.array:
     if not isinstance(numbers, slice):
         return mx.take(buffer, mx.array(numbers), 0)
     part = buffer[numbers]
-    if buffer.nbytes - part.nbytes <= SPARED:
+    if buffer.nbytes - part.nbytes <= spared:
         return mx.contiguous(part)
     return mx.take(buffer, mx.array(slots), 0)

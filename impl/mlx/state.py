@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from lockstep.impl.mlx.memory import Pair, make_compact
-from lockstep.impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.memory import Memory
 from lockstep.impl.shared.state import StateCacheBase, check_form
 
 
@@ -35,12 +35,6 @@ class StateMemory(Memory):
         array)."""
         check_form(self.buffers, arrays)
         self.buffers = make_compact(arrays)
-
-    def join(self, left: Pair, right: Pair) -> Pair:
-        raise NotImplementedError("states are not joined")
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        return True
 
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes

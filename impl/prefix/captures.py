@@ -38,11 +38,10 @@ class Captures:
             self.layer.prepare(self.scheduled)
 
     def capture(self, offset: int) -> None:
-        """Captures at `offset` if the layer is there and no capture exists."""
+        """Captures at `offset`, which is not 0, if the layer is there and there is no
+        capture yet."""
         if self.layer.offset == offset and offset not in self.held:
-            snapshot = self.layer.snapshot(0)
-            if snapshot is not None:
-                self.held[offset] = snapshot
+            self.held[offset] = self.layer.snapshot(0)
 
     def collect(self) -> None:
         """Takes the captures from the layer, which clears its schedule."""

@@ -66,9 +66,6 @@ class Cut:
                 pair = self.node.snapshots[number], self.rest.pop(number)
                 self.node.snapshots[number] = layer.merge(*pair)
 
-    def count_bytes(self) -> int:
-        return sum(one.get_size() for one in self.rest.values())
-
 
 def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[Snapshot]:
     """Snapshots a layer from `begin` on, cut at `ends`; the layer may be ahead of the

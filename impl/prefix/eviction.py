@@ -51,8 +51,7 @@ class Eviction:
     def shrink(self, limit: int, kept: Collection[Node]) -> None:
         """Evicts nodes until at most `limit` bytes are stored, or only `kept` and the
         paths to them are left."""
-        if self.tree.size > limit:
-            self.tree.tighten()
+        self.tree.tighten()
         aside = []
         while self.tree.size > limit and (node := self.pop()):
             if node in kept:

@@ -56,10 +56,8 @@ class Reach:
 
     def find_obstacle(self, layers: Numbered, target: int) -> str:
         """Describes the first layer that cannot be brought to `target`."""
-        for number, layer in layers:
-            if not self.can_reach(number, layer, target):
-                return f"layer {number} cannot go to offset {target}"
-        raise AssertionError(f"every layer can go to offset {target}")
+        number = next(n for n, layer in layers if not self.can_reach(n, layer, target))
+        return f"layer {number} cannot go to offset {target}"
 
     def restore(self, number: int, layer: Layer, target: int) -> bool:
         """Brings one layer to `target`, which it can reach; False if it refuses."""

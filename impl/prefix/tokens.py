@@ -15,14 +15,14 @@ Tokens = TypeVar("Tokens", list[int], Path)
 def check_tokens(tokens: Iterable[int]) -> list[int]:
     """Returns the tokens in a new list; raises ValueError if one is not an integer."""
     checked = list(tokens)
-    if set(map(type, checked)) <= {int}:  # fast path without a Python loop
-        return checked
-    for index, token in enumerate(checked):
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise ValueError(
-                f"token {token!r} at place {index} is not an integer; give the numbers"
-                " that the tokenizer made as Python integers"
-            )
+    kinds = set(map(type, checked))  # without a Python loop over all tokens
+    wrong = {kind for kind in kinds if kind is bool or not issubclass(kind, int)}
+    if wrong:
+        index, token = next(one for one in enumerate(checked) if type(one[1]) in wrong)
+        raise ValueError(
+            f"token {token!r} at place {index} is not an integer; give the numbers"
+            " that the tokenizer made as Python integers"
+        )
     return checked
 
 

@@ -81,11 +81,6 @@ class Tree:
         """Returns whether a layer that cannot be split was captured at the node."""
         return any(node.snapshots[number] is not None for number in self.whole)
 
-    def compute_size(self) -> int:
-        """Computes `size` from the snapshots, for checks."""
-        rest = self.cut.count_bytes() if self.cut else 0
-        return rest + sum(node.count_bytes() for node in self.list_nodes())
-
     # --- growing ------------------------------------------------------------------------
 
     def insert(self, path: Path, ends: Sequence[int]) -> list[Node]:

@@ -17,7 +17,7 @@ from lockstep.impl.shared.batch import (
     check_position,
     check_range,
 )
-from lockstep.impl.shared.cells import BITS, Cells
+from lockstep.impl.shared.cells import BITS, FEW, Cells
 from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 Form = tuple[int, int, int]
@@ -27,8 +27,8 @@ FAR = 1 << 62
 """A position behind all others."""
 
 SMALL = 4096
-"""Masks of up to this many numbers are made by direct comparison: the setup of the faster
-method would take longer."""
+"""Masks of up to this many numbers are made by direct comparison, unless `Sizes.small`
+says otherwise: the setup of the faster method would take longer."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Sizes:
             None or 0 for no chunks.
         cache_padding: the columns of a mask are a multiple of this.
         mask_padding: the rows of a mask are a multiple of this.
+        small: up to so many numbers, what is done takes its simpler path; None for the
+            limits that were measured to be best. It changes no content.
     """
 
     sequences: int
@@ -55,6 +57,11 @@ class Sizes:
     chunk: int | None = None
     cache_padding: int = 1
     mask_padding: int = 1
+    small: int | None = None
+
+    def get_small(self, usual: int) -> int:
+        """Returns up to how many numbers a simpler path is taken; `usual`: measured."""
+        return usual if self.small is None else self.small
 
     def get_memory(self) -> int | None:
         """Returns the number of positions back that tokens are kept; None for no limit.
@@ -133,7 +140,8 @@ class CausalCacheBase(ABC):
         self.written = [False] * layers
         self.window, self.chunk = sizes.window or None, sizes.chunk or None
         self.memory = sizes.get_memory()
-        self.cells = Cells(sizes.count_cells(), sizes.sequences)
+        self.small = sizes.get_small(SMALL)
+        self.cells = Cells(sizes.count_cells(), sizes.sequences, sizes.get_small(FEW))
         self.current: Pass | None = None
         self.mask: Any = None
 

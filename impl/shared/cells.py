@@ -14,6 +14,8 @@ BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
 
 OTHERS = ~BITS
 
+FEW = 64
+
 
 class Cells:
     """Metadata of a pool of cells, as arrays over all cells.
@@ -24,6 +26,7 @@ class Cells:
     Args:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
+        few: number of cells among which free ones are looked for at first.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
@@ -35,10 +38,10 @@ class Cells:
         lowest: no cell below this one is free.
     """
 
-    def __init__(self, count: int, sequences: int) -> None:
+    def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise ValueError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
-        self.count = count
+        self.count, self.few = count, few
         self.table = np.zeros((2, count), np.int64)
         self.positions, self.bits = self.table
         self.indexes = [SequenceIndex() for _ in range(sequences)]
@@ -77,7 +80,7 @@ class Cells:
     def find_free(self, count: int) -> Ints:
         """Returns the lowest `count` free cells, ascending; at least `count` must be
         free."""
-        first, size = self.lowest, max(64, 4 * count)
+        first, size = self.lowest, max(self.few, 4 * count)
         following = self.bits[first : first + count]
         if len(following) == count and not np.count_nonzero(following):
             return np.arange(first, first + count)

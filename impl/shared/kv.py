@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from lockstep.impl.shared.layer import LayerCache
@@ -100,9 +101,9 @@ class KVCacheBase(LayerCache):
         snapshot.close()
         return parts
 
+    @abstractmethod
     def cut(self, arrays: Arrays, at: int) -> tuple[Arrays, Arrays]:
         """Cuts a range in two, each in arrays of its own."""
-        raise NotImplementedError
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """Joins [a, b) and [b, c) into [a, c); None if either is None. The inputs are

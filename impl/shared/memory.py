@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -56,14 +55,6 @@ class Memory(ABC):
         """Returns a copy of [begin, end), no larger than its content."""
 
     @abstractmethod
-    def join(self, left: Arrays, right: Arrays) -> Arrays:
-        """Concatenates two adjacent ranges."""
-
-    @abstractmethod
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
-
-    @abstractmethod
     def get_bytes(self, arrays: Arrays) -> int: ...
 
     def accept(self, arrays: Arrays) -> None:
@@ -98,12 +89,6 @@ class Memory(ABC):
     def clear(self) -> None:
         """Frees the arrays, or resets them to their initial content."""
 
-    def secure(self, begin: int, end: int) -> None:
-        """Copies the snapshots that a write to [begin, end) would change."""
-        for snapshot in self.list_named():
-            if self.touches(snapshot, begin, end):
-                snapshot.own()
-
     def secure_all(self) -> None:
         """Copies all snapshots, before the whole memory changes."""
         for snapshot in self.list_named():
@@ -117,8 +102,8 @@ class Memory(ABC):
         return list(self.named) if self.named else []
 
 
-class Linear(Memory):
-    """A memory with position p at index p.
+class TokenMemory(Memory):
+    """A memory of tokens.
 
     Attributes:
         capacity: number of positions that there is room for.
@@ -127,8 +112,29 @@ class Linear(Memory):
     capacity: int
 
     @abstractmethod
+    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
+        """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
+
+    def secure(self, begin: int, end: int) -> None:
+        """Copies the snapshots that a write to [begin, end) would change."""
+        for snapshot in self.list_named():
+            if self.touches(snapshot, begin, end):
+                snapshot.own()
+
+
+class Linear(TokenMemory):
+    """A memory with position p at index p."""
+
+    @abstractmethod
+    def join(self, left: Arrays, right: Arrays) -> Arrays:
+        """Concatenates two adjacent ranges."""
+
+    @abstractmethod
     def reserve(self, like: Arrays, used: int, needed: int) -> None:
-        """Makes room for `needed` positions; the first `used` keep their content."""
+        """Makes room for `needed` positions; the first `used` keep their content.
+
+        No snapshot refers to what is behind these: `secure` comes first.
+        """
 
     @abstractmethod
     def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
@@ -137,10 +143,8 @@ class Linear(Memory):
         return snapshot.first < end and begin < snapshot.end
 
 
-class Ring(Memory):
+class Ring(TokenMemory):
     """A memory with position p in slot p mod capacity."""
-
-    capacity: int
 
     @abstractmethod
     def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:
@@ -148,9 +152,6 @@ class Ring(Memory):
 
     @abstractmethod
     def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
-
-    def join(self, left: Arrays, right: Arrays) -> Arrays:
-        raise NotImplementedError("windows are not joined")
 
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
         """Returns whether a slot of [begin, end) is one of the snapshot's, around the
@@ -170,8 +171,7 @@ class Snapshot:
     Attributes:
         memory: the memory that it refers to; None once it has a copy or is closed.
         arrays: its copy; None before that.
-        nbytes: size of the copy, in bytes.
-        on_copy: called with the number of bytes after the copy.
+        nbytes: size of the copy, in bytes; 0 before that.
     """
 
     def __init__(self, memory: Memory, first: int, begin: int, end: int) -> None:
@@ -179,7 +179,6 @@ class Snapshot:
         self.memory: Memory | None = memory
         self.arrays: Arrays | None = None
         self.nbytes = 0
-        self.on_copy: Callable[[int], None] | None = None
         memory.named.add(self)
 
     @classmethod
@@ -205,11 +204,9 @@ class Snapshot:
         return self.memory.get_bytes(self.read())
 
     def own(self) -> None:
-        """Copies the content, if that was not done yet."""
-        if self.memory is not None:
-            self.take_over(self.memory.copy(self.first, self.end))
-            if self.on_copy:
-                self.on_copy(self.nbytes)
+        """Copies the content out of the memory that it refers to."""
+        assert self.memory is not None
+        self.take_over(self.memory.copy(self.first, self.end))
 
     def take_over(self, arrays: Arrays) -> None:
         assert self.memory is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from lockstep.impl.shared.layer import WholeSnapshots
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
@@ -28,9 +30,9 @@ class StateCacheBase(WholeSnapshots):
         value_dim]."""
         return self.memory.read(0, self.offset)
 
+    @abstractmethod
     def store(self, conv: object, delta: object) -> None:
         """Overwrites the held arrays."""
-        raise NotImplementedError
 
     def boundaries(self, length: int) -> list[int]:
         """Returns the lengths of the writes in which to make the next `length` tokens."""

@@ -36,6 +36,7 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
     "mask_padding": (1, 2, 1, 4, 32),
     "mask_dtype": ("float32", "float16", "bfloat16"),
     "permuted_values": (False, True),
+    "small": (None, None, 0, None, None, 16),
 }
 
 Shape = tuple[int, ...]
@@ -54,6 +55,7 @@ def get_sizes(config: Mapping[str, Any]) -> Sizes:
         config["chunk"],
         config["cache_padding"],
         config["mask_padding"],
+        config["small"],
     )
 
 

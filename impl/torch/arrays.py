@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,18 @@ DTYPES = {
 }
 
 
+Prepare = Callable[[torch.Tensor], torch.Tensor]
+
+
 class TorchArrays:
-    """Implements `harness.backends.interface.Arrays` on one device."""
+    """Implements `harness.backends.interface.Arrays` on one device.
+
+    Attributes:
+        prepare: makes of each new tensor what a cache is given; see `list_scopes`.
+    """
 
     def __init__(self, device: str = "cpu") -> None:
+        self.prepare: Prepare | None = None
         self.device = torch.device(device)
         self.is_cpu = self.device.type == "cpu"
 
@@ -27,9 +38,9 @@ class TorchArrays:
         array = np.asarray(array, np.float32)
         # torch shares the memory, and the receiver may write to the tensor.
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        if dtype == "float32" and self.is_cpu:
-            return tensor
-        return tensor.to(self.device, DTYPES[dtype])
+        if dtype != "float32" or not self.is_cpu:
+            tensor = tensor.to(self.device, DTYPES[dtype])
+        return tensor if self.prepare is None else self.prepare(tensor)
 
     def to_numpy(self, array: torch.Tensor) -> npt.NDArray[Any]:
         if array.dtype not in (torch.float32, torch.bool):
@@ -47,3 +58,35 @@ class TorchArrays:
         if isinstance(mask, str):
             return scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    # --- scopes of programs -------------------------------------------------------------
+
+    def list_scopes(self) -> tuple[Callable[[], AbstractContextManager[None]], ...]:
+        """Lists the ways to run beside inference mode: without gradients; with them, for
+        inputs that require one; and for inputs that were made in inference mode."""
+        return (
+            torch.no_grad,
+            lambda: self.enable_gradients(torch.Tensor.requires_grad_),
+            lambda: self.enable_gradients(freeze),
+        )
+
+    @contextmanager
+    def enable_gradients(self, prepare: Prepare) -> Iterator[None]:
+        self.prepare = prepare
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            self.prepare = None
+
+
+def freeze(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy that was made in inference mode."""
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+def overwrite(tensor: torch.Tensor) -> None:
+    """Overwrites an input of a cache; inference mode allows that for every tensor."""
+    with torch.inference_mode():
+        tensor.fill_(math.nan)

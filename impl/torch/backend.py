@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,29 +14,26 @@ from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
-from lockstep.impl.torch.arrays import DTYPES, TorchArrays
+from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.encoder import EncoderCache
 from lockstep.impl.torch.kernels import Kernels, choose
+from lockstep.impl.torch.kernels.host import HostKernels
+from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.recurrent import RecurrentCache
 from lockstep.impl.torch.rotating import RotatingCache
 from lockstep.impl.torch.state import StateCache
 
-UNIFIED = {
-    kind: Kind(operations, unified.CONFIG, refuses=True)
-    for kind, operations in unified.OPERATIONS.items()
-}
-LAYER = {
-    kind: Kind(operations, CONFIG[kind], refuses=True)
-    for kind, operations in OPERATIONS.items()
-}
+SCOPES = (0, 0, 0, 0, 0, 1, 2, 3)
+"""See `TorchArrays.list_scopes`."""
 
-PREFIX = {
-    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True, refuses=True)
-    for kind, operations in prefix.OPERATIONS.items()
-}
+WITHOUT_GRADIENTS = (0, 0, 0, 0, 1, 3)
+"""The scopes for Triton kernels, which refuse gradients."""
 
+AT_ONCE = (False, False, False, True)
+VARIANTS = (0, 0, 0, 0, 0, 1)
+"""1: plain kernels, as on devices that have no others."""
 
 PLANTED = {"cpu": "torch", "cuda": "torch_cuda"}
 """The module of `impl.faults` with the planted mistakes of a device."""
@@ -52,9 +49,9 @@ def open_cache(
         device: where the arrays are.
         kernels: None to choose by the device.
     """
-    if config["kind"] in PREFIX:
+    if config["kind"] in prefix.OPERATIONS:
         return prefix.open_cache(config)
-    if config["kind"] in UNIFIED:
+    if config["kind"] in unified.OPERATIONS:
         return open_unified(config, device, kernels)
     dtype = DTYPES[config["dtype"]]
     fill = math.nan if config["poison"] else None
@@ -87,6 +84,10 @@ def open_unified(
         "permuted": config["permuted_values"],
         "kernels": kernels,
     }
+    if config["variant"]:
+        options["kernels"] = PlainKernels()
+    elif config["small"] is not None and isinstance(kernels, HostKernels):
+        options["kernels"] = HostKernels(max(1, config["small"]))
     sizes, layers = unified.get_sizes(config), config["layers"]
     if config["kind"] != "recurrent":
         return CausalCache(sizes, layers, **options)
@@ -94,14 +95,37 @@ def open_unified(
     return RecurrentCache(sizes, *states, layers, **options)
 
 
+def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
+    """Returns the promise for each kind of each contract."""
+    more = {"scope": tuple(scopes)}
+    pools = {**unified.CONFIG, "variant": VARIANTS, "at_once": AT_ONCE, **more}
+    return {
+        "layer": {
+            kind: Kind(operations, {**CONFIG[kind], **more}, refuses=True)
+            for kind, operations in OPERATIONS.items()
+        },
+        "unified": {
+            kind: Kind(operations, pools, refuses=True)
+            for kind, operations in unified.OPERATIONS.items()
+        },
+        "prefix": {
+            kind: Kind(
+                operations, {**prefix.CONFIG[kind], **more}, builds_on=True, refuses=True
+            )
+            for kind, operations in prefix.OPERATIONS.items()
+        },
+    }
+
+
 def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
     arrays = TorchArrays(device)
     kernels = kernels or choose(arrays.device)
+    is_plain = isinstance(kernels, PlainKernels)
     versions = {"torch": torch.__version__, "kernels": type(kernels).__name__}
     return Backend(
         name=name,
         device=device,
-        contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
+        contracts=declare_kinds(SCOPES if is_plain else WITHOUT_GRADIENTS),
         arrays=arrays,
         open=lambda config: open_cache(config, arrays.device, kernels),
         dtypes=("float32", "float16", "bfloat16"),
@@ -109,7 +133,8 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
         causal="upper-left",
         poison=True,
         scope=torch.inference_mode,
-        overwrite=lambda array: array.fill_(math.nan),
+        scopes=arrays.list_scopes(),
+        overwrite=overwrite,
         errors={**unified.ERRORS, **prefix.ERRORS},
         faults=f"lockstep.impl.faults.{PLANTED[arrays.device.type]}:list_faults",
         versions=versions,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lockstep.impl.shared.batch import Batch, Ints
-from lockstep.impl.shared.causal import SMALL, CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 from lockstep.impl.shared.mask_line import see
 from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
@@ -82,6 +82,8 @@ class CausalCache(CausalCacheBase):
         for layer in range(self.layers):
             current = self.check_put(layer, keys.shape[1:], values.shape[1:])
         self.write(current, (self.keys, self.values), keys, values)
+        if self.keys.requires_grad:
+            self.view_layers()
 
     def check_layers(self, keys: Sequence[int], values: Sequence[int]) -> None:
         for shape, name in ((keys, "K"), (values, "V")):
@@ -126,7 +128,7 @@ class CausalCache(CausalCacheBase):
         if current.cells is None:  # of maximal size: not worth keeping
             return self.allocate_mask(padded, width).fill_(-torch.inf)
         limits = self.compute_limits(current.batch)
-        if isinstance(self.table, Shared) and padded * width <= SMALL:
+        if isinstance(self.table, Shared) and padded * width <= self.small:
             columns = self.cells.table[:, current.begin : current.end]
             return make_small(see(limits, *columns, padded), self.mask_like.dtype)
         mask = self.reuse_mask(padded, width)
@@ -161,10 +163,15 @@ class CausalCache(CausalCacheBase):
         shape = (*pool[:3], value_dim, pool[3]) if self.permuted else (*pool, value_dim)
         self.keys = self.like.new_full((*pool, key_dim), self.fill)
         self.values = self.like.new_full(shape, self.fill)
-        layers = range(self.layers)
-        self.pools = [(self.keys[layer], self.values[layer]) for layer in layers]
+        self.view_layers()
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim, self.like.device)
+
+    def view_layers(self) -> None:
+        """Makes the views of the layers; once, and where gradients flow after each write
+        to all layers: torch refuses some writes to the older views then."""
+        layers = range(self.layers)
+        self.pools = [(self.keys[layer], self.values[layer]) for layer in layers]
 
     # --- between passes -----------------------------------------------------------------
 
@@ -174,6 +181,8 @@ class CausalCache(CausalCacheBase):
             return
         index = self.kernels.place(cells, self.like.device)
         self.kernels.turn(self.keys, index, self.rope, distance)
+        if self.keys.requires_grad:
+            self.view_layers()
 
     def copy_cells(self, cells: Ints) -> Pair:
         index = self.kernels.place(cells, self.like.device)
@@ -184,3 +193,5 @@ class CausalCache(CausalCacheBase):
         first = slice(0, keys.shape[ROWS])
         write(self.keys, keys, first, ROWS)
         write(self.values, values, first, COLUMNS if self.permuted else ROWS)
+        if self.keys.requires_grad:
+            self.view_layers()

@@ -36,9 +36,6 @@ class LinearMemory(Linear):
         self.accept(like)
         if needed <= self.capacity:
             return
-        for snapshot in self.list_named():
-            if snapshot.end > used:
-                snapshot.own()
         old = self.read(0, used) if used else None
         self.capacity = compute_capacity(self.capacity, needed, self.step)
         self.buffers = self.allocate(like[0]), self.allocate(like[1])

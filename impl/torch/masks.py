@@ -56,8 +56,6 @@ def make_band(
     """
     width = before + length
     never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
-    if not length:
-        return like.new_full((rows, width), never)
     seen = width if window is None else min(window, width)
     line = like.new_full((width + length - 1,), never)  # last row, then never
     line.narrow(0, width - seen, seen).fill_(always)
@@ -71,12 +69,10 @@ def make_band(
 
 
 def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns 0 where `seen` is True, else -inf; for bool `seen` itself.
+    """Returns 0 where `seen` is True, else -inf.
 
     seen - 1 has no bit set where `seen` is True, and all bits elsewhere. On the CPU
     `torch.where` takes four times as long.
     """
-    if dtype == torch.bool:
-        return seen
     bits = (seen.view(torch.int8) - 1).to(INTEGERS[dtype.itemsize])
     return bits.bitwise_and_(NEVER[dtype]).view(dtype)

@@ -8,7 +8,7 @@ import torch
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.torch.kernels import Kernels, Table, upload
-from lockstep.impl.torch.kernels.plain import PlainKernels
+from lockstep.impl.torch.kernels.host import HostKernels
 
 SHORT = (1 << 31) - 1
 """Positions below this fit into 32 bits; as a position, it is behind all of these."""
@@ -20,8 +20,8 @@ class WatchedCells(Cells):
     Every change of the table goes through one of these methods.
     """
 
-    def __init__(self, count: int, sequences: int) -> None:
-        super().__init__(count, sequences)
+    def __init__(self, count: int, sequences: int, few: int) -> None:
+        super().__init__(count, sequences, few)
         self.changed = np.zeros(count, np.bool_)
         self.first, self.end = count, 0  # all changed cells are in [first, end)
 
@@ -106,6 +106,7 @@ def track(
     cells: Cells, kernels: Kernels, device: torch.device
 ) -> tuple[Cells, Shared | Mirror]:
     """Returns empty cells and the table for a device."""
-    if device.type == "cpu" and isinstance(kernels, PlainKernels):
+    if isinstance(kernels, HostKernels):
         return cells, Shared()
-    return WatchedCells(cells.count, len(cells.indexes)), Mirror(kernels, device)
+    watched = WatchedCells(cells.count, len(cells.indexes), cells.few)
+    return watched, Mirror(kernels, device)

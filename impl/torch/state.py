@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lockstep.impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.memory import Memory
 from lockstep.impl.shared.state import StateCacheBase, check_form
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -30,12 +30,6 @@ class StateMemory(Memory):
         check_form(self.buffers, arrays)
         for buffer, array in zip(self.buffers, arrays, strict=True):
             buffer.copy_(array)
-
-    def join(self, left: Pair, right: Pair) -> Pair:
-        raise NotImplementedError("states are not joined")
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        return True
 
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes

@@ -229,7 +229,7 @@ def test_an_expectation_that_was_changed_is_found(run: Run, folder: Path) -> Non
 
 def test_a_planted_fault_is_found_shrunk_and_saved(run: Run, folder: Path) -> None:
     pytest.importorskip("torch")
-    faulty = "lockstep.impl.faults.torch:rotating_chunk_mid_ring"
+    faulty = "lockstep.impl.faults.torch:window_off_by_one"
     ended = run("vectors", "verify", folder, "--backend", faulty)
     assert ended.status == 1, ended.text
     assert f"✗ {faulty} layer-rotating-update" in ended.words

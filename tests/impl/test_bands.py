@@ -44,14 +44,6 @@ def test_a_band(
     assert np.array_equal(content, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float16])
-@pytest.mark.parametrize("before", [0, 3])
-def test_rows_of_padding_alone_see_nothing(dtype: torch.dtype, before: int) -> None:
-    mask = on_torch.make_band(0, 2, before, None, torch.empty(0, dtype=dtype))
-    assert mask.shape == (2, before)
-    assert not (mask if dtype == torch.bool else mask == 0).any()
-
-
 def test_a_band_is_made_whatever_the_default_device() -> None:
     with torch.device("meta"):
         mask = on_torch.make_band(2, 2, 1, None, torch.empty(0, device="cpu"))

@@ -213,7 +213,7 @@ def test_a_planted_mistake_is_found_shrunk_and_replayed(
         assert "Traceback" not in ended.output
         return ended.exit_code, ended.output
 
-    size = ("--programs", "40", "--jobs", "1")
+    size = ("--programs", "40", "--seed", "1", "--jobs", "1")
     status, output = lockstep(
         "check", "--backend", f"exec:{wrong}", "--kind", kind, *size
     )

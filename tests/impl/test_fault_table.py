@@ -10,7 +10,7 @@ KINDS = {"layer": {"kv", "rotating", "state"}, "prefix": {"session", "trie", "sl
 
 
 def test_all_that_real_caches_made_are_there() -> None:
-    assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 43
+    assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 44
     assert {fault.contract for fault in FAULTS.values()} == set(CONTRACTS)
     for contract, kinds in KINDS.items():
         own = [fault for fault in FAULTS.values() if fault.contract == contract]

@@ -1,56 +1,80 @@
-"""Our pools do the same for few numbers as for many: drawn programs, which have
-few, go the way of many."""
+"""Drawn programs, most of which have few numbers, also go the ways of many."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import pytest
 
-from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Divergence, Program
-from lockstep.impl.shared import batch, mask_line
+from lockstep.harness.programs.program import Program
+from lockstep.impl.shared import mask_line
+from lockstep.impl.shared.cells import Cells
 from tests.impl.frameworks import INSTALLED
 
-PROGRAMS = 40
+PROGRAMS = 200
+
+Plant = Callable[[pytest.MonkeyPatch, list[int]], None]
+"""Plants a mistake that is made each time, and noted in the list."""
 
 
-def find_divergences(name: str, kind: str) -> list[Divergence]:
-    """Of drawn programs."""
+def plant_in_rows(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    right = mask_line.find_seen
+
+    def find_seen(*arguments: Any) -> Any:
+        made.append(1)
+        return ~right(*arguments)
+
+    patch.setattr(mask_line, "find_seen", find_seen)
+
+
+def plant_in_bands(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    right = mask_line.compute_band
+
+    def compute_band(*arguments: Any) -> Any:
+        band = right(*arguments)
+        if band is None:
+            return None
+        made.append(1)
+        return replace(band, line=~band.line)
+
+    patch.setattr(mask_line, "compute_band", compute_band)
+
+
+def plant_in_search(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    right = Cells.find_free
+
+    def find_free(self: Cells, count: int) -> Any:
+        cells = right(self, count)
+        if int(cells[-1]) >= self.lowest + max(self.few, 4 * count):
+            made.append(1)
+            return cells - 1
+        return cells
+
+    patch.setattr(Cells, "find_free", find_free)
+
+
+@pytest.mark.parametrize("plant", [plant_in_rows, plant_in_bands, plant_in_search])
+@pytest.mark.parametrize("name", INSTALLED)
+def test_a_mistake_in_the_way_of_many_is_found(
+    name: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    plant(monkeypatch, made)
     backend = import_module(f"lockstep.impl.{name}.backend").cpu()
-    drawer = Drawer("unified", kind, backend.contracts["unified"][kind], backend.dtypes)
-    found: list[Divergence] = []
+    declared = backend.contracts["unified"]["causal"]
+    drawer = Drawer("unified", "causal", declared, backend.dtypes)
+    found: list[str] = []
 
     def check(program: Program) -> None:
-        divergence = run(program, backend).divergence
-        if divergence:
-            found.append(divergence)
+        if not found and (divergence := run(program, backend).divergence):
+            found.append(divergence.what)
 
     GENERATORS["plain"](PROGRAMS, 1, drawer.draw, check)
-    return found
-
-
-@pytest.fixture
-def as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in INSTALLED:
-        monkeypatch.setattr(f"lockstep.impl.{name}.causal.SMALL", 0)
-    monkeypatch.setattr(batch, "FEW", 0)
-
-
-@pytest.mark.usefixtures("as_many")
-@pytest.mark.parametrize("kind", CONTRACTS["unified"].kinds)
-@pytest.mark.parametrize("name", INSTALLED)
-def test_few_go_the_way_of_many(name: str, kind: str) -> None:
-    assert not find_divergences(name, kind)
-
-
-@pytest.mark.usefixtures("as_many")
-@pytest.mark.parametrize("name", INSTALLED)
-def test_they_do_go_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake there is found."""
-    right = mask_line.find_seen
-    monkeypatch.setattr(mask_line, "find_seen", lambda *given: ~right(*given))
-    assert "mask" in {divergence.what for divergence in find_divergences(name, "causal")}
+    assert made, "no program goes that way"
+    assert found

@@ -32,7 +32,14 @@ def watch(on: Framework, kind: str) -> tuple[Any, Any, list[int]]:
     """A cache with four tokens, a snapshot of it, and the copies that this makes."""
     cache, copied = fill(on, kind, **{} if kind == "state" else {"step": 8}), list[int]()
     snapshot = cache.snapshot(1)
-    snapshot.on_copy = copied.append
+    copy = cache.memory.copy
+
+    def watched(begin: int, end: int) -> Any:
+        arrays = copy(begin, end)
+        copied.append(cache.memory.get_bytes(arrays))
+        return arrays
+
+    cache.memory.copy = watched
     return cache, snapshot, copied
 
 

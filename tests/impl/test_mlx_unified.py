@@ -223,6 +223,7 @@ CONFIG = {
     "rope_bases": (10_000,),
     "shift": True,
     "permuted_values": False,
+    "small": None,
     "poison": True,
     "caches": ({"kind": "causal"}, {"kind": "encoder"}),
 }

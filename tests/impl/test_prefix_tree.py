@@ -80,7 +80,9 @@ class Stored:
 
     def check(self) -> None:
         nodes = list(self.tree.list_nodes())
-        assert self.tree.size == self.tree.compute_size()
+        cut = self.tree.cut.rest.values() if self.tree.cut else ()
+        sizes = [node.count_bytes() for node in nodes] + [one.get_size() for one in cut]
+        assert self.tree.size == sum(sizes)
         assert self.tree.tokens == sum(len(node.tokens) for node in nodes)
         for node in nodes:
             assert node.parent is not None

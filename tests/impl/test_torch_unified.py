@@ -95,3 +95,17 @@ def test_the_mask_of_a_reserved_pass_is_not_kept(on: Framework) -> None:
     reserved = cache.get(0)[2].numel()
     on.step(cache, [1])
     assert cache.get(0)[2].untyped_storage().nbytes() < 4 * reserved
+
+
+def test_tokens_with_gradients_follow_a_fresh_cache_that_was_loaded(
+    on: Framework,
+) -> None:
+    cache, other = on.causal(), on.causal()
+    with torch.enable_grad():
+        cache.forward([0, 0], [0, 1])
+        cache.put(0, *(array.requires_grad_() for array in on.feed([0, 1])))
+        other.load(cache.save())
+        other.remove(0, 0, None)
+        other.forward([1, 2], [1, 1])  # in cells that are not adjacent
+        other.put(0, *(array.requires_grad_() for array in on.feed([2, 3])))
+    assert on.see(other) == [[1, 2], [1, 2, 3]]

@@ -54,6 +54,11 @@ def make_backend(hello: Hello, open_cache: Callable[[Mapping[str, Any]], Any]) -
     )
 
 
+IN_PYTHON = ("at_once", "scope")
+"""Config fields that mean nothing to a driver: the protocol has no `put_all`, and a scope
+is one of this process."""
+
+
 def leave(array: Tensor) -> None:
     """Overwrites nothing: a driver gets numbers, not memory of its caller."""
 
@@ -63,6 +68,7 @@ def make_kind(document: Any, place: str) -> Kind:
     config = {
         field: tuple(values) if isinstance(values, list) else values
         for field, values in declared.config.items()
+        if field not in IN_PYTHON
     }
     return Kind(declared.operations, config, refuses=declared.refuses)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from lockstep.harness.backends.backend import Alignment
+from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.core.errors import clean
 
 PROTOCOL = 1
@@ -190,7 +191,7 @@ LAYER: Messages = {
     "close": ({"snapshot": int}, {}),
     "prepare": ({"offsets": list[int]}, {}),
     "take": ({}, {"snapshots": list[Snapshot | None]}),
-    "boundaries": ({"length": Positive}, {"lengths": list[int]}),
+    "boundaries": ({"length": int}, {"lengths": list[int]}),
     "read": ({}, STATES),
     "write": ({**STATES, "length": Positive}, OFFSET),
 }
@@ -229,6 +230,7 @@ PREFIX: Messages = {
     "set_limit": ({"limit": int | None}, {}),
     "count_tokens": ({}, COUNT),
     "count_bytes": ({}, COUNT),
+    "get_statistics": ({}, dict.fromkeys(STATISTICS, int)),
     "get_tokens": (SLOT, {"tokens": list[int]}),
     "get_remaining": (SLOT, {"tokens": list[int]}),
     "reserve": ({**SLOT, **COUNT}, {"positions": list[int]}),

@@ -283,8 +283,16 @@ CHANGES = ("begin", "close", "cancel", "free", "set_limit")
 """What may move the layers, or put others in their places."""
 
 
+class Counting(Cache):
+    """A prefix cache that counts its requests."""
+
+    def get_statistics(self) -> Any:
+        """Returns the answer, whose fields are the numbers."""
+        return self.ask("get_statistics")
+
+
 class PrefixCache(
-    Cache, sends="begin extend close cancel free set_limit count_tokens count_bytes"
+    Counting, sends="begin extend close cancel free set_limit count_tokens count_bytes"
 ):
     """A session or a trie."""
 
@@ -318,7 +326,7 @@ class PrefixCache(
 
 
 class SlotsCache(
-    Cache,
+    Counting,
     sends="begin.slot get_tokens get_remaining extend.slot"
     " reserve commit close.slot cancel.slot",
 ):

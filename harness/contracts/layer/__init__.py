@@ -333,7 +333,7 @@ class LayerContract(Contract):
     kinds = ("kv", "rotating", "state")
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form"})
+    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form", "scope"})
     operations = OPERATIONS
     required = ("update",)
     states = STATES
@@ -376,13 +376,6 @@ class LayerContract(Contract):
     def draw_reach(self, source: Source, model: LayerModel) -> None:
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
-
-    def propose_misuse(
-        self, source: Source, model: LayerModel, operations: Sequence[str]
-    ) -> Op | None:
-        """The only misuse is to take back a negative number of tokens."""
-        trim = self.operations["trim"]
-        return trim.draw_misuse(source, model) if "trim" in operations else None
 
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool

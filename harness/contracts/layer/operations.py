@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.sides import (
     REACH,
+    Cache,
     LayerModel,
     LayerSystem,
     answer_tags,
@@ -24,6 +25,7 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
 from lockstep.harness.core.errors import Broken, clean
+from lockstep.reference.state import StateCache
 
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
 SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
@@ -82,11 +84,39 @@ def count(number: int, noun: str) -> str:
 CACHES = ("a", "b", "c")
 
 
+FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype")
+"""What may differ in arrays of a wrong form: their sizes, K and V of different lengths,
+their dtype. A state takes no length of 0, and no write past a capture."""
+
+
 class Update(LayerOperation):
+    """Appends tokens; or arrays of another form than those before, which is refused."""
+
     name, weight = "update", 20
-    writes = True
+    writes = has_misuse = True
     is_method = False
-    fields: ClassVar[Mapping[str, Schema]] = {"length": LENGTH, **CACHE}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "length": LENGTH,
+        **CACHE,
+        "wrong": {"enum": [None, *FORMS, "capture"], "default": None},
+    }
+
+    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+        wrong, cache = op.get("wrong"), model.get(op["cache"])
+        if wrong is None:
+            return None
+        if cache.offset == 0:
+            return "an empty cache takes arrays of any form"
+        if wrong == "dtype" and model.config["dtype"] == "float32":
+            return "there may be no other dtype"
+        if wrong == "capture" and not has_capture_within(cache, op["length"]):
+            return "no capture of a state is scheduled within the tokens"
+        return None
+
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op:
+        cache = source.pick(sorted(model.caches))
+        length, wrong = source.between(1, 4), source.pick((*FORMS, "capture"))
+        return {"op": self.name, "length": length, "wrong": wrong, "cache": cache}
 
     def count_tags(self, op: Op) -> int:
         return int(op["length"])
@@ -122,6 +152,8 @@ class Update(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         name, length = op["cache"], op["length"]
         cache = model.get(name)
+        if op.get("wrong"):
+            return {"error": "usage"}
         begin = cache.offset
         cache.update(range(model.tag, model.tag + length))
         model.past[name].clear()
@@ -132,16 +164,28 @@ class Update(LayerOperation):
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
+        if op.get("wrong"):
+            return system.update_wrongly(name, op.get("wrong"), op["length"])
         tags = range(model.tag, model.tag + op["length"])
         return system.update(name, tags, model.get(name).tokens)
 
     def verify(self, op: Op, system: LayerSystem, model: LayerModel) -> None:
+        if op.get("wrong"):
+            return
         cache = model.get(op["cache"])
         tags = range(model.tag, model.tag + op["length"])
         system.verify_attention(cache.visible, tags, cache.offset)
 
     def describe_here(self, op: Op) -> str:
-        return f"update with {count(op['length'], 'token')}"
+        wrong = f" of another {op['wrong']}" if op.get("wrong") else ""
+        return f"update with {count(op['length'], 'token')}{wrong}"
+
+
+def has_capture_within(cache: Cache, length: int) -> bool:
+    """Returns whether a state has a capture to make before the last of some tokens."""
+    ahead = range(cache.offset + 1, cache.offset + length)
+    scheduled = cache.captures.scheduled
+    return isinstance(cache, StateCache) and any(at in ahead for at in scheduled)
 
 
 class State(LayerOperation):

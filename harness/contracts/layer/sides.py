@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
@@ -15,12 +17,14 @@ from lockstep.harness.contracts.system import (
     Column,
     Reader,
     System,
+    ask_backend,
     get_rows,
     judge_attention,
 )
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
+    SCOPE,
     WINDOW,
     Schema,
     integer,
@@ -52,10 +56,11 @@ CONFIG: Mapping[str, Schema] = {
     "mask_padding": {**integer(1, 1024), "default": 1},
     "mask_form": {"enum": ["any", "additive"], "default": "any"},
     "shift": {"type": "boolean", "default": True},
+    "scope": SCOPE,
 }
 """Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked
 attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for
-numbers."""
+numbers; `scope`, which changes no answer, see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -282,6 +287,30 @@ class LayerSystem(System):
         with self.lend(name, "update", (conv, delta)):
             self.get(name).write(conv, delta, length)
 
+    def update_wrongly(self, name: str, wrong: str, length: int) -> Answer:
+        """Writes arrays of another form; see `operations.FORMS`."""
+        cache, config = self.get(name), dict(self.config)
+        batch = 2 if wrong == "batch" else 1
+        dtype = "float32" if wrong == "dtype" else config["dtype"]
+        if wrong in ("heads", "key_dim", "value_dim"):
+            config[wrong] += 1
+        if config["kind"] == "state":
+            if wrong == "length":
+                return ask_backend(lambda: cache.boundaries(0) and None)
+            conv, delta = get_state_shapes(config, batch)
+            state = self.make_zeros(conv, dtype), self.make_zeros(delta, "float32")
+            return ask_backend(lambda: cache.write(*state, length))
+        heads, more = config["heads"], wrong == "length"
+        keys = self.make_zeros((batch, heads, length, config["key_dim"]), dtype)
+        values = self.make_zeros(
+            (batch, heads, length + more, config["value_dim"]), dtype
+        )
+        cache.make_mask(length, length)
+        return ask_backend(lambda: cache.update(keys, values) and None)
+
+    def make_zeros(self, shape: Sequence[int], dtype: str) -> Array:
+        return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
+
     def read_all(self, operation: str, name: str, right: Cache) -> Answer:
         """Reads what `state` or `view` returns, less older tokens that may come along.
 
@@ -341,6 +370,13 @@ class LayerSystem(System):
             )
             share = judge_attention(got[0, :, row], wanted, allowed, row, "update")
             self.margin = max(self.margin, share)
+
+
+def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the shapes of the conv and the delta state of a layer."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = batch, config["conv_width"] - 1, heads * key_dim
+    return conv, (batch, heads, key_dim, config["value_dim"])
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:

@@ -178,7 +178,7 @@ class PrefixContract(Contract):
     operations = OPERATIONS
     required = ("begin", "feed", "close")
     states = tuple(STATES)
-    opt_in = frozenset({"interval"})
+    opt_in = frozenset({"interval", "scope"})
     facts = ("whole",)
     why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)

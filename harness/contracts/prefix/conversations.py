@@ -67,6 +67,7 @@ class ConversationModel(PrefixModel):
             return answer
         self.past, self.broken = set(), set()
         self.reused = self.cache.computed
+        self.count_request(len(tokens), len(answer["result"]))
         self.tell(list(tokens))
         return {"remaining": answer["result"], **self.describe_layers()}
 
@@ -177,7 +178,6 @@ class ConversationModel(PrefixModel):
         return answer
 
     def describe_store(self) -> Answer:
-        """Counts the tokens that are stored, and in a trie their bytes."""
         if self.trie:
             return {"tokens": self.trie.count_tokens(), "bytes": self.trie.count_bytes()}
         return {"tokens": len(self.stored)}

@@ -316,6 +316,13 @@ class Count(PrefixOperation):
     words = "count what is stored"
 
 
+class Statistics(PrefixOperation):
+    """Counts of all requests so far, and of what is stored."""
+
+    name, method = "statistics", "get_statistics"
+    words = "count requests, reused tokens and what is stored"
+
+
 class Free(PrefixOperation):
     name, words = "free", "free everything"
     kinds = CONVERSATIONS
@@ -447,6 +454,7 @@ OPERATIONS = index(
     Refuse(),
     Checkpoint(),
     Count(),
+    Statistics(),
     Limit(),
     Free(),
     Open(),

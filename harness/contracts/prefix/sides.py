@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.sides import open_cache
 from lockstep.harness.contracts.layer.sides import why_illegal_config as why_illegal_layer
@@ -63,7 +64,7 @@ CONFIG: Mapping[str, Schema] = {
     "keep": {**integer(0, 1023), "default": 0},
     "several_users": {"type": "boolean", "default": False},
     "step": {**integer(1, 4096), "default": 256},
-    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift")},
+    **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift", "scope")},
 }
 """`layers` names the cache of each layer, null for none. Under slots it names the caches
 of a wrapper, or the only cache. `limit` is in bytes."""
@@ -242,6 +243,9 @@ MOST_TOLD = 24
 Path = Sequence[int]
 """The tokens of a conversation, from its first one."""
 
+COUNTS = ("requests", "hits", "asked", "reused")
+"""The fields of `Statistics` that are about requests."""
+
 
 class PrefixModel(ABC):
     """The reference of one program.
@@ -266,6 +270,8 @@ class PrefixModel(ABC):
         told: the latest conversations, from which others are drawn.
         alphabet: the tokens that are drawn.
         reach: the length of the longest request that is drawn.
+        counts: over all requests, how many were opened, how many of them reused a token,
+            and the tokens that they had and reused.
     """
 
     has_users = False
@@ -281,6 +287,22 @@ class PrefixModel(ABC):
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
         self.alphabet: Path = (1, 2, 3)
         self.reach = 12
+        self.counts = dict.fromkeys(COUNTS, 0)
+
+    # --- statistics ---------------------------------------------------------------------
+
+    def count_request(self, asked: int, remaining: int) -> None:
+        """Counts a request of `asked` tokens, of which some remain to be computed."""
+        reused = asked - remaining
+        for name, more in zip(COUNTS, (1, reused > 0, asked, reused), strict=True):
+            self.counts[name] += more
+
+    def statistics(self, op: Op) -> Answer:
+        return {**self.counts, "bytes": 0, **self.describe_store()}
+
+    @abstractmethod
+    def describe_store(self) -> Answer:
+        """Counts the tokens that are stored, and in a trie their bytes."""
 
     # --- the open requests --------------------------------------------------------------
 
@@ -385,6 +407,10 @@ class PrefixSystem(ABC):
         answer = self.ask(lambda: call(lent))
         lent[:] = [NO_TOKEN] * len(lent)
         return answer
+
+    def statistics(self, op: Op, model: Any) -> Answer:
+        counted = self.cache.get_statistics()
+        return {name: getattr(counted, name) for name in STATISTICS}
 
     @abstractmethod
     def verify_attention(self, model: Any) -> None:

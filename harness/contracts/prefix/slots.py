@@ -87,6 +87,7 @@ class SlotsModel(PrefixModel):
             return answer
         number = self.users[op["user"]] = answer["result"]
         self.note_begin(tokens, before, number)
+        self.count_request(len(tokens), len(self.slots.slots[number].remaining))
         self.told.append(list(tokens))
         return {"slot": number, **self.describe_slot(number)}
 
@@ -151,6 +152,9 @@ class SlotsModel(PrefixModel):
     def refuse(self, op: Op) -> Answer:
         self.pool.refusing = True
         return {}
+
+    def describe_store(self) -> Answer:
+        return {"tokens": sum(len(slot.tokens) for slot in self.slots.slots)}
 
     def describe_slot(self, number: int) -> Answer:
         slot = self.slots.slots[number]

@@ -164,14 +164,23 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 """Field → the values that are drawn for it. For "memory" they are its excess over the
 window; None for no limit."""
 
+STATEFUL: Mapping[str, Sequence[Any]] = {
+    "sequences": (1, 2, 3, 4, 5, 6, 4, 9),
+    "slots": (None, 1, 2, 3, None, None),
+}
+"""The same for recurrent caches, where one pass is to separate several shared states."""
+
 LONG = 32
 FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 1, "capacity": 300, "batch": 24},
-    {"sequences": 32, "capacity": 5, "batch": 8},
+    {"sequences": 64, "capacity": 5, "batch": 8},
     {"sequences": 3, "capacity": 90, "batch": 32},
+    {"sequences": 1, "capacity": 300, "batch": 24},
+    {"sequences": 64, "capacity": 5, "batch": 8},
+    {"sequences": 2, "capacity": 200, "batch": 160},
 )
 """One program in 32 has one of these configs: past the sizes at which arrays of metadata
-grow, or with many sequences."""
+grow, with many sequences, or with prompts so long that their masks are made otherwise."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 2}),
@@ -194,7 +203,10 @@ class UnifiedContract(Contract):
     config = CONFIG
     choices = CHOICES
     opt_in = frozenset(
-        {"layers", "cache_padding", "mask_padding", "mask_dtype", "permuted_values"}
+        {
+            *("layers", "cache_padding", "mask_padding", "mask_dtype"),
+            *("permuted_values", "small", "variant", "at_once", "scope"),
+        }
     )
     operations = OPERATIONS
     required = ("forward",)
@@ -222,6 +234,8 @@ class UnifiedContract(Contract):
         if config["kind"] not in BELONGS.get(name, self.kinds):
             return ()
         options = super().list_options(name, config, declared)
+        if config["kind"] == "recurrent" and name not in declared.config:
+            options = STATEFUL.get(name, options)
         if name == "memory" and name not in declared.config:
             return [add_limits(config["window"], more) for more in options]
         return options
@@ -235,6 +249,17 @@ class UnifiedContract(Contract):
             config["caches"] = self.draw_caches(source, config, declared)
             config = drop_slots(config)
         return config
+
+    def draw_operation(
+        self, source: Source, model: UnifiedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """Draws an operation. While sequences share a state, it is often one that makes
+        others share another, or one that separates them in one pass."""
+        shared = model.list_shared_states()
+        if shared and not source.below(2):
+            name = "copy_prefix" if len(shared) < 2 else "forward"
+            operations = [name] if name in operations else operations
+        return super().draw_operation(source, model, operations)
 
     def draw_caches(
         self, source: Source, config: Config, declared: Kind

@@ -193,6 +193,11 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         start = source.below(count)
         width = source.between(2, count)
         chosen = [(start + step) % count for step in range(width)][:most]
+    shared = model.list_shared_states()
+    if len(shared) > 1 and source.below(4):
+        batch: int = model.config["batch"]
+        chosen = [source.pick(together) for together in shared][:batch]
+        most = len(chosen)
     lengths = [most // len(chosen)] * len(chosen)
     if not (has_states and source.below(8)):
         lengths[0] += most - sum(lengths)

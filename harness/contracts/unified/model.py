@@ -11,6 +11,7 @@ from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
     MAX_POSITION,
+    SCOPE,
     Schema,
     integer,
     optional,
@@ -33,7 +34,7 @@ IMAGE = 3
 """Number of vectors that the encoder makes of an image. Their tags follow those of the
 rows."""
 
-MAX_SEQUENCES = 32
+MAX_SEQUENCES = 64
 MAX_STORED = 1 << 26
 """Most numbers that a cache may have room for: 256 MiB in float32."""
 
@@ -81,11 +82,20 @@ CONFIG: Mapping[str, Schema] = {
     "cache_padding": {**integer(1, 1024), "default": 1},
     "mask_padding": {**integer(1, 1024), "default": 1},
     "permuted_values": {"type": "boolean", "default": False},
+    "small": optional(integer(0, MAX_POSITION)),
+    "variant": {**integer(0, 15), "default": 0},
+    "at_once": {"type": "boolean", "default": False},
+    "scope": SCOPE,
     "shift": {"type": "boolean", "default": True},
 }
 """In addition to the common fields: `caches` of a wrapper, which override its sizes;
 `slots`, `interval` and `checkpoints` of a recurrent cache; `rope_bases`, which the layers
-take in turn; `permuted_values` for V with its columns last."""
+take in turn; `permuted_values` for V with its columns last.
+
+Four change no answer. `at_once`: the layers of a pass are put by one call of `put_all`.
+`small`: a cache that has a simpler path for little work takes it up to so many numbers;
+null for its own limits. `variant`: the number of one of several ways that a cache has to
+do the same; 0 for the one that it would choose. `scope`: see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -251,6 +261,16 @@ class UnifiedModel:
         states = (part for part in self.parts if isinstance(part, RecurrentCache))
         slots = [part.slots[sequence] for part in states if sequence in part.slots]
         return [read[-1].position + 1 for slot in slots for read in slot.checkpoints]
+
+    def list_shared_states(self) -> list[list[int]]:
+        """Lists the sequences that share each state with another."""
+        found = []
+        for part in self.parts:
+            if isinstance(part, RecurrentCache):
+                for slot in dict.fromkeys(part.slots.values()):
+                    owners = [own for own, held in part.slots.items() if held is slot]
+                    found += [owners] if len(owners) > 1 else []
+        return found
 
     def get_room(self) -> int:
         """Counts the tokens that still fit, before anything is evicted."""

@@ -42,6 +42,11 @@ class CopyPrefix(UnifiedOperation):
             return None
         origin = source.below(count)
         target = (origin + 1 + source.below(count - 1)) % count
+        together = {own for owners in model.list_shared_states() for own in owners}
+        alone = [own for own in range(count) if own not in together]
+        if together and len(alone) > 1 and source.below(4):  # another two that share
+            origin = source.pick([own for own in alone if model.get_end(own)] or alone)
+            target = source.pick([own for own in alone if own != origin])
         end = model.get_end(origin)
         lengths = [end, end // 2, max(0, end - 1), 1, end + 1, 0, source.between(0, end)]
         length = source.pick(lengths)
@@ -192,7 +197,9 @@ LAYER: Mapping[str, Schema] = {
 }
 FORM: Mapping[str, Schema] = {
     "rows": optional(integer(0, 64)),
-    **dict.fromkeys(("heads", "key_dim", "value_dim"), optional(integer(1, 64))),
+    **dict.fromkeys(
+        ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 64))
+    ),
 }
 
 
@@ -268,6 +275,7 @@ class Put(Again):
             {"rows": rows - 1},
             {"heads": config["heads"] + 1},
             {"heads": max(1, config["heads"] - 1)},
+            {"value_heads": config["heads"] + 1},
             {"key_dim": config["key_dim"] + 2},
             {"value_dim": config["value_dim"] + 1},
             {"layer": config["layers"]},
@@ -282,7 +290,7 @@ class Put(Again):
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
         right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
-        right["rows"] = len(model.batch)
+        right |= {"rows": len(model.batch), "value_heads": config["heads"]}
         if isinstance(part, EncoderCache):
             right["rows"] = IMAGE
             if model.reserved:

@@ -130,6 +130,12 @@ class PositionReader(PairReader):
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, rows, key_dim], each at its position, and V of the tags."""
+        keys, values = self.make(tags, positions)
+        from_numpy = self.arrays.from_numpy
+        return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
+
+    def make(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[F32, F32]:
+        """Makes the same as float32."""
         places = list(zip(positions, tags, strict=True))
         stored = list(map(self.stored.get, places))
         if None in stored:
@@ -139,12 +145,7 @@ class PositionReader(PairReader):
         content = bytearray().join(stored)  # type: ignore[arg-type]  # all are known
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
-        values = self.values.get_vectors(tags)
-        from_numpy = self.arrays.from_numpy
-        return (
-            from_numpy(np.ascontiguousarray(keys), self.dtype),
-            from_numpy(values, self.dtype),
-        )
+        return np.ascontiguousarray(keys), self.values.get_vectors(tags)
 
     def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
         """Computes turned keys [1, heads, tokens, key_dim] in double precision."""

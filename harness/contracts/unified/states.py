@@ -31,7 +31,8 @@ SLIDING = ("evicted", "idle-evicts", *WINDOWED, "before-memory")
 CHUNKED = ("chunk-boundary", "inside-chunk", "past-chunk")
 IMAGES = ("image-in-batch", "several-images")
 ENCODER = ("image-cached", "image-not-cached", *IMAGES)
-RECURRENT = ("state-shared", "checkpointed", "slots-full")
+SEPARATING = ("states-separate",)
+RECURRENT = ("state-shared", "checkpointed", "slots-full", *SEPARATING)
 STATES = (*HELD, *HAPPENED, *PASS, *SLIDING, *CHUNKED, *ENCODER, *RECURRENT)
 
 
@@ -56,6 +57,9 @@ def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
             found.update(get_slot_states(part))
     if is_pass:
         add_pass_states(found, op, owners, ends, model)
+        shared = model.list_shared_states()
+        if sum(not owners.isdisjoint(together) for together in shared) > 1:
+            found.add("states-separate")
     return list(found)
 
 
@@ -208,6 +212,8 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
     }
     out = {*(() if several else SEVERAL)}
     out |= {*(() if several and "copy_prefix" in has else COPIED)}
+    out |= {*(() if max(config.get("sequences", (4,))) > 3 else SEPARATING)}
+    out |= {*(() if several and "copy_prefix" in has else SEPARATING)}
     out |= {*(() if any(config.get("interval", (1,))) else ("checkpointed",))}
     return [state for state in STATES if reached.get(state) and state not in out]
 
@@ -223,7 +229,9 @@ def list_parts(kind: str, config: Config) -> Iterable[str]:
 NAMING = ("forward", "copy_prefix", "remove", "can_resume")
 
 OF_A_PASS = Unreachable(
-    "tells of the rows that a pass brings", (*PASS, *IMAGES), only=("forward",)
+    "tells of the rows that a pass brings",
+    (*PASS, *IMAGES, *SEPARATING),
+    only=("forward",),
 )
 OF_A_SEQUENCE = Unreachable(
     "tells of a sequence that the operation names, and the others name none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from lockstep.harness.contracts.unified.reader import (
     View,
 )
 from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import F32
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -129,6 +130,8 @@ class UnifiedSystem(System):
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
         places = self.get_places(which, model)
+        if self.puts_at_once(which, model):
+            self.put_all(which, model)
         answers = {
             layer: self.pass_layer(which, layer, op, model, places) for layer in order
         }
@@ -146,7 +149,8 @@ class UnifiedSystem(System):
                 image = range(tags.stop, tags.stop + IMAGE)
                 self.put(part, layer, reader.feed(image, [0] * IMAGE))
             return {} if op["reserve"] else self.read_image(part, layer, reader)
-        self.put(part, layer, reader.feed(tags, batch.positions))
+        if not self.puts_at_once(which, model):
+            self.put(part, layer, reader.feed(tags, batch.positions))
         if op["reserve"]:
             self.check_reserved(which, part.get(layer), reader, batch)
             if isinstance(model.parts[which], RecurrentCache):
@@ -171,6 +175,24 @@ class UnifiedSystem(System):
     def put(self, part: Any, layer: int, pair: Sequence[Array]) -> None:
         with self.lend("a", "put", pair):
             part.put(layer, *pair)
+
+    def puts_at_once(self, which: int, model: UnifiedModel) -> bool:
+        return bool(self.config["at_once"]) and model.kinds[which] != "encoder"
+
+    def put_all(self, which: int, model: UnifiedModel) -> None:
+        """Puts K and V of the open pass in all layers by one call."""
+        assert model.batch is not None
+        kind, layers = model.kinds[which], range(self.config["layers"])
+        made = [
+            self.get_reader(kind, which, layer).make(model.tags, model.batch.positions)
+            for layer in layers
+        ]
+        keys, values = (
+            self.arrays.from_numpy(np.stack(every), self.config["dtype"])
+            for every in zip(*made, strict=True)
+        )
+        with self.lend("a", "put", (keys, values)):
+            self.get_part(which).put_all(keys, values)
 
     def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
         """Reads a stored image; the order of its vectors does not matter."""
@@ -319,23 +341,30 @@ class UnifiedSystem(System):
         first = model.tags.start
         if kind == "encoder":
             first, rows = first + rows, IMAGE
-        sizes = {**config, "rows": rows}
-        sizes |= {name: op[name] for name in sizes if op.get(name) is not None}
-        reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
-        if model.batch is not None and sizes == {**config, "rows": rows}:
+        right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
+        right |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
+        sizes = {n: own if op[n] is None else op[n] for n, own in right.items()}
+        is_right = model.batch is not None and sizes == right
+        at_once = self.puts_at_once(op["type"], model)
+        is_known = op["layer"] in range(config["layers"])
+        if at_once and is_right and is_known:
+            return self.ask(lambda: self.put_all(op["type"], model))
+        if is_right:
+            assert model.batch is not None
+            reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
             positions = [0] * IMAGE if kind == "encoder" else model.batch.positions
-            pair = reader.feed(range(first, first + rows), positions)
+            pair = reader.make(range(first, first + rows), positions)
         else:
-            pair = tuple(
-                self.arrays.from_numpy(
-                    np.zeros((1, sizes["heads"], sizes["rows"], sizes[dim]), np.float32),
-                    config["dtype"],
-                )
-                for dim in ("key_dim", "value_dim")
-            )
+            pair = make_zeros(sizes)
+        if at_once:  # a layer that there is not is one layer more
+            count = config["layers"] + (not is_known)
+            pair = np.stack([pair[0]] * count), np.stack([pair[1]] * count)
+        keys, values = (self.arrays.from_numpy(one, config["dtype"]) for one in pair)
         part = self.get_part(op["type"])
-        with self.lend("a", "put", pair):
-            return self.ask(lambda: part.put(op["layer"], *pair))
+        with self.lend("a", "put", (keys, values)):
+            if at_once:
+                return self.ask(lambda: part.put_all(keys, values))
+            return self.ask(lambda: part.put(op["layer"], keys, values))
 
     # --- checks beside the answer -------------------------------------------------------
 
@@ -355,6 +384,13 @@ class UnifiedSystem(System):
             assert isinstance(part, CausalCache)
             self.attention.verify(view, part, model.turns[view.which], model.tags)
         self.last = []
+
+
+def make_zeros(sizes: Mapping[str, int]) -> tuple[F32, F32]:
+    """Makes K and V of any form, which may not belong together."""
+    keys = 1, sizes["heads"], sizes["rows"], sizes["key_dim"]
+    values = 1, sizes["value_heads"], sizes["rows"], sizes["value_dim"]
+    return np.zeros(keys, np.float32), np.zeros(values, np.float32)
 
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:

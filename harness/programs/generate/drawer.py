@@ -57,6 +57,9 @@ def generate(
 SHORTEST, LONGEST = 12, 44
 """Range of operations in a program: 28 on average. Deep bugs need about ten steps."""
 
+FAR, FARTHEST = 128, (200, 240)
+"""One program in FAR has so many operations: what adds up over time shows only there."""
+
 TRIES = 4
 """Draws for each operation: some yield nothing, or a known divergence of the ledger."""
 
@@ -114,6 +117,8 @@ class Drawer:
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         ops: list[Op] = []
         length = source.between(SHORTEST, LONGEST)
+        if source.below(FAR) == FAR - 1:
+            length = source.between(*FARTHEST)
         for _ in range(TRIES * length):
             if len(ops) == length:
                 break

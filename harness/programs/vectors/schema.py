@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.backends.interface import STATISTICS as COUNTED
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import DERIVED, JOINT, NAMES, Schema
@@ -75,7 +76,7 @@ PASSES: Mapping[str, Schema] = {
 }
 
 LAYER: Mapping[str, Schema] = {
-    "update": record(offset=NUMBER, visible=ROWS),
+    "update": any_of(record(offset=NUMBER, visible=ROWS), USAGE),
     "state": record(tags=TAGS),
     "view": record(tags=TAGS),
     "size": record(size=NUMBER),
@@ -111,6 +112,7 @@ def get_unified(kind: str) -> Mapping[str, Schema]:
 
 HELD = {"offsets": OFFSETS, "caches": list_of(record(tags=TAGS), NOTHING)}
 READ = record(offsets=OFFSETS, caches=list_of(record(visible=ROWS), NOTHING))
+STATISTICS = record(**dict.fromkeys(COUNTED, NUMBER))
 STORES: Mapping[str, Schema] = {
     "session": record(tokens=NUMBER),
     "trie": record(tokens=NUMBER, bytes=NUMBER),
@@ -130,6 +132,7 @@ def get_conversations(kind: str) -> Mapping[str, Schema]:
         "refuse": NOTHING,
         "checkpoint": NOTHING,
         "count": STORES[kind],
+        "statistics": STATISTICS,
         "free": any_of(record(**HELD), USAGE),
         "limit": any_of(NOTHING, USAGE),
         "open": USAGE,
@@ -162,6 +165,7 @@ def get_slots() -> Mapping[str, Schema]:
         "close": add(SLOT, stored=NUMBER),
         "cancel": add(SLOT, stored=NUMBER),
         "refuse": NOTHING,
+        "statistics": STATISTICS,
         "open": USAGE,
         "reserve": USAGE,
         "commit": USAGE,

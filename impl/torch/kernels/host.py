@@ -13,8 +13,8 @@ from lockstep.impl.torch.masks import make_additive
 from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
-"""Number of keys that are rotated at a time: intermediate results stay in the processor's
-caches, which is three times as fast as all keys at once."""
+"""Number of keys that are best rotated at a time: intermediate results stay in the
+processor's caches, which is three times as fast as all keys at once."""
 
 
 class HostKernels(PlainKernels):
@@ -22,11 +22,17 @@ class HostKernels(PlainKernels):
 
     A comparison of every row with every column takes several times as long as writing the
     mask.
+
+    Args:
+        block: number of keys that are rotated at a time.
     """
+
+    def __init__(self, block: int = BLOCK) -> None:
+        self.block = block
 
     def turn(self, keys: torch.Tensor, index: Index, rope: Rope, distance: int) -> None:
         tokens = keys.shape[3] if isinstance(index, slice) else len(index)
-        few = keys[..., 0].numel() // keys.shape[3] * tokens <= BLOCK
+        few = keys[..., 0].numel() // keys.shape[3] * tokens <= self.block
         if few or keys.requires_grad:  # blocks would be written in place
             super().turn(keys, index, rope, distance)
             return
@@ -34,7 +40,7 @@ class HostKernels(PlainKernels):
             along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
             for head in layer[0]:  # [cells, dim]
                 own = head[index]  # a view of a slice, a copy of an index
-                for block in own.split(BLOCK):
+                for block in own.split(self.block):
                     content = block.float()
                     swapped = content.roll(len(cos), -1)
                     block.copy_(swapped.mul_(across).addcmul_(content, along))

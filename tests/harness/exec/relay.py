@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.contracts.prefix.sides import get_layer_config, get_unified_config
 
 Message = Mapping[str, Any]
@@ -149,8 +150,9 @@ class Relay:
         """Of a prefix cache that builds on others: with those."""
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
-        below = [get_unified_config(config)]
-        if config["kind"] != "slots":
+        if config["kind"] == "slots":
+            below = [get_unified_config(config)]
+        else:
             below = [spec and get_layer_config(config, spec) for spec in config["layers"]]
         poison = {"poison": config["poison"]}
         caches = [each and self.backend.open({**each, **poison}) for each in below]
@@ -199,6 +201,10 @@ class Relay:
 
     def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
+
+    def do_get_statistics(self, cache: Any, config: Message, m: Message) -> Answer:
+        counted = cache.get_statistics()
+        return {name: getattr(counted, name) for name in STATISTICS}
 
     def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
         if config["kind"] == "slots":

@@ -1,0 +1,177 @@
+"""Lines and branches of our caches that the ci profile reaches: nearly all.
+
+    python ci/impl_coverage.py                   slice by slice, until all is reached
+    python ci/impl_coverage.py --kind trie --programs 250
+
+Code that no program runs is checked by nobody. The programs are those of `lockstep check`
+on torch-cpu and mlx-cpu. `UNREACHED` names what none of them can reach, and why. Exit
+status 1 if something else is left after the last slice, or if a reason is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import coverage
+
+THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+os.environ.update(THREADS)  # before a framework is imported
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
+
+# What is imported below is measured from its first line on.
+REACHED = coverage.Coverage(
+    branch=True,
+    source=[str(ROOT / folder) for folder in FOLDERS],
+    data_file=None,
+    config_file=False,
+)
+REACHED.start()
+
+import click  # noqa: E402
+
+from ci.work import list_work  # noqa: E402
+from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
+
+BACKENDS = "torch-cpu", "mlx-cpu"
+
+EVERYTHING = "*"
+TRITON = "a Triton kernel, or its launch: on a GPU (ci/gpu), or in Triton's interpreter"
+GPU = "runs on a GPU only; see ci/gpu"
+GRAPHS = "of steps that a CUDA graph replays; see tests/impl/test_torch_graphs.py"
+DIRECT = "a guard for direct callers: the contract has no such config"
+
+UNREACHED: Mapping[str, Mapping[str, str]] = {
+    "impl/torch/graphs.py": {EVERYTHING: GRAPHS},
+    "impl/torch/kernels/copies.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/fused.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/masks.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/rounding.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/tables.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/turns.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/__init__.py": {"choose": GPU},
+    "impl/torch/kernels/plain.py": {
+        "PlainKernels.place_fixed": GRAPHS,
+        "if isinstance(index, Padded):": GRAPHS,
+        "rows = (index.cells >= 0).nonzero()[:, 0]": GRAPHS,
+        "keys, values = keys[..., rows, :], values[..., rows, :]": GRAPHS,
+        "index = index.cells[rows]": GRAPHS,
+    },
+    "impl/torch/backend.py": {
+        "cuda": GPU,
+        "warm_up": GPU,
+        "is_fatal": "asked only of an exception, and no program raises one here",
+        "triton": TRITON,
+    },
+}
+"""File → function, line or EVERYTHING → why no program reaches it on a CPU."""
+
+
+class Place(NamedTuple):
+    """A line that was not reached, or a branch from it.
+
+    Attributes:
+        function: the function that it is in; empty for none.
+        target: the line that the branch goes to; None if the line itself is meant.
+    """
+
+    file: str
+    function: str
+    line: int
+    target: int | None
+
+    @property
+    def text(self) -> str:
+        return (ROOT / self.file).read_text().splitlines()[self.line - 1].strip()
+
+    def list_names(self) -> tuple[str, str, str]:
+        """Lists the keys of `UNREACHED` that would explain it."""
+        return EVERYTHING, self.function, self.text
+
+    def is_explained(self) -> bool:
+        return any(name in UNREACHED.get(self.file, {}) for name in self.list_names())
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}  {self.text}"
+        if self.target is None:
+            return text
+        end = "the end" if self.target < 0 else f"line {self.target}"
+        return f"{text}  never goes to {end}"
+
+
+def measure() -> dict[str, Any]:
+    """Returns the files of coverage's report, by path below the root."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        REACHED.json_report(outfile=str(path))
+        files: dict[str, Any] = json.loads(path.read_text())["files"]
+    return {
+        Path(name).resolve().relative_to(ROOT).as_posix(): report
+        for name, report in files.items()
+    }
+
+
+def list_missed(files: Mapping[str, Any]) -> Iterator[Place]:
+    """Iterates over the lines and branches that were not reached."""
+    for file, report in sorted(files.items()):
+        for function, own in report["functions"].items():
+            missed = own["missing_lines"]
+            yield from (Place(file, function, line, None) for line in missed)
+            for line, target in own["missing_branches"]:
+                if line not in missed:
+                    yield Place(file, function, line, target)
+
+
+def list_stale(missed: Sequence[Place]) -> Iterator[str]:
+    """Iterates over the keys of `UNREACHED` that explain nothing: reached, or gone."""
+    used = {(place.file, name) for place in missed for name in place.list_names()}
+    for file, names in UNREACHED.items():
+        yield from (f"{file}: {name}" for name in names if (file, name) not in used)
+
+
+@click.command()
+@click.option("--backend", "names", multiple=True, default=BACKENDS, show_default=True)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind.")
+@click.option("--programs", default=PROFILES["ci"].programs, show_default=True)
+def main(names: Sequence[str], kinds: Sequence[str], programs: int) -> None:
+    """Runs the ci profile until it has reached every line and branch of our caches."""
+    started, works = time.monotonic(), list(list_work(names, kinds))
+    missed, ran = list(list_missed(measure())), 0
+    for number, size in Settings(programs=programs).list_slices():
+        if all(place.is_explained() for place in missed):
+            break
+        for work in works:
+            work.check(number, size, size)
+        missed, ran = list(list_missed(measure())), ran + size
+        left = sum(not place.is_explained() for place in missed)
+        seconds = time.monotonic() - started
+        print(f"{ran} programs of a kind, {seconds:.0f} s: {left} left", flush=True)
+    REACHED.stop()
+    unexplained = [str(place) for place in missed if not place.is_explained()]
+    stale = list(list_stale(missed))
+    report(measure(), unexplained, stale)
+    sys.exit(1 if unexplained or stale else 0)
+
+
+def report(files: Mapping[str, Any], left: Sequence[str], stale: Sequence[str]) -> None:
+    """Prints how much of each file was reached, and what is left."""
+    for file, numbers in sorted(files.items()):
+        share = numbers["summary"]["percent_covered"]
+        why = UNREACHED.get(file, {}).get(EVERYTHING, "")
+        print(f"{share:6.1f} %  {file}  {why}".rstrip())
+    print(f"\n{len(left)} lines and branches left", *left, sep="\n  ")
+    if stale:
+        print("\nexplained, but reached or gone", *stale, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The programs of `lockstep check`, run in this process, so that they can be measured.
+
+Import this after the measurement has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.slices import get_seed
+
+
+class Work(NamedTuple):
+    """One kind of one backend."""
+
+    backend: Backend
+    contract: str
+    kind: str
+    declared: Kind
+
+    def check(self, number: int, programs: int, most: int) -> None:
+        """Draws a slice of programs, as a worker does, and runs at most `most` of them.
+
+        Raises:
+            AssertionError: one diverges.
+        """
+        left = [most]
+
+        def consume(program: Program) -> None:
+            left[0] -= 1
+            if left[0] >= 0:
+                result = run(program, self.backend)
+                assert result.divergence is None, result.divergence
+
+        drawer = Drawer(self.contract, self.kind, self.declared, self.backend.dtypes)
+        seed = get_seed(0, self.contract, self.kind, number)
+        GENERATORS["hypothesis"](programs, seed, drawer.draw, consume)
+
+
+def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]:
+    """Lists every kind of some backends; of `kinds` only, if there are any."""
+    for name in names:
+        backend = load(name)
+        for contract, declared in backend.contracts.items():
+            for kind, own in declared.items():
+                if not kinds or kind in kinds:
+                    yield Work(backend, contract, kind, own)
+
+
+def list_different(works: Sequence[Work]) -> list[Work]:
+    """Lists the first work of those that are declared alike."""
+
+    def get_key(one: Work) -> object:
+        return one.kind, one.declared, one.backend.dtypes
+
+    keys = [get_key(one) for one in works]
+    return [one for place, one in enumerate(works) if keys.index(keys[place]) == place]

@@ -1,0 +1,29 @@
+"""Mistakes of the states of recurrent caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lockstep.impl.faults.fault import mistake
+from lockstep.impl.shared.batch import as_slice
+
+
+def are_adjacent(slots: Sequence[int]) -> bool:
+    return isinstance(as_slice(np.array(slots)), slice)
+
+
+@mistake("recurrent", 4, "Lockstep's own cache on torch, which raised an error there")
+def states_copied_in_place(cache: Any) -> None:
+    """States in adjacent slots are read as a view, and written through an index: only the
+    first is right if one pass copies several to slots that are not adjacent."""
+    copy_slots = cache.copy_slots
+
+    def copy_in_place(sources: Sequence[int], targets: Sequence[int]) -> None:
+        if are_adjacent(sources) and not are_adjacent(targets):
+            sources = [sources[0]] * len(sources)
+        copy_slots(sources, targets)
+
+    cache.copy_slots = copy_in_place
