@@ -138,7 +138,9 @@ class Backend:
         overwrite: fills an array that was handed to a cache with other numbers, in place,
             as a model does that reuses its buffers; a cache must not notice. None where
             arrays are values, or where a cache keeps its caller's arrays by design.
-        tolerance: how far storage may change a number; 0 if it only moves data.
+        tolerance: the largest absolute error of one stored number of K or V, where all
+            numbers lie between -1 and 1; 0 if storage only moves data. Of int8 with one
+            scale it is 1/254. For layer caches; reports show the share that was used.
         ledger: the folder of its known divergences; see `harness.programs.ledger`.
         code: from a complete config, how its programs are written in the framework's own
             API; see `harness.execution.snippet`.

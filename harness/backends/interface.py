@@ -12,7 +12,7 @@ Array = Any
 """An array of the backend's framework. The harness only passes it back to `Arrays`."""
 
 Mask = Any
-"""None (every column is seen), "causal", a boolean array or an additive array."""
+"""None (all is seen), "causal", or a boolean or additive array that broadcasts."""
 
 
 class Arrays(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -137,3 +137,16 @@ def test_one_update_in_so_many_is_sampled(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(updates) > 2000
     assert 0.5 < len(sampled) * SAMPLE / len(updates) < 2
     assert 0.5 < sampled.count(0) * SAMPLE / updates.count(0) < 2
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, -1), (1, 1, 1, -1)])
+def test_a_mask_may_broadcast(shape: Sequence[int]) -> None:
+    """An update with one token has one row."""
+
+    class Short(Cache):
+        def make_mask(self, length: int, rows: int) -> Any:
+            mask = super().make_mask(length, rows)
+            return mask.reshape(shape) if rows == 1 else mask
+
+    backend = replace(correct(), open=lambda _: Short())
+    assert run(make(updates=3), backend, every=True).divergence is None
