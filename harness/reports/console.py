@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
-from lockstep.harness.core.payload import Margins
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair, get_replay_line
 from lockstep.harness.programs.program import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
@@ -80,17 +79,11 @@ def make_details(outcome: OutcomeSummary, width: int = WIDE) -> Table:
             "steps": shorten_number(pair.steps),
             "mean": f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
             "cells": f"{pair.reached}/{pair.reachable}",
-            "margin": format_margin(pair.margins),
+            "margin": pair.margin,
             "known": str(pair.known or "–"),
         }
         table.add_row(pair.name, *(details[name] for name in names))
     return table
-
-
-def format_margin(margins: Margins) -> str:
-    """The tolerance of which the largest share was used, and the share."""
-    name = max(margins, key=lambda name: margins[name], default="")
-    return f"{margins[name]:.2f} {name}" if margins.get(name) else "–"
 
 
 def shorten_number(number: int) -> str:

@@ -52,6 +52,12 @@ class PairSummary:
         return f"{self.backend} × {self.kind}"
 
     @property
+    def margin(self) -> str:
+        """The largest share that was used of a tolerance, and the name of that."""
+        name = max(self.margins, key=lambda name: self.margins[name], default="")
+        return f"{self.margins[name]:.2f} {name}" if self.margins.get(name) else "–"
+
+    @property
     def missed(self) -> int:
         """The number of cells that were never reached."""
         return sum(map(len, self.empty.values()))
