@@ -163,7 +163,9 @@ class LayerCache(Protocol):
     def prepare(self, offsets: Sequence[int]) -> None:
         """Schedules a snapshot for each offset, taken when an update reaches it.
 
-        Each begins at the offset before it, the first at the current offset.
+        Each begins at the offset before it, the first at the current offset. An update
+        reaches the offset where it begins, too: a kv cache has nothing to capture there,
+        other kinds capture what they hold before the update, under an empty range.
 
         Args:
             offsets: ascending. The caller may change the list afterwards.

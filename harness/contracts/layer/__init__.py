@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, list_each, replace_at
 from lockstep.harness.contracts.layer.domain import get_domain
-from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
 from lockstep.harness.contracts.layer.sides import (
     CONFIG,
     LONG_REACH,
@@ -148,8 +148,15 @@ UNREACHABLE = (
 )
 
 
+PENDING = Unreachable(
+    "breaks a rule of usage before the captures were taken",
+    ("captures-pending",),
+    never=("prepare",),
+)
+
+
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    return UNREACHABLE
+    return UNREACHABLE if declared.refuses else (*UNREACHABLE, PENDING)
 
 
 # --- simpler programs: fewer caches and snapshots, shorter updates ----------------------
@@ -377,12 +384,9 @@ class LayerContract(Contract):
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
 
-    def propose_misuse(
-        self, source: Source, model: LayerModel, operations: Sequence[str]
-    ) -> Op | None:
-        """The only misuse is to take back a negative number of tokens."""
-        trim = self.operations["trim"]
-        return trim.draw_misuse(source, model) if "trim" in operations else None
+    def complete_move(self, move: Op, model: LayerModel) -> Op | None:
+        op = super().complete_move(move, model)
+        return None if op is None or breaks_usage(op, model) else op
 
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
