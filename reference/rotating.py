@@ -12,7 +12,8 @@ class RotatingCache:
     """Sliding-window attention over one sequence.
 
     An implementation keeps a ring of the last tokens. This list keeps every token since
-    the last free or restore; the window is a rule about positions.
+    the last free, and a snapshot all that the list has; the window is a rule about
+    positions.
 
     Args:
         window: number of tokens that a query sees, including itself.
@@ -36,9 +37,10 @@ class RotatingCache:
 
     def update(self, tags: Sequence[int]) -> None:
         """Appends one token for each tag."""
+        self.captures.reach(self.offset, self.capture)
         for tag in tags:
             self.tokens.append(Token(tag, position=self.offset))
-            self.captures.reach(self.offset, self.snapshot)
+            self.captures.reach(self.offset, self.capture)
 
     def visible(self, query: int) -> list[Token]:
         """Returns the tokens that the query at position `query` may attend to."""
@@ -97,10 +99,14 @@ class RotatingCache:
     def snapshot(self, begin: int) -> Snapshot | None:
         """Returns the whole window under the label [begin, offset); None if the cache is
         empty or `begin` is not below the offset."""
-        begin = max(0, begin)
-        if self.offset <= begin:
+        return self.capture(max(0, begin)) if begin < self.offset else None
+
+    def capture(self, begin: int) -> Snapshot | None:
+        """Returns the whole window under the label [begin, offset), which may be empty;
+        None if the cache is."""
+        if not self.tokens:
             return None
-        return Snapshot(begin, self.offset, tuple(self.state()))
+        return Snapshot(begin, self.offset, tuple(self.tokens))
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Returns whether `restore` would not refuse."""

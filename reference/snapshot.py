@@ -11,8 +11,10 @@ class Snapshot:
     """The tokens of a cache, under the label [begin, end).
 
     A snapshot is immutable and independent of its cache. Of a kv cache it has exactly the
-    positions of the label, of other caches all tokens that these hold. `split` and
-    `merge` consume their inputs: the caller may not use them again.
+    positions of the label, of other caches the whole content at `end`, whatever the
+    label: of a window that includes older tokens, so that a restored cache may return
+    what the cache might have returned before. `split` and `merge` consume their inputs:
+    the caller may not use them again.
     """
 
     begin: int
@@ -24,9 +26,11 @@ class Captures:
     """Snapshots that are scheduled before the tokens arrive.
 
     Nobody can call `snapshot` in the middle of a large update. So the offsets are given
-    beforehand, and the cache takes a snapshot as a write reaches one of them. Its label
-    is [boundary, offset); the boundary is the scheduled offset before, or for the first
-    the offset of the cache at the time of scheduling.
+    beforehand, and the cache takes a snapshot as a write comes by: a write from offset a
+    to offset b reaches all offsets from a to b, both included. The label is
+    [boundary, offset); the boundary is the scheduled offset before, or for the first the
+    offset of the cache at the time of scheduling. So the label of a capture where the
+    cache stands is empty: of a kv cache that is nothing, of others the whole content.
 
     A capture is final: if the cache goes back and writes other tokens past the same
     offset, it does not capture again.
@@ -56,11 +60,12 @@ class Captures:
         self.boundary = dict(zip(offsets, [offset, *offsets], strict=False))
 
     def reach(self, offset: int, snapshot: Callable[[int], Snapshot | None]) -> None:
-        """Takes the capture that is due at `offset`, if any; a write has just reached it.
+        """Takes the capture that is due at `offset`, if any; a write begins there, or has
+        just reached it.
 
         Args:
             offset: the offset of the cache.
-            snapshot: takes a snapshot from a boundary on.
+            snapshot: takes a snapshot from a boundary on; None if there is nothing.
         """
         if offset in self.scheduled and offset not in self.captured:
             capture = snapshot(self.boundary[offset])

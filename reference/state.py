@@ -27,9 +27,10 @@ class StateCache:
 
     def update(self, tags: Sequence[int]) -> None:
         """Reads one token for each tag."""
+        self.captures.reach(self.offset, self.capture)
         for tag in tags:
             self.tokens.append(Token(tag, position=self.offset))
-            self.captures.reach(self.offset, self.snapshot)
+            self.captures.reach(self.offset, self.capture)
 
     def visible(self, query: int) -> list[Token]:
         """Returns the tokens that the state at position `query` has read."""
@@ -63,8 +64,12 @@ class StateCache:
     def snapshot(self, begin: int) -> Snapshot | None:
         """Returns the whole state under the label [begin, offset); None if the cache is
         empty or `begin` is not below the offset."""
-        begin = max(0, begin)
-        if self.offset <= begin:
+        return self.capture(max(0, begin)) if begin < self.offset else None
+
+    def capture(self, begin: int) -> Snapshot | None:
+        """Returns the whole state under the label [begin, offset), which may be empty;
+        None if nothing was read."""
+        if not self.tokens:
             return None
         return Snapshot(begin, self.offset, tuple(self.tokens))
 

@@ -151,7 +151,9 @@ class Backend:
             its buffers again. After each call the arrays that a cache was given are
             overwritten, unless `Kind.inputs` is "kept"; the cache must not notice. None
             if that cannot be done in the framework.
-        tolerance: how far storage may change a number; 0 if it only moves data.
+        tolerance: the largest absolute error of one stored number of K or V, where all
+            numbers lie between -1 and 1; 0 if storage only moves data. Of int8 with one
+            scale it is 1/254. For layer caches; reports show the share that was used.
         ledger: the folder of its known divergences; see `harness.programs.ledger`.
         code: from a complete config, how its programs are written in the framework's own
             API; see `harness.execution.snippet`.

@@ -12,7 +12,7 @@ Array = Any
 """An array of the backend's framework. The harness only passes it back to `Arrays`."""
 
 Mask = Any
-"""None (every column is seen), "causal", a boolean array or an additive array."""
+"""None (all is seen), "causal", or a boolean or additive array that broadcasts."""
 
 
 class Arrays(Protocol):
@@ -173,7 +173,9 @@ class LayerCache(Protocol):
     def prepare(self, offsets: Sequence[int]) -> None:
         """Schedules a snapshot for each offset, taken when an update reaches it.
 
-        Each begins at the offset before it, the first at the current offset.
+        Each begins at the offset before it, the first at the current offset. An update
+        reaches the offset where it begins, too: a kv cache has nothing to capture there,
+        other kinds capture what they hold before the update, under an empty range.
 
         Args:
             offsets: ascending. The caller may change the list afterwards.

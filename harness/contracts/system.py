@@ -19,11 +19,24 @@ from lockstep.harness.backends.backend import Alignment, Backend, Kind
 from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.core.errors import Broken, clean, format_error
-from lockstep.harness.core.payload import F32, ExpectedPayloads, Table, snap, split_tokens
+from lockstep.harness.core.payload import (
+    F32,
+    ExpectedPayloads,
+    Margins,
+    Table,
+    snap,
+    split_tokens,
+)
 from lockstep.reference.token import Token
 
 MIXED = "key of"
 """Begins the words for a column with the key of one token and the value of another."""
+
+DRIFTED = ("K of token", "V of token")
+"""Begin the words for a column whose numbers are near those of a token."""
+
+SENTENCES = (MIXED, *DRIFTED)
+"""Begin the words that say in full what is wrong with a column."""
 
 Column = int | str | tuple[int, int]
 """The content of one column of K and V: a tag, (position, tag) where positions are the
@@ -97,12 +110,17 @@ class PairReader(ExpectedPayloads):
 
 
 class Reader(PairReader):
-    """Makes the K and V that go into one layer, and reads those that come out."""
+    """Makes the K and V that go into one layer, and reads those that come out.
+
+    Attributes:
+        margin: the largest error of a stored number so far, as a share of the tolerance.
+    """
 
     def __init__(
         self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
     ) -> None:
         super().__init__(backend, config, limit, layer, tolerance=backend.tolerance)
+        self.margin = 0.0
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, tags, key_dim] and V of the tokens with these tags."""
@@ -122,6 +140,23 @@ class Reader(PairReader):
                 to compare with them is faster than to read.
         """
         keys, values = self.check_forms(*split_pair(pair, name), name)
+        columns = self.read_floats(keys, values, likely)
+        if self.tolerance:
+            self.note_drift(pair, columns)
+        return columns
+
+    def note_drift(self, pair: Sequence[Array], columns: Sequence[Column]) -> None:
+        """Notes how far the numbers of the tokens are from what was stored."""
+        held = {at: tag for at, tag in enumerate(columns) if isinstance(tag, int)}
+        for array, table in zip(pair, (self.keys, self.values), strict=True):
+            floats = self.arrays.to_numpy(array)[:, :, list(held)]
+            off = np.abs(floats - table.get_vectors(list(held.values()))).max(initial=0)
+            self.margin = max(self.margin, float(off) / self.tolerance)
+
+    def read_floats(
+        self, keys: F32, values: F32, likely: Sequence[Token]
+    ) -> list[Column]:
+        """Reads the token in each column of K and V of the right shape."""
         width = keys.shape[2]
         if 0 < width <= len(likely):
             guess: list[Column] = [token.tag for token in likely[-width:]]
@@ -148,17 +183,52 @@ class Reader(PairReader):
         """The token in column `at`, or words for what is no token."""
         key = name_vectors(keys[:, :, at : at + 1], self.keys)
         value = name_vectors(values[:, :, at : at + 1], self.values)
-        if key == value or (self.values.dim == 0 and isinstance(key, int)):
+        if drifted := name_drift(key, value):
+            return self.format_drift(*drifted)
+        if isinstance(key, int | str) and (key == value or not self.values.dim):
             return key
         if isinstance(value, int):
             return f"{MIXED} {format_vectors(key)}, but value of {format_vectors(value)}"
         return f"{MIXED} {format_vectors(key)}, but its value is {format_vectors(value)}"
 
+    def format_drift(self, name: str, drift: Drift) -> str:
+        """Words for the larger drift of a column."""
+        words = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
+        hint = "; if the cache is quantized, declare `tolerance`"
+        return words if self.tolerance else words + hint
 
-def format_vectors(name: Column) -> str:
+
+class Drift(NamedTuple):
+    """Vectors that are not those of a token, but near: the largest error is `off`."""
+
+    tag: int
+    off: float
+
+
+Name = int | str | Drift
+"""A token, words for what is none, or what is near one."""
+
+
+def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
+    """Returns "K" or "V" and the larger drift, if both are near one token."""
+    names = {"K": key, "V": value}
+    drifts = {name: each for name, each in names.items() if isinstance(each, Drift)}
+    tags = {each.tag if isinstance(each, Drift) else each for each in names.values()}
+    if not drifts or len(tags - {NO_VECTORS}) > 1:
+        return None
+    return max(drifts.items(), key=lambda item: item[1].off)
+
+
+def format_drift(name: str, drift: Drift) -> str:
+    return f"{name} of token {drift.tag} is off by {drift.off:.2g}"
+
+
+def format_vectors(name: Name) -> str:
     """Words for the result of `name_vectors`."""
     if isinstance(name, int):
         return f"token {name}"
+    if isinstance(name, Drift):
+        return f"token {name.tag} off by {name.off:.2g}"
     return "all zeros" if name == "zeros" else str(name)
 
 
@@ -170,14 +240,17 @@ def is_of_form(shape: Sequence[int], table: Table) -> bool:
     return one == 1 and heads == table.heads and dim == table.dim
 
 
-NEAR = 1 / 32
-"""Vectors that are closer to those of a token are called that token, changed."""
+NEAR = 1 / 8
+"""Vectors with a smaller error are called near: it is the distance of two digits of a
+payload, and more than 4 bits for each number round by."""
+
+NO_VECTORS = "nothing"
 
 
-def name_vectors(vectors: F32, table: Table) -> Column:
+def name_vectors(vectors: F32, table: Table) -> Name:
     """Returns the tag whose vectors of all heads these are, or says what they are."""
     if table.dim == 0:
-        return "nothing"
+        return NO_VECTORS
     if np.isnan(vectors).any():
         return "NaN"
     tags = table.read_tags(vectors)
@@ -186,6 +259,10 @@ def name_vectors(vectors: F32, table: Table) -> Column:
         return int(tags[0])
     if not vectors.any():
         return "zeros"
+    errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
+    nearest = int(errors.argmin())
+    if errors[nearest] < NEAR:
+        return Drift(nearest, float(errors[nearest]))
     heads = [
         head
         for head in range(table.heads)
@@ -193,8 +270,7 @@ def name_vectors(vectors: F32, table: Table) -> Column:
     ]
     if len(heads) < table.heads:
         return f"{int(tags[0])} but not in head {heads[0]}"
-    off = float(np.abs(vectors - right).max())
-    return f"token {int(tags[0])} off by {off:.2g}" if off < NEAR else "no token"
+    return "no token"
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
@@ -292,20 +368,35 @@ class VisibleColumns(NamedTuple):
 def get_visible_columns(
     mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
 ) -> VisibleColumns:
-    """Finds what each of the rows sees of the columns. additive: the dtype that the
-    mask must have; None for any form."""
+    """Finds what each of the rows sees of the columns.
+
+    Args:
+        mask: an array that broadcasts to [rows, width].
+        rows, width: the numbers of rows and columns.
+        arrays: of the framework.
+        additive: the dtype that the mask must have; None for any form.
+    """
     content = to_numpy(arrays, mask, "the mask")
-    shape = content.shape
     if additive is not None and (dtype := arrays.dtype(mask)) != additive:
         raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
-    if shape[-2:] != (rows, width) or content.size != rows * width:
-        raise Broken(
-            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
-        )
+    if content.shape != (rows, width):
+        content = broadcast_mask(content, rows, width)
     if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold
         raise Broken("malformed", f"the mask holds {content.dtype}, not bool or numbers")
     interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
     return interpret(content.tobytes(), content.dtype, rows, width)
+
+
+def broadcast_mask(content: npt.NDArray[Any], rows: int, width: int) -> npt.NDArray[Any]:
+    """Returns a mask as [rows, width]: axes of size 1 are repeated and missing ones
+    added, as attention does. Raises Broken if it does not broadcast."""
+    shape = content.shape
+    try:
+        return np.broadcast_to(content.reshape(shape[-2:]), (rows, width))
+    except ValueError:
+        raise Broken(
+            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
+        ) from None
 
 
 NUMBERS = "bfiu"
@@ -344,9 +435,9 @@ class System:
     """The system under test, for one program.
 
     The executor calls `settle(op)` before each operation and `finish()` at the end: both
-    check that arrays that were handed out still hold what they must. `margin` is the
-    largest error so far of what has a tolerance, as a share of that. After
-    `tell_layout()` answers name the columns that came back, and those that each row sees.
+    check that arrays that were handed out still hold what they must. `margins` tells how
+    much of each tolerance was used so far. After `tell_layout()` answers name the columns
+    that came back, and those that each row sees.
 
     Args:
         backend: what is tested.
@@ -360,7 +451,7 @@ class System:
         writes: the operations after which a view of the cache need not hold.
     """
 
-    margin: float
+    margins: Margins
     writes: Collection[str] = ()
 
     def __init__(

@@ -253,6 +253,17 @@ class ExpectedPayloads:
 # --- tolerances -------------------------------------------------------------------------
 
 
+Margins = Mapping[str, float]
+"""What has a tolerance, "attention", "keys" or "storage" → the largest error, as a share
+of that tolerance."""
+
+
+def merge_margins(*given: Margins) -> dict[str, float]:
+    """The largest share of each tolerance."""
+    names = dict.fromkeys(name for margins in given for name in margins)
+    return {name: max(each.get(name, 0.0) for each in given) for name in names}
+
+
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The unit roundoff of each storage dtype."""
 

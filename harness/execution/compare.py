@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from lockstep.harness.contracts.operation import Answer
-from lockstep.harness.contracts.system import MIXED
+from lockstep.harness.contracts.system import SENTENCES
 from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]
@@ -200,24 +200,28 @@ def compare_rows(
 
 
 def format_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
-    """Words for the difference of a row. A key with another token's value says it all."""
-    mixed = [token for token in extra if str(token).startswith(MIXED)]
-    if mixed:
-        return f": {mixed[0]}"
+    """Words for the difference of a row."""
+    if told := find_sentence(extra):
+        return f": {told}"
     return (
         f" sees {format_tokens(seen)}, but should see {format_tokens(right)}"
         f"{format_parts(missing, extra)}"
     )
 
 
+def find_sentence(tokens: Tokens) -> str | None:
+    """Finds a column whose words say in full what is wrong: a key with the value of
+    another token, or a number that is off."""
+    return next((word for word in tokens if str(word).startswith(SENTENCES)), None)
+
+
 def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
     missing, extra = subtract(wanted, got), subtract(got, wanted)
     if not missing and not extra:
         return None
-    sentence = f"holds {format_tokens(got)}, but should hold {format_tokens(wanted)}"
-    return Difference(
-        "contents", sentence + format_parts(missing, extra), get_tags([*missing, *extra])
-    )
+    told = f"holds {format_tokens(got)}, but should hold {format_tokens(wanted)}"
+    message = find_sentence(extra) or told + format_parts(missing, extra)
+    return Difference("contents", message, get_tags([*missing, *extra]))
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:

@@ -6,7 +6,7 @@ import json
 import mmap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from lockstep.harness.core.errors import (
     format_raised,
     make_plain,
 )
+from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.program import Divergence, Program, walk
 
@@ -38,14 +39,14 @@ class Result:
         steps: operations that ran.
         skipped: operations that did not.
         why_skipped: the reason of the first one that did not.
-        margin: the largest error that a tolerance allowed, as a share of that tolerance.
+        margins: how much was used of each tolerance.
         divergence: the first difference, if there is one.
     """
 
     steps: int = 0
     skipped: int = 0
     why_skipped: str | None = None
-    margin: float = 0.0
+    margins: Margins = field(default_factory=dict)
     divergence: Divergence | None = None
 
     def skip(self, why: str) -> None:
@@ -96,7 +97,7 @@ class Run:
                         self.diverge(difference, number, operation, step.answer, observed)
                         return self.result
                 self.system.finish()
-                self.result.margin = self.system.margin
+                self.result.margins = self.system.margins
         except Broken as broken:
             self.require_device(broken.__cause__)
             blamed = broken.operation or operation

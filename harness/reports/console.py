@@ -79,7 +79,7 @@ def make_details(outcome: OutcomeSummary, width: int = WIDE) -> Table:
             "steps": shorten_number(pair.steps),
             "mean": f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
             "cells": f"{pair.reached}/{pair.reachable}",
-            "margin": f"{pair.margin:.2f}" if pair.margin else "–",
+            "margin": pair.margin,
             "known": str(pair.known or "–"),
         }
         table.add_row(pair.name, *(details[name] for name in names))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
+from lockstep.harness.core.payload import Margins
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.program import ERRORS
 
@@ -38,7 +39,7 @@ class PairSummary:
     steps: int
     whats: Sequence[str] = ()
     wanted: int = 0
-    margin: float = 0.0
+    margins: Margins = field(default_factory=dict)
     known: int = 0
     reachable: int = 0
     empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -51,6 +52,12 @@ class PairSummary:
     @property
     def name(self) -> str:
         return f"{self.backend} × {self.kind}"
+
+    @property
+    def margin(self) -> str:
+        """The largest share that was used of a tolerance, and the name of that."""
+        name = max(self.margins, key=lambda name: self.margins[name], default="")
+        return f"{self.margins[name]:.2f} {name}" if self.margins.get(name) else "–"
 
     @property
     def missed(self) -> int:
@@ -119,7 +126,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     programs, steps = pair.get_progress()
-    same = "backend", "contract", "kind", "wanted", "margin", "known"
+    same = "backend", "contract", "kind", "wanted", "margins", "known"
     return PairSummary(
         programs=programs,
         steps=steps,

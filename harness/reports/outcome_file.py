@@ -48,7 +48,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         **get_fields(pair, "backend", "contract", "kind", "wanted", "programs", "steps"),
         "skipped": pair.skipped,
         "mean_length": round(pair.steps / pair.programs, 2) if pair.programs else None,
-        "margin": pair.margin,
+        "margins": pair.margins,
         "digest": get_digest(pair),
         "coverage": {
             f"{state} × {operation}": times
@@ -129,7 +129,7 @@ PAIR = make_schema(
     },
     {
         "wanted": COUNT,
-        "margin": NUMBER,
+        "margins": {"type": "object", "additionalProperties": NUMBER},
         "known_divergences": COUNT,
         "cells": CELLS,
         "outdated": TEXTS,
@@ -180,7 +180,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 
 COPIED = (
-    "backend", "contract", "kind", "programs", "steps", "wanted", "margin", "errors",
+    "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
     "outdated", "missing", "unchecked",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""

@@ -19,6 +19,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.programs.vectors import Problem
@@ -65,7 +66,7 @@ class Counts:
             own or as the beginning of others.
         avoided: programs that were left out, because they lead to a known divergence.
         seconds: of one core.
-        margin: the largest error that a tolerance allowed, as a share of that tolerance.
+        margins: how much was used of each tolerance; see `core.payload.Margins`.
         signatures: how many programs diverged with each.
         missing: part of the backend that is not written yet → operation that needs it.
         undeclared: why given programs were left out → how many.
@@ -78,7 +79,7 @@ class Counts:
     covered: Natural = 0
     avoided: Natural = 0
     seconds: NonNegative = 0.0
-    margin: NonNegative = 0.0
+    margins: dict[str, NonNegative] = field(default_factory=dict)
     signatures: dict[str, Natural] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class Counts:
         """Adds the counts of another slice."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(more, name))
-        self.margin = max(self.margin, more.margin)
+        self.margins = merge_margins(self.margins, more.margins)
         self.missing.update(more.missing)
         for own, others in (
             (self.signatures, more.signatures),

@@ -16,6 +16,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.executor import Coverage, Record, Result, run
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.shrink import (
@@ -239,7 +240,7 @@ class Slice(ABC, Generic[T]):
         self.runs += 1
         self.digest.update(record.begin(program, self.worker.asked))
         result = run(program, self.backend, every, self.coverage, record.step)
-        self.counts.margin = max(self.counts.margin, result.margin)
+        self.counts.margins = merge_margins(self.counts.margins, result.margins)
         if result.divergence is not None:
             self.report(program, result.divergence)
             self.hangs += result.divergence.what == "hang"

@@ -11,12 +11,17 @@ from lockstep.impl.shared.memory import Snapshot
 class Captures:
     """The offsets at which a cache has to capture a snapshot of itself.
 
+    Args:
+        whole: a snapshot holds the whole content of its cache, whatever its label; so one
+            with an empty label is made, too.
+
     Attributes:
         boundaries: for each scheduled offset, the begin of its snapshot.
         captured: the snapshots made so far, by offset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
         self.boundaries: dict[int, int] = {}
         self.captured: dict[int, Snapshot] = {}
 
@@ -41,18 +46,15 @@ class Captures:
             )
         self.boundaries = dict(zip(offsets, [offset, *offsets], strict=False))
 
-    def reach(
-        self, before: int, after: int, take: Callable[[int, int], Snapshot]
-    ) -> None:
-        """Captures at the scheduled offsets that a write has just reached.
+    def reach(self, first: int, last: int, take: Callable[[int, int], Snapshot]) -> None:
+        """Captures at the scheduled offsets from `first` to `last`, both included.
 
         Args:
-            before: offset of the cache before the write.
-            after: offset after the write.
+            first, last: the offsets that a write reaches.
             take: take(begin, end) makes the snapshot of [begin, end).
         """
         for offset, boundary in self.boundaries.items():
-            due = before < offset <= after and boundary < offset
+            due = first <= offset <= last and (self.whole or boundary < offset)
             if due and offset not in self.captured:
                 self.captured[offset] = take(boundary, offset)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lockstep.impl.shared.captures import Captures
 from lockstep.impl.shared.memory import Memory, Snapshot
@@ -24,7 +24,7 @@ class LayerCache(ABC):
 
     def __init__(self) -> None:
         self.offset = 0
-        self.captures = Captures()
+        self.captures = Captures(whole=not self.can_split)
 
     @abstractmethod
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
@@ -60,7 +60,7 @@ class LayerCache(ABC):
         before = self.offset
         self.offset += length
         if self.captures.boundaries:
-            self.captures.reach(before, self.offset, self.get_snapshot)
+            self.captures.reach(before + 1, self.offset, self.get_snapshot)
 
 
 class WholeSnapshots(LayerCache):
@@ -68,6 +68,16 @@ class WholeSnapshots(LayerCache):
 
     The later snapshot of two contains all that a restore needs.
     """
+
+    def capture_here(self, check: Callable[[], None]) -> None:
+        """Makes the capture that is due where a write is about to begin, if any.
+
+        Args:
+            check: raises ValueError if the write will be refused.
+        """
+        if self.captures.boundaries and self.offset:
+            check()
+            self.captures.reach(self.offset, self.offset, self.get_snapshot)
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
         """Returns the whole snapshot on the right, wherever the cut is."""

@@ -32,6 +32,7 @@ class RotatingCacheBase(WholeSnapshots):
         """
         length = keys.shape[2]
         memory, begin, arrays = self.memory, self.offset, (keys, values)
+        self.capture_here(lambda: memory.accept(arrays))
         first, end = begin - self.count_before(length), begin + length
         if memory.named:
             memory.secure(begin, end)

@@ -53,6 +53,7 @@ class StateCacheBase(WholeSnapshots):
                 f"write: the state at offset {at} is scheduled for capture;"
                 f" write up to it first (see boundaries)"
             )
+        self.capture_here(lambda: check_form(self.read(), (conv, delta)))
         self.memory.secure_all()
         self.store(conv, delta)
         self.advance(length)

@@ -289,7 +289,7 @@ def test_the_number_of_workers_changes_nothing(run_workers: Run) -> None:
     programs = {CORRECT: 250, "reference": 32}
     for pair, other in zip(one, two, strict=True):
         assert pair["programs"] == programs[pair["backend"]]
-        for name in ("kind", "digest", "programs", "steps", "coverage", "margin"):
+        for name in ("kind", "digest", "programs", "steps", "coverage", "margins"):
             assert pair[name] == other[name]
     assert len({pair["digest"] for pair in one}) == len(one) == 3
 

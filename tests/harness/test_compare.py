@@ -84,6 +84,7 @@ ROW = (
     " (1 is missing; 7 is too much)"
 )
 ZEROS = "key of token 0, but its value is all zeros"
+OFF = "V of token 1 is off by 0.0031, allowed 0"
 ROWS = {"visible": [[3]], "layers": [{"visible": [[3]]}]}
 
 
@@ -93,6 +94,8 @@ ROWS = {"visible": [[3]], "layers": [{"visible": [[3]]}]}
         (FULL, {"offset": 3}, "error", "did not refuse; expected cache-full"),
         (FULL, {"error": "shared"}, "error", "refused with shared; expected cache-full"),
         ({"visible": [[0]]}, {"visible": [[ZEROS]]}, "contents", f"row 0: {ZEROS}"),
+        ({"visible": [[0, 1]]}, {"visible": [[0, OFF]]}, "contents", f"row 0: {OFF}"),
+        ({"tags": [0, 1]}, {"tags": [0, OFF]}, "contents", OFF),
         ({"visible": [[0], [0, 1, 2]]}, {"visible": [[0], [0, 2, 7]]}, "contents", ROW),
         ({"hit": {"one_of": [0, 4]}}, {"hit": 5}, "result", "hit is 5, allowed: 0 or 4"),
         (SIZE, {"size": 5}, "size", "size is 5, allowed: 0 to 4"),

@@ -13,7 +13,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.explore import Journal
 from lockstep.harness.workers.messages import Counts, SliceDone, unfold
 
-COUNTS = Counts(programs=3, steps=9, covered=4, avoided=1, margin=0.5)
+COUNTS = Counts(programs=3, steps=9, covered=4, avoided=1, margins={"keys": 0.5})
 DONE = SliceDone(COUNTS, [("fresh", "update", 3)], "abc")
 
 
@@ -69,7 +69,11 @@ def counts(**fields: Any) -> dict[str, Any]:
         (2, line(digest=None), "Expected `str`, got `null` - at `$.done.digest`"),
         (3, "5", ":3: Expected `object`, got `int`"),
         (3, line(counts=counts(steps="9")), "`$.done.counts.steps`"),
-        (3, line(counts=counts(margin=float("nan"))), "`$.done.counts.margin`"),
+        (
+            3,
+            line(counts=counts(margins={"keys": float("nan")})),
+            "`$.done.counts.margins",
+        ),
         (3, line(counts=counts(signatures={"a": -1})), "`$.done.counts.signatures"),
         (3, line(coverage=[["a", "b", -1]]), "`$.done.coverage[0][2]`"),
     ],

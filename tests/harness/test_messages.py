@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from dataclasses import replace
@@ -59,7 +60,7 @@ class Text(str):
 @pytest.mark.parametrize(
     ("task", "event"),
     [
-        (SLICE, Progress(Counts(steps=7, margin=0.5), [("fresh", "update")])),
+        (SLICE, Progress(Counts(steps=7, margins={"keys": 0.5}), [("fresh", "update")])),
         (SLICE, FOUND),
         (SLICE, Refused("\ud800 cannot be written as UTF-8")),
         (RandomTask("a", "b", "c", 0, ["s"], generator="f", seed=1, programs=1),
@@ -113,7 +114,7 @@ def diverge(**fields: Any) -> bytes:
         (SLICE, change(DONE, digest=5), "Expected `str`, got `int` - at `$.digest`"),
         (SLICE, change(DONE, more=5), "unknown field `more`"),
         (SLICE, change(DONE, counts={"steps": -1}), "Expected `int` >= 0"),
-        (SLICE, change(DONE, counts={"margin": float("nan")}), "$.counts.margin"),
+        (SLICE, change(DONE, counts={"margins": {"keys": math.nan}}), "$.counts.margins"),
         (SLICE, change(FOUND, program={"format": "x"}), 'a failing program: "format"'),
         (SLICE, diverge(step=1), "the program has no step 1"),
         (SLICE, diverge(what="/../../x"), "cannot be the name of a folder"),

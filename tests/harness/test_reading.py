@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -109,6 +110,12 @@ def drift(keys: Any, values: Any) -> Pair:
     return keys, values
 
 
+def coarse(keys: Any, values: Any) -> Pair:
+    """Rounds the last column, as 4 bits for a number do."""
+    keys[:, :, -1] = np.round(keys[:, :, -1] * 7) / 7
+    return keys, values
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -117,7 +124,8 @@ def drift(keys: Any, values: Any) -> Pair:
         (spoil(np.inf), "2 but not in head 1"),
         (lambda keys, values: (keys * LAST_ZERO, values * LAST_ZERO), "zeros"),
         (lambda keys, values: (keys, values[:, :, [0, 0]]), "2, but value of token 1"),
-        (drift, "key of token 2, but its value is token 2 off by 0.0031"),
+        (drift, "V of token 2 is off by 0.0031, allowed 0; if the cache is quantized,"),
+        (coarse, "K of token 2 is off by 0.068, allowed 0; if the cache is quantized,"),
     ],
 )
 def test_what_is_no_token_is_named(
@@ -126,6 +134,22 @@ def test_what_is_no_token_is_named(
     columns = reader.read(change(*feed(reader, 1, 2)), "update")
     assert columns[0] == 1
     assert words in str(columns[1])
+
+
+@pytest.mark.parametrize(
+    ("off", "words"),
+    [
+        (0.004, None),
+        (0.0031, None),
+        (0.006, "V of token 2 is off by 0.006, allowed 0.005"),
+    ],
+)
+def test_a_tolerance_allows_an_error_of_each_number(off: float, words: str) -> None:
+    reader = Reader(replace(BACKEND, tolerance=0.005), CONFIG, 64)
+    keys, values = feed(reader, 1, 2)
+    values[:, :, -1] += off
+    assert reader.read((keys, values), "update") == [1, words or 2]
+    assert reader.margin == pytest.approx(0 if words else off / 0.005, rel=1e-4)
 
 
 def test_heads_in_each_other_s_place_are_no_token(reader: Reader) -> None:
@@ -203,6 +227,27 @@ def test_masks_of_every_form(mask: Any) -> None:
     assert see(mask, 2) == SEEN
 
 
+LAST_HIDDEN = np.array([1, 1, 0], np.bool_)
+FIRST_ROW = np.array([[1], [0]], np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("mask", "seen"),
+    [
+        (LAST_HIDDEN, [[7, 8], [7, 8]]),
+        (LAST_HIDDEN[None], [[7, 8], [7, 8]]),
+        (LAST_HIDDEN[None, None, None], [[7, 8], [7, 8]]),
+        (np.where(LAST_HIDDEN, 0, NEVER).astype(np.float32), [[7, 8], [7, 8]]),
+        (FIRST_ROW, [[7, 8, 9], []]),
+        (FIRST_ROW[None, None], [[7, 8, 9], []]),
+        (np.array(True), [[7, 8, 9], [7, 8, 9]]),
+        (np.zeros((1, 1), np.float32), [[7, 8, 9], [7, 8, 9]]),
+    ],
+)
+def test_masks_that_broadcast(mask: Any, seen: Any) -> None:
+    assert see(mask, 2) == seen
+
+
 def test_masks_without_an_array_and_with_padding() -> None:
     assert see(None, 2) == [[7, 8, 9], [7, 8, 9]]
     assert see("causal", 2) == [[7, 8], [7, 8, 9]]
@@ -223,6 +268,9 @@ PADDING_SEES = np.concatenate([BOOLEAN, np.array([[0, 0, 0], [0, 0, 1]], np.bool
         ("causal", 2, 4, "mask", "2 rows of padding see"),
         (BOOLEAN[:, :2], 2, 2, "mask", r"shape \[2, 2\], for 2 rows × 3 columns"),
         (BOOLEAN, 2, 3, "mask", "for 3 rows"),
+        (LAST_HIDDEN[:2], 2, 2, "mask", r"shape \[2\], for 2 rows × 3 columns"),
+        (FIRST_ROW[None], 2, 3, "mask", r"shape \[1, 2, 1\], for 3 rows"),
+        (LAST_HIDDEN, 2, 4, "mask", "row 2 of the mask belongs to padding"),
         (np.stack([BOOLEAN, BOOLEAN]), 2, 2, "mask", r"shape \[2, 2, 3\]"),
         (np.where(BOOLEAN, 0, np.nan), 2, 2, "mask", "other than 0 and -inf"),
         (np.where(BOOLEAN, 0, -5.0), 2, 2, "mask", "other than 0 and -inf"),

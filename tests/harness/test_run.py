@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,3 +171,16 @@ def test_one_program_of_a_slice_in_16_gets_all_checks(
     with_all = programs[8::16]
     assert watched == [offset for program in with_all for offset in program]
     assert sum(offset > 0 for offset in watched) > 40
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, -1), (1, 1, 1, -1)])
+def test_a_mask_may_broadcast(shape: Sequence[int]) -> None:
+    """An update with one token has one row."""
+
+    class Short(Cache):
+        def make_mask(self, length: int, rows: int) -> Any:
+            mask = super().make_mask(length, rows)
+            return mask.reshape(shape) if rows == 1 else mask
+
+    backend = replace(correct(), open=lambda _: Short())
+    assert run(make(updates=3), backend, every=True).divergence is None

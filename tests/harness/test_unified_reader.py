@@ -80,21 +80,23 @@ def test_a_key_at_another_position_is_found_there() -> None:
 
 def test_what_is_no_token_is_said_in_words() -> None:
     reader = make_reader()
-    keys, values = reader.feed([4, 5, 6, 7], [0, 1, 2, 3])
+    keys, values = reader.feed([4, 5, 6, 7, 8], [0, 1, 2, 3, 4])
     keys[0, 0, 0, 0] += 0.01
-    values[0, 1, 1, 2] += 0.01
+    values[0, 1, 1, 2] += 0.5
+    values[0, 1, 4, 2] += 0.01
     keys[0, :, 2], values[0, :, 2] = np.nan, np.nan
     values[0, :, 3] = reader.values.vectors[0, :, 9]
-    positions = {tag: tag - 4 for tag in range(4, 8)}
+    positions = {tag: tag - 4 for tag in range(4, 9)}
     columns = reader.read((keys, values), positions, {}, "get")
     assert columns == [
         "key of no token at any position, but value of token 4",
         "(value: 5 but not in head 1)",
         "NaN",
         "key of no token at any position, but value of token 9",
+        "V of token 8 is off by 0.01, allowed 0",
     ]
-    unseen = reader.read((keys, values), positions, {}, "get", [False] * 4)
-    assert unseen == ["what no row sees"] * 4
+    unseen = reader.read((keys, values), positions, {}, "get", [False] * 5)
+    assert unseen == ["what no row sees"] * 5
 
 
 def test_permuted_values_are_read() -> None:

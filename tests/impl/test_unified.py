@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from frameworks import HEADS, KEY_DIM, Framework
 
+from lockstep.harness.execution.executor import run
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from tests.harness.building import forward, make
 
 
 def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
@@ -23,6 +26,26 @@ def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
     cache.put(0, *on.feed([0, 1, 2]))
     mask = on.numpy(cache.get(0)[2])
     assert (mask == 0).tolist() == np.tri(3, dtype=bool).tolist()
+
+
+def test_a_mask_of_one_axis_is_legal(on: Framework) -> None:
+    """A pass with one row has a mask that broadcasts to it."""
+
+    class Flat:
+        def __init__(self, config: Any) -> None:
+            self.cache = on.backend.open(config)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.cache, name)
+
+        def get(self, layer: int) -> Any:
+            keys, values, mask = self.cache.get(layer)
+            return keys, values, mask[0]
+
+    backend = replace(on.backend, open=Flat)
+    passes = [forward([at], [0], reserve=at == 1) for at in range(3)]
+    program = make(*passes, contract="unified", kind="causal")
+    assert run(program, backend, every=True).divergence is None
 
 
 def test_sixty_four_sequences_and_positions_beyond_32_bits(on: Framework) -> None:

@@ -3,7 +3,8 @@
 `fill 4` writes the tags 10, 11, 12 and 13, `add 30 31` these; `new` goes on with a fresh
 cache, whose snapshots are still there. `see 2` answers with what a query at position 2
 sees, `holds` with the offset and the state, "-" for nothing. `keep s 1` takes a snapshot
-from position 1 on; it is said as `1 4: 11 12 13`, which are its label and its tags.
+from position 1 on; it is said as `1 4: 11 12 13`, which are its label and its tags; of a
+window, those that a cache holds into which it is restored.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Desk:
                 cache.prepare(numbers)
             case "take":
                 taken = cache.take()
-                return self.name([str(place) for place in range(len(taken))], taken)
+                return self.name([f"t{place}" for place in range(len(taken))], taken)
             case "clone":
                 self.cache = cache.clone()
             case "free":
@@ -106,14 +107,18 @@ class Desk:
 
     def name(self, names: Sequence[str], snapshots: Sequence[Snapshot | None]) -> str:
         self.snapshots |= dict(zip(names, snapshots, strict=True))
-        return " / ".join(map(format_snapshot, snapshots)) or "-"
+        return " / ".join(map(self.format_snapshot, snapshots)) or "-"
+
+    def format_snapshot(self, snapshot: Snapshot | None) -> str:
+        if snapshot is None:
+            return "none"
+        tokens: Sequence[Token] = snapshot.tokens
+        if self.kind == "rotating":
+            restored = RotatingCache(**self.options)
+            restored.restore(snapshot, snapshot.end)
+            tokens = restored.state()
+        return f"{snapshot.begin} {snapshot.end}: {say(tokens)}"
 
 
 def say(tokens: Sequence[Token]) -> str:
     return " ".join(str(token.tag) for token in tokens) or "-"
-
-
-def format_snapshot(snapshot: Snapshot | None) -> str:
-    if snapshot is None:
-        return "none"
-    return f"{snapshot.begin} {snapshot.end}: {say(snapshot.tokens)}"

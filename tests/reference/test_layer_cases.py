@@ -139,6 +139,13 @@ a restore from a window that had not
     rotating window=3 | fill 3; keep s 0 > 0 3: 10 11 12; new; fill 9; restore s -1 > no;
     restore s 3 > yes; holds > 3: 10 11 12; restore s 2 > yes; holds > 2: 10 11;
     restore s 0 > yes; holds > 0: -
+what came along with the state may come along after a restore
+    rotating window=3 | fill 5; older > 10 11; keep s 0 > 0 5: 12 13 14; new; add 30 31;
+    restore s 5 > yes; holds > 5: 12 13 14; older > 10 11; add 32; see 5 > 13 14 32;
+    holds > 6: 13 14 32; older > 10 11 12
+so it may from a capture inside a chunk, but nothing behind it
+    rotating window=2 | prepare 4; fill 6; take > 0 4: 12 13; new; restore t0 4 > yes;
+    holds > 4: 12 13; older > 10 11
 the first tokens come along in a snapshot
     rotating window=3 keep=1 | fill 6; keep s 0 > 0 6: 10 14 15; new; restore s 6 > yes;
     add 30; see 6 > 10 15 30
@@ -175,8 +182,23 @@ two of them
     kv | prepare 2 4; add 0 1 2 3 4; take > 0 2: 0 1 / 2 4: 2 3
 captures as single tokens come by
     kv | add 0; prepare 2 4; add 1; add 2; add 3; add 4; take > 1 2: 1 / 2 4: 2 3
-one where the cache stands is nothing
+one where the cache stands is nothing of a full cache: no token lies between
     kv | add 0; prepare 1 3; add 1 2 3 4; take > none / 1 3: 1 2
+of a window it is the window from which the next write goes on
+    rotating window=2 | add 0 1 2; prepare 3 4; add 3 4 5; take > 3 3: 1 2 / 3 4: 2 3
+and of a state the state
+    state | add 0 1; prepare 2 3; add 2 3; take > 2 2: 0 1 / 2 3: 0 1 2
+it is made by the next write, not before
+    rotating window=2 | add 0 1 2; prepare 3; take > none; prepare 3; add 3;
+    take > 3 3: 1 2
+and not by one that goes on from elsewhere
+    rotating window=3 | add 0 1 2; prepare 3; trim 2 > 2; add 3; take > none
+where a write passes by, it is what stands there then
+    rotating window=3 | add 0 1 2; prepare 3; trim 2 > 2; add 3 4 5; take > 3 3: 0 3 4
+an empty cache has nothing to capture
+    rotating window=2 | prepare 0 1; add 0 1; take > none / 0 1: 0
+nor has a state that has read nothing
+    state | prepare 0; add 0; take > none
 one that is not reached is nothing
     kv | prepare 3 9; add 0 1 2 3; take > 0 3: 0 1 2 / none
 nothing scheduled, nothing taken

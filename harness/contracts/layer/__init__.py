@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, list_each, replace_at
 from lockstep.harness.contracts.layer.domain import get_domain
-from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
 from lockstep.harness.contracts.layer.sides import (
     CONFIG,
     LONG_REACH,
@@ -148,8 +148,15 @@ UNREACHABLE = (
 )
 
 
+PENDING = Unreachable(
+    "breaks a rule of usage before the captures were taken",
+    ("captures-pending",),
+    never=("prepare",),
+)
+
+
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    return UNREACHABLE
+    return UNREACHABLE if declared.refuses else (*UNREACHABLE, PENDING)
 
 
 # --- simpler programs: fewer caches and snapshots, shorter updates ----------------------
@@ -376,6 +383,10 @@ class LayerContract(Contract):
     def draw_reach(self, source: Source, model: LayerModel) -> None:
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
+
+    def complete_move(self, move: Op, model: LayerModel) -> Op | None:
+        op = super().complete_move(move, model)
+        return None if op is None or breaks_usage(op, model) else op
 
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool

@@ -394,6 +394,7 @@ class Split(LayerOperation):
 
 class Merge(LayerOperation):
     name, weight = "merge", 3
+    has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "parent": SNAPSHOT_OR_NONE,
         "child": SNAPSHOT_OR_NONE,
@@ -415,17 +416,30 @@ class Merge(LayerOperation):
             if parent != child and before.end == after.begin
         ]
         names = list(model.snapshots)
-        # Only of a kv cache the two have to be adjacent, or it is a usage error.
-        others = 16 if pairs or model.config["kind"] == "kv" else 1
-        if len(names) > 1 and not source.below(others):
+        # Of a kv cache the two have to be adjacent, or it is a usage error.
+        apart = model.config["kind"] != "kv"
+        if apart and len(names) > 1 and not source.below(16 if pairs else 1):
             first = source.below(len(names))
-            pairs = [(names[first], names[first - 1])]  # adjacent or not
+            pairs = [(names[first], names[first - 1])]
         elif names and not source.below(16):
             pairs = [(names[0], None), (None, names[0])]
         if not pairs:
             return None
         parent, child = source.pick(pairs)
         return {"parent": parent, "child": child, "into": source.pick(SNAPSHOTS)}
+
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
+        """Draws two snapshots of a kv cache that are not adjacent."""
+        pairs = [
+            {"op": self.name, "parent": parent, "child": child}
+            for parent in model.snapshots
+            for child in model.snapshots
+            if parent != child
+        ]
+        apart = [op for op in pairs if breaks_usage(op, model)]
+        if not apart:
+            return None
+        return {**source.pick(apart), "into": source.pick(SNAPSHOTS)}
 
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
@@ -470,7 +484,8 @@ class Close(LayerOperation):
 
 
 class Prepare(LayerOperation):
-    name, weight = "prepare", 2
+    name, weight = "prepare", 3
+    has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
         **CACHE,
@@ -478,16 +493,26 @@ class Prepare(LayerOperation):
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
-        if model.get(cache).captures.scheduled and source.below(2):
+        if model.get(cache).captures.scheduled:
             return None
-        if not source.below(16):
-            wrong = [max(0, offset - 1), offset + source.below(3)]
-            return {"offsets": source.pick((wrong, wrong[::-1]))}
         near = [offset + more for more in range(6)]
         # To be jumped past, or met.
         near += [end + 1 for end in model.list_ends() if end >= offset]
         ahead = {source.pick(near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
+
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
+        """Draws offsets behind the cache, or that do not ascend; seldom any while
+        captures were not taken yet, which is always at hand."""
+        cache = source.pick(sorted(model.caches))
+        offset = model.get(cache).offset
+        wrong = [[offset + 1, offset], [offset, offset]]
+        wrong += [[offset - 1, offset + 2]] if offset else []
+        if model.get(cache).captures.scheduled:
+            if source.below(8):
+                return None
+            wrong += [[offset]]
+        return {"op": self.name, "offsets": source.pick(wrong), "cache": cache}
 
     def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])
@@ -532,6 +557,17 @@ class Take(LayerOperation):
 
     def describe_here(self, op: Op) -> str:
         return f"take the captures as {', '.join(op['into']) or 'nothing'}"
+
+
+def breaks_usage(op: Op, model: LayerModel) -> bool:
+    """Says whether a merge or a prepare breaks a rule of usage."""
+    if op["op"] == "prepare":
+        cache = model.get(op["cache"])
+        return cache.captures.why_not(op["offsets"], cache.offset) is not None
+    if op["op"] == "merge" and model.config["kind"] == "kv":
+        parent, child = (model.snapshots.get(op[side]) for side in ("parent", "child"))
+        return parent is not None and child is not None and parent.end != child.begin
+    return False
 
 
 def expect_list(answer: Any, name: str, length: int | None = None) -> list[Any]:

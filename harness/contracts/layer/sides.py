@@ -31,7 +31,7 @@ from lockstep.harness.core.document import (
     optional,
 )
 from lockstep.harness.core.errors import Broken
-from lockstep.harness.core.payload import get_attention_tolerance
+from lockstep.harness.core.payload import Margins, get_attention_tolerance
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot
@@ -214,7 +214,11 @@ class LayerSystem(System):
         self.snapshots = OpenSnapshots("close" in declared.operations)
         self.caches: dict[str, Any] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
-        self.margin = 0.0
+        self.attention = 0.0
+
+    @property
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        return {"attention": self.attention, "storage": self.reader.margin}
 
     @cached_property
     def recurrence(self) -> Recurrence:
@@ -346,6 +350,12 @@ class LayerSystem(System):
             self.watch.check(name)
             self.watch.drop(name)
 
+    def cut_mask(self, mask: Array, length: int) -> Array:
+        """Cuts padding rows off a mask; gives it two axes, without which frameworks
+        do not take one."""
+        missing = 2 - self.arrays.to_numpy(mask).ndim
+        return mask[(None,) * missing] if missing > 0 else mask[..., :length, :]
+
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
     ) -> None:
@@ -357,7 +367,7 @@ class LayerSystem(System):
         keys, values, mask, length = self.last
         self.last = None
         if mask is not None and not isinstance(mask, str):
-            mask = mask[..., :length, :]
+            mask = self.cut_mask(mask, length)
         queries = self.reader.queries.get_vectors(tags)
         arrays, dtype, dim = self.arrays, self.config["dtype"], self.config["key_dim"]
         framework = arrays.from_numpy(queries, dtype)
@@ -369,7 +379,7 @@ class LayerSystem(System):
                 dtype, dim, len(seen), self.backend.tolerance
             )
             share = judge_attention(got[0, :, row], wanted, allowed, row, "update")
-            self.margin = max(self.margin, share)
+            self.attention = max(self.attention, share)
 
 
 def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:

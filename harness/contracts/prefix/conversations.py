@@ -23,6 +23,7 @@ from lockstep.harness.contracts.prefix.sides import (
 )
 from lockstep.harness.contracts.system import ask_backend
 from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session
 from lockstep.reference.trie import Path as Tokens
@@ -392,8 +393,8 @@ class ConversationSystem(PrefixSystem):
         return [layer for layer in self.layers if layer is not None]
 
     @property
-    def margin(self) -> float:
-        return max((layer.margin for layer in self.list_layers()), default=0.0)
+    def margins(self) -> Margins:
+        return merge_margins(*(layer.margins for layer in self.list_layers()))
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         try:

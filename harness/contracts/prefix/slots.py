@@ -16,6 +16,7 @@ from lockstep.harness.contracts.prefix.sides import (
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import Margins
 from lockstep.reference.errors import NotSupported
 from lockstep.reference.slots import REFUSALS, Slot, Slots
 
@@ -262,8 +263,8 @@ class SlotsSystem(PrefixSystem):
         self.unified.tell_layout()
 
     @property
-    def margin(self) -> float:
-        return self.unified.margin
+    def margins(self) -> Margins:
+        return self.unified.margins
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         return self.unified.ask(call)

@@ -16,7 +16,9 @@ from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import (
     MIXED,
     Column,
+    Drift,
     PairReader,
+    format_drift,
     judge_attention,
     name_vectors,
     split_pair,
@@ -280,6 +282,8 @@ class PositionReader(PairReader):
     def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
         """Names the content of a wrong column; key and value: [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
+        if isinstance(owner, Drift):
+            return f"{format_drift('V', owner)}, allowed 0"
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
             return "NaN" if blank else f"(value: {owner})"
@@ -364,7 +368,7 @@ class Attention:
         """Computes attention by the backend's framework: [1, heads, rows, value_dim]."""
         arrays, dtype = self.arrays, self.config["dtype"]
         mask = to_numpy(arrays, view.mask, "the mask")
-        mask = mask.reshape(-1, mask.shape[-1])[: queries.shape[2]]
+        mask = np.atleast_2d(mask.reshape(mask.shape[-2:]))[: queries.shape[2]]
         keys, values = view.keys, view.values
         if self.config["permuted_values"] or not all(view.seen):
             keys, values = self.get_seen_only(view)

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.system import (
     System,
     VisibleColumns,
     ask_backend,
+    broadcast_mask,
     get_visible_columns,
     to_numpy,
 )
@@ -28,7 +29,7 @@ from lockstep.harness.contracts.unified.reader import (
     View,
 )
 from lockstep.harness.core.errors import Broken
-from lockstep.harness.core.payload import F32
+from lockstep.harness.core.payload import F32, Margins
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -61,10 +62,9 @@ class UnifiedSystem(System):
         self.cache = backend.open(self.config)
 
     @property
-    def margin(self) -> float:  # type: ignore[override]  # read only
-        """The largest error of a turned key or of attention, as a share."""
-        margins = [reader.margin for reader in self.readers.values()]
-        return max([self.attention.margin, *margins])
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        keys = [reader.margin for reader in self.readers.values()]
+        return {"attention": self.attention.margin, "keys": max(keys, default=0.0)}
 
     def get_reader(self, kind: str, which: int, layer: int) -> PositionReader:
         if (which, layer) not in self.readers:
@@ -274,10 +274,8 @@ class UnifiedSystem(System):
         """Checks the form of the arrays of a reserving pass; their content is free."""
         keys, values, mask = split_triple(result)
         width = reader.check_forms(keys, values, "get")[0].shape[2]
-        shape = to_numpy(self.arrays, mask, "the mask").shape
-        wanted = (self.count_rows(len(batch)), width)
-        if shape[-2:] != wanted:
-            raise Broken("mask", f"the mask has shape {list(shape)}, not {list(wanted)}")
+        content = to_numpy(self.arrays, mask, "the mask")
+        broadcast_mask(content, self.count_rows(len(batch)), width)
         dtype, asked = self.arrays.dtype(mask), self.config["mask_dtype"]
         if dtype != asked:
             raise Broken("mask", f"the mask has dtype {dtype}, asked for was {asked}")

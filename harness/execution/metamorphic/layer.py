@@ -76,7 +76,7 @@ class LayerShadow(ShadowState):
         before = len(cache.tokens)
         cache.tokens = [*cache.tokens, *step.tags]
         for offset in cache.due or ():
-            if before < offset <= len(cache.tokens):
+            if before <= offset <= len(cache.tokens):
                 cache.reached.setdefault(offset, cache.tokens[:offset])
 
     def write_trim(self, step: Step) -> None:
@@ -175,8 +175,8 @@ class LayerShadow(ShadowState):
         if max(map(len, held)) > MAX_LENGTH:
             return False
         for name, snapshot in self.snapshots.items():
-            if not 0 < snapshot.end == len(snapshot.tokens):
-                return False
+            if not snapshot.begin < snapshot.end == len(snapshot.tokens):
+                return False  # only a capture has an empty range
             add_update(builder, "r0", snapshot.tokens)
             taken = {"from": snapshot.begin, "into": name}
             builder.add({"op": "snapshot", "cache": "r0", **taken})

@@ -167,6 +167,7 @@ UPDATES: Mapping[str, Callable[[Answer], Any]] = {
     "wrong-offset": change(offset="3"),
     "no-mask": leave_out("mask"),
     "mask-in-words": change(mask="triangular"),
+    "mask-of-one-axis": change(mask={"shape": [3], "data": [1, 1, 1]}),
     "wrong-order": lambda answer: change(id=answer["id"] - 1)(answer),
     "twice": lambda answer: write(dump(answer) * 2),
     "unknown-error": change(error="oops", message="?"),

@@ -95,6 +95,7 @@ def test_misbehaviour_is_said_in_words(way: str, what: str, words: str) -> None:
 def test_the_driver_that_behaves_agrees() -> None:
     assert run_third_token("well") is None
     assert run_third_token("slow") is None
+    assert run_third_token("mask-of-one-axis") is None
     assert run_third_token("well", Limits(strict=True)) is None
 
 

@@ -55,7 +55,7 @@ def make_failure(program: Program, message: str = "m", **more: Any) -> dict[str,
 def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str, Any]:
     """An outcome as a check writes it. more: other fields; pair: fields of its pair."""
     counts = {"wanted": 100, "programs": 100, "steps": 900}
-    other = {"margin": 0.25, "known_divergences": 1}
+    other = {"margins": {"attention": 0.25}, "known_divergences": 1}
     empty: dict[str, Any] = {"outdated": [], "errors": [], "failures": []}
     cells = {"reachable": 40, "empty": {"wrapped": ["trim", "free"]}}
     whole = {"backend": "torch-cpu", "contract": "layer", "kind": "kv", "cells": cells}

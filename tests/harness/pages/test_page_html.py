@@ -109,7 +109,7 @@ def test_the_matrix(report: ReportView) -> None:
     assert matrix.find("td", "agrees")[0].text == "✓ 100"
     (numbers,) = page.root.find("table", "numbers")
     said = [cell.text for cell in numbers.find("td")]
-    assert said == ["100", "900", "38/40", "0.25", "1"]
+    assert said == ["100", "900", "38/40", "0.25 attention", "1"]
     assert "never reached: 2 cells" in page.root.text
     assert "wrappedtrim, free" in page.root.text
     assert "mlx-gpu: not checked: there is no GPU" in page.root.text
