@@ -80,8 +80,8 @@ class Kind:
             takes any value that the contract draws.
         builds_on: (prefix contract) the harness opens the caches below, watches them and
             hands them over.
-        refuses: a call that breaks a rule of usage raises ValueError and changes nothing.
-            Such calls are drawn only if this is True.
+        refuses: a call that breaks a rule of usage raises the "usage" error and changes
+            nothing. Such calls are drawn only if this is True.
     """
 
     operations: frozenset[str]
@@ -143,8 +143,10 @@ class Backend:
         code: from a complete config, how its programs are written in the framework's own
             API; see `harness.execution.snippet`.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
-        errors: the exceptions for "cache-full", "not-supported" and "shared" (unified)
-            and "no-slot" (slots). A usage error is a ValueError.
+        errors: the exceptions for "usage" (a call that breaks a rule of usage; without
+            an entry, ValueError), for "cache-full", "not-supported" and "shared"
+            (unified) and for "no-slot" (slots). Any other exception is an error of the
+            backend, so a class of its own tells its refusals from a framework's.
         versions: package → version, for failure files.
         notes: for people.
         execute: runs a program in place of the executor, without the reference beside

@@ -18,7 +18,6 @@ from lockstep.harness.contracts.operation import (
     Op,
     Operation,
     Source,
-    ask,
     format_fields,
     index,
 )
@@ -188,7 +187,7 @@ class Trim(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
-        answer = ask(lambda: cache.trim(op["count"]))
+        answer: Answer = side.ask(lambda: cache.trim(op["count"]))
         if "error" in answer:
             return answer
         return {"trimmed": answer.get("result"), "offset": cache.offset}
@@ -384,7 +383,7 @@ class Merge(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
         parent, child = (side.find_snapshot(op[name]) for name in ("parent", "child"))
-        answer = ask(lambda: cache.merge(parent, child))
+        answer: Answer = side.ask(lambda: cache.merge(parent, child))
         if "error" in answer:
             return answer
         side.consume(op["parent"])
@@ -439,7 +438,7 @@ class Prepare(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])
-        answer = ask(lambda: cache.prepare(offsets))
+        answer = side.ask(lambda: cache.prepare(offsets))
         offsets.clear()  # the caller's list: a cache must not rely on it
         return answer if "error" in answer else {}
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Held,
+    HeldToken,
+    Op,
+    ask,
+)
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
     Column,
@@ -131,6 +138,9 @@ class LayerModel:
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
         return get_range(snapshot)
+
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        return ask(call)
 
     def why_illegal_snapshot(self, name: str | None) -> str | None:
         known = name is None or name in self.snapshots

@@ -178,6 +178,7 @@ class PrefixContract(Contract):
     operations = OPERATIONS
     required = ("begin", "feed", "close")
     states = tuple(STATES)
+    errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval"})
     facts = ("whole",)
     why_illegal = staticmethod(why_illegal_config)
@@ -193,8 +194,7 @@ class PrefixContract(Contract):
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Lists the refusals of slots: of their cache, and no-slot. Others have none."""
-        refusals = ("cache-full", "not-supported", "shared", "no-slot")
-        return refusals if "slots" in kinds else ()
+        return self.errors if "slots" in kinds else ()
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         methods = [OPERATIONS[name].get_method() for name in operations]

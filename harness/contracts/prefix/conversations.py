@@ -394,7 +394,7 @@ class ConversationSystem(PrefixSystem):
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         try:
-            return ask_backend(call)
+            return ask_backend(call, self.backend.errors)
         finally:
             self.check_watched()
 
