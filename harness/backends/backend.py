@@ -139,7 +139,7 @@ class Backend:
             as a model does that reuses its buffers; a cache must not notice. None where
             arrays are values, or where a cache keeps its caller's arrays by design.
         tolerance: how far storage may change a number; 0 if it only moves data.
-        ledger: the folder of its known divergences; see `harness.programs.ledger`.
+        ledger: the folder of its known divergences; see `harness/programs/README.md`.
         code: from a complete config, how its programs are written in the framework's own
             API; see `harness.execution.snippet`.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
@@ -170,7 +170,7 @@ class Backend:
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
-    ledger: Path | None = None
+    ledger: Path | str | None = None
     code: Callable[[Mapping[str, Any]], Code] | None = None
     faults: str | None = None
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)

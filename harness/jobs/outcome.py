@@ -20,10 +20,14 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 # --- failures on disk -------------------------------------------------------------------
+
+
+OUTDATED = "outdated"
+"""The folder of programs that agree, against an entry of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Failure:
     Attributes:
         likely: the signature of another failure that is likely the same bug; see
             `harness.execution.shrink`.
+        flaky: the failure did not come back each time.
     """
 
     program: Program
@@ -41,6 +46,13 @@ class Failure:
     signature: str
     path: Path
     likely: str | None = None
+    flaky: Flaky | None = None
+
+    @property
+    def form(self) -> Sequence[str]:
+        """The operations without their fields and order. Programs with one signature and
+        another form may show another bug."""
+        return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
 
     @property
     def why_likely(self) -> str | None:
@@ -82,8 +94,18 @@ def save(
         "got": divergence.got,
         "replay": get_replay_line(path, backend),
     }
-    write(path, replace(program, meta=meta))
-    return Failure(program, divergence, backend, signature, path)
+    program = replace(program, meta=meta)
+    write(path, program)
+    flaky = read_flaky(meta)
+    return Failure(program, divergence, backend, signature, path, flaky=flaky)
+
+
+def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:
+    """Writes a program that should show a known divergence of the ledger, and agrees."""
+    path = folder / OUTDATED / f"{slug(entry)}-{slug(backend)}.json"
+    what = f"the ledger's entry {entry} describes an operation that agrees"
+    write(path, replace(program, meta={"backend": backend, "what": what}))
+    return path
 
 
 def write(path: Path, program: Program) -> None:
@@ -134,6 +156,7 @@ class Pair(Counts):
         digests: of the programs of each slice that is done.
         running: the counts of each slice that is not done.
         known: divergences of the ledger that are still there; `outdated` are the others.
+        agreed: entries of the ledger that describe an operation that agrees.
     """
 
     backend: str
@@ -154,6 +177,7 @@ class Pair(Counts):
     crashes: int = 0
     known: int = 0
     outdated: list[str] = field(default_factory=list)
+    agreed: set[str] = field(default_factory=set)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -200,6 +224,12 @@ class Pair(Counts):
 
     def has_reached(self, cell: Cell) -> bool:
         return cell in self.coverage or cell in self.reached
+
+    def count_signatures(self) -> Counter[str]:
+        """Counts the programs with each signature, those of unfinished slices
+        included."""
+        slices = (self, *self.running.values())
+        return sum((Counter(one.signatures) for one in slices), Counter[str]())
 
     def get_seconds(self) -> float:
         """Of one core, those of unfinished slices included."""

@@ -67,6 +67,8 @@ class Counts:
         seconds: of one core.
         margin: the largest error that a tolerance allowed, as a share of that tolerance.
         signatures: how many programs diverged with each.
+        entered: entry of the ledger → programs that ran on behind an operation that it
+            describes, and showed its signature.
         missing: part of the backend that is not written yet → operation that needs it.
         undeclared: why given programs were left out → how many.
     """
@@ -80,6 +82,7 @@ class Counts:
     seconds: NonNegative = 0.0
     margin: NonNegative = 0.0
     signatures: dict[str, Natural] = field(default_factory=dict)
+    entered: dict[str, Natural] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
 
@@ -91,6 +94,7 @@ class Counts:
         self.missing.update(more.missing)
         for own, others in (
             (self.signatures, more.signatures),
+            (self.entered, more.entered),
             (self.undeclared, more.undeclared),
         ):
             for key, count in others.items():
@@ -117,12 +121,16 @@ class Found(Event, frozen=True):
     Attributes:
         programs: how many programs of the slice had run.
         seconds: how long the slice had run.
+        original: the digest of the program that was made shorter, if this is the result.
+        flaky: how often it fails, if not each time; see `Flaky`.
     """
 
     program: Document
     divergence: Divergence
     programs: Natural = 0
     seconds: NonNegative = 0.0
+    original: str | None = None
+    flaky: str | None = None
 
     def parse(self) -> Program:
         return parse_program(self.program, "a failing program")
@@ -135,6 +143,20 @@ class Found(Event, frozen=True):
             raise ValueError(
                 "the signature of a divergence cannot be the name of a folder"
             )
+
+
+class Agreed(Event, frozen=True):
+    """A program that leads to a known divergence, by the ledger, and agrees.
+
+    Attributes:
+        entry: its id.
+    """
+
+    entry: str
+    program: Document
+
+    def check(self) -> None:
+        parse_program(self.program, "a program of the ledger")
 
 
 class Stopped(Event, frozen=True):
@@ -247,13 +269,13 @@ class SliceTask(Task[SliceDone], frozen=True):
 
     Attributes:
         number: of the slice, among those of this kind.
-        known: signatures that were found before.
+        known: signature → programs that have shown it before.
     """
 
     contract: str
     kind: str
     number: int
-    known: list[str] = []
+    known: dict[str, int] = {}
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
@@ -457,4 +479,4 @@ def list_events(task: type[Task[Any]]) -> Any:
     """The union of all events of a task."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    return Progress | Found | Refused | HarnessFailed | answer
+    return Progress | Found | Agreed | Refused | HarnessFailed | answer

@@ -39,13 +39,12 @@ from lockstep.harness.programs.vectors.selection import SIZES, Selection, descri
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
 from lockstep.harness.workers.registry import load, load_faults
+from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import (
     PROGRESS_SECONDS,
-    Emit,
     ExhaustiveSlice,
     GivenSlice,
     RandomSlice,
-    Runner,
     survey,
 )
 
@@ -112,7 +111,8 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
     if divergence is None:
         return m.Shrunk(None)
     small = worker.shrink(program, divergence, backend, task.seconds)
-    return m.Shrunk(m.Found(small.program.to_json(), small.divergence))
+    flaky = None if small.flaky is None else str(small.flaky)
+    return m.Shrunk(m.Found(small.program.to_json(), small.divergence, flaky=flaky))
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:

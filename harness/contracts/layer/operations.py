@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.sides import (
+    NO_UPDATES,
     REACH,
     LayerModel,
     LayerSystem,
@@ -124,6 +125,7 @@ class Update(LayerOperation):
         begin = cache.offset
         cache.update(range(model.tag, model.tag + length))
         model.past[name].clear()
+        model.note_update(name, begin, length)
         answer: Answer = {"offset": cache.offset}
         if model.rows:
             answer["visible"] = get_rows_visible(cache, begin)
@@ -224,6 +226,7 @@ class Clone(LayerOperation):
         answer, past = self.run(op, model), model.past[op["cache"]]
         past.add("clone")
         model.past[op["into"]] = set(past)
+        model.updates[op["into"]] = model.updates[op["cache"]]
         return answer
 
 
@@ -239,6 +242,7 @@ class Free(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
         model.past[op["cache"]] = {"free", "unwritten"}
+        model.updates[op["cache"]] = NO_UPDATES
         return answer
 
 

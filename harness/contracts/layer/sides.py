@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
@@ -94,6 +94,17 @@ REACH, LONG_REACH = 64, 640
 few programs reach far, past the growth steps and windows that caches really have."""
 
 
+class Updates(NamedTuple):
+    """Facts about the updates of a cache since it was empty."""
+
+    begun: int = 0
+    pending: int = 0
+    is_none: bool = False
+
+
+NO_UPDATES = Updates(is_none=True)
+
+
 class LayerModel:
     """The reference caches and snapshots of one program, by name.
 
@@ -101,6 +112,7 @@ class LayerModel:
 
     Attributes:
         past: what happened to each cache since its last update, for the abstract states.
+        updates: of each cache, for the conditions of the ledger.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
     """
@@ -112,6 +124,7 @@ class LayerModel:
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.past: dict[str, set[str]] = {}
+        self.updates: dict[str, Updates] = {}
         self.get("a")
 
     def get(self, name: str) -> Cache:
@@ -122,6 +135,7 @@ class LayerModel:
     def put_cache(self, name: str, cache: Cache) -> None:
         self.caches[name] = cache
         self.past[name] = {"unwritten"}
+        self.updates[name] = NO_UPDATES
 
     def find_snapshot(self, name: str | None) -> Snapshot | None:
         return None if name is None else self.snapshots[name]
@@ -150,8 +164,20 @@ class LayerModel:
         """Lists where each snapshot ends."""
         return [snapshot.end for snapshot in self.snapshots.values()]
 
+    def note_update(self, name: str, begin: int, length: int) -> None:
+        """Keeps the facts about updates; see `LayerContract.facts`."""
+        before = self.updates[name]
+        self.updates[name] = Updates(
+            max(before.begun, begin),
+            0
+            if before.is_none or before.pending + length >= self.config["step"]
+            else before.pending + length,
+        )
+
     def get_facts(self, op: Op) -> Mapping[str, int]:
-        return {"offset": self.get(op["cache"]).offset}
+        name = op["cache"]
+        offset, updates = self.get(name).offset, self.updates[name]
+        return {"offset": offset, "begun": updates.begun, "pending": updates.pending}
 
     def list_live(self) -> Mapping[int, int]:
         caches = self.caches.values()

@@ -7,7 +7,7 @@ method of that name to the model and to the system. README.md lists the modules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
@@ -180,7 +180,10 @@ class PrefixContract(Contract):
     states = tuple(STATES)
     errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval"})
-    facts = ("whole",)
+    facts: ClassVar[Mapping[str, str]] = {
+        "beyond": "tokens that the conversation which was closed last, of those that"
+        " begin with the request, has behind it; null if there is none",
+    }
     why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)
     propose_misuse = staticmethod(draw_misuse)

@@ -96,6 +96,7 @@ class ConversationModel(PrefixModel):
             return answer
         if request:
             self.tell(request[: max(1, answer["result"])])
+            self.closed.appendleft(request[: answer["result"]])
         self.note_evictions(before)
         if is_untouched:
             self.past.add("closed-untouched")
@@ -117,6 +118,7 @@ class ConversationModel(PrefixModel):
         if "error" in answer:
             return answer
         self.past = {"freed"}
+        self.closed.clear()
         return self.describe_layers()
 
     def limit(self, op: Op) -> Answer:
