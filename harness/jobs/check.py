@@ -187,7 +187,8 @@ class Campaign:
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
-            self.tell(pair, pair.signatures)
+            found = pair.signatures.items()
+            self.tell(pair, {name: messages.Shown(count) for name, count in found})
         elif isinstance(event, messages.Stopped):
             if counts is not None:
                 pair.include(counts)
@@ -231,14 +232,18 @@ class Campaign:
         more = {} if event.flaky is None else {"flaky": event.flaky}
         place = program, event.divergence, event.original
         self.save(pair, task, *place, {"found": after, **more})
-        self.tell(pair, {event.divergence.get_signature(program): 1})
+        states = {program.digest(): event.states} if event.original else {}
+        signature = event.divergence.get_signature(program)
+        self.tell(pair, {signature: messages.Shown(1, states)})
 
-    def tell(self, pair: Pair, found: Mapping[str, int]) -> None:
-        """Tells slices that wait how many programs have shown a signature."""
+    def tell(self, pair: Pair, found: Mapping[str, messages.Shown]) -> None:
+        """Tells slices that wait which programs have shown a signature."""
         for task in self.tasks:
             if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
-                for signature, count in found.items():
-                    task.known[signature] = max(count, task.known.get(signature, 0))
+                for signature, more in found.items():
+                    shown = task.known.setdefault(signature, messages.Shown())
+                    shown.programs = max(shown.programs, more.programs)
+                    shown.states.update(more.states)
 
     def keep_agreed(self, pair: Pair, event: messages.Agreed) -> None:
         """Saves a program that an entry of the ledger describes, and that agrees; one for

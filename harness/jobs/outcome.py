@@ -1,6 +1,7 @@
 """Settings of a check, its result so far, and its failures on disk.
 
-A failure is `failures/<signature>/<digest>.json`, one shrunk program.
+A failure is `failures/<signature>/<digest>-<backend>.json`, one shrunk program; of one
+signature there may be several.
 """
 
 from __future__ import annotations
@@ -204,6 +205,12 @@ class Pair(Counts):
         return bool(self.errors or self.missing) or self.crashes > 0 or broken
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether some program was not run, or some cell not reached."""
+        missed = not all(map(self.has_reached, self.cells))
+        return missed or self.get_progress()[0] < self.wanted
+
+    @property
     def is_unwritten(self) -> bool:
         """Whether too little of the backend is written to run a single step."""
         return bool(self.missing) and not self.steps
@@ -230,6 +237,12 @@ class Pair(Counts):
         included."""
         slices = (self, *self.running.values())
         return sum((Counter(one.signatures) for one in slices), Counter[str]())
+
+    def count_entered(self) -> int:
+        """Counts the programs that ran on into a known divergence, those of unfinished
+        slices included."""
+        slices = [self, *self.running.values()]
+        return sum(sum(one.entered.values()) for one in slices)
 
     def get_seconds(self) -> float:
         """Of one core, those of unfinished slices included."""
@@ -269,6 +282,7 @@ class Settings:
     Attributes:
         backends: empty for all that are available here.
         strict: validate the messages of drivers against their schemas.
+        require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
     """
 
@@ -282,6 +296,7 @@ class Settings:
     failures: Path = Path("failures")
     step_seconds: float = 20.0
     strict: bool = False
+    require_complete: bool = False
     slice: int = SLICE
 
     def list_slices(self) -> list[tuple[int, int]]:
@@ -323,4 +338,6 @@ class Outcome:
             return 2
         if self.is_interrupted:
             return 130
+        if self.settings.require_complete and any(pair.has_gaps for pair in self.pairs):
+            return 2
         return 0 if any(pair.programs for pair in self.pairs) else 2

@@ -122,6 +122,7 @@ class Found(Event, frozen=True):
         programs: how many programs of the slice had run.
         seconds: how long the slice had run.
         original: the digest of the program that was made shorter, if this is the result.
+        states: those that all programs met at the failing step that became this one.
         flaky: how often it fails, if not each time; see `Flaky`.
     """
 
@@ -130,6 +131,7 @@ class Found(Event, frozen=True):
     programs: Natural = 0
     seconds: NonNegative = 0.0
     original: str | None = None
+    states: list[str] = []
     flaky: str | None = None
 
     def parse(self) -> Program:
@@ -264,18 +266,32 @@ class SliceDone(Answer, frozen=True):
     digest: str
 
 
+@dataclass
+class Shown:
+    """The programs that have shown a signature.
+
+    Attributes:
+        programs: how many.
+        states: digest of a shrunk program → the states that all programs met at the
+            failing step that became this one.
+    """
+
+    programs: int = 0
+    states: dict[str, list[str]] = field(default_factory=dict)
+
+
 class SliceTask(Task[SliceDone], frozen=True):
     """Run some of the programs of one kind.
 
     Attributes:
         number: of the slice, among those of this kind.
-        known: signature → programs that have shown it before.
+        known: signature → the programs that have shown it before.
     """
 
     contract: str
     kind: str
     number: int
-    known: dict[str, int] = {}
+    known: dict[str, Shown] = {}
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
@@ -326,16 +342,29 @@ class SurveyDomain(Task[Surveyed], frozen=True):
 
 
 class Ran(OfBackend, frozen=True):
-    """The result of one program."""
+    """The result of one program.
+
+    Attributes:
+        divergence: of the first run that diverged; None if all agree.
+        failed: how many runs diverged.
+    """
 
     divergence: Divergence | None
     steps: Natural
     skipped: Natural
     why_skipped: str | None
+    failed: Natural = 0
 
 
 class RunProgram(Task[Ran], frozen=True):
+    """Run a program.
+
+    Attributes:
+        runs: how often, for a failure that does not come back each time.
+    """
+
     program: Document
+    runs: int = 1
 
 
 class Recorded(OfBackend, frozen=True):

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
@@ -32,10 +33,10 @@ from lockstep.harness.programs.ledger import (
 )
 from lockstep.harness.programs.program import (
     Divergence,
-    Flaky,
     Program,
     breaks_usage,
     parse_program,
+    walk,
     why_too_large,
 )
 from lockstep.harness.workers import messages
@@ -43,6 +44,7 @@ from lockstep.harness.workers.messages import (
     ExhaustiveTask,
     GivenTask,
     RandomTask,
+    Shown,
     SurveyDomain,
     Surveyed,
     tally,
@@ -55,6 +57,9 @@ from lockstep.harness.workers.runner import COSTLY, Runner
 
 PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
+
+MOST_TRIED = 8
+"""Programs of a slice with one signature that are shrunk because of their states."""
 
 MAX_HANGS = 2
 """Programs at which a driver may hang before the rest of a slice is left out."""
@@ -74,7 +79,8 @@ class Slice(ABC, Generic[T]):
         self.counts = messages.Counts()
         self.coverage: Coverage = Counter()
         self.told: set[Cell] = set()
-        self.found = Counter(task.known)
+        self.shown = dict(task.known)
+        self.tried: Counter[str] = Counter()
         self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
         self.met = 0
         self.digest = hashlib.sha256()
@@ -101,8 +107,12 @@ class Slice(ABC, Generic[T]):
         """Runs one program, and counts it."""
         self.counts.programs += 1
         result = self.run(program)
-        divergence = result.divergence
-        self.counts.unfinished += divergence is not None and divergence.what == "missing"
+        if result.divergence is not None:
+            if result.divergence.what == "missing":
+                self.counts.unfinished += 1
+            else:
+                signature = result.divergence.get_signature(program)
+                tally(self.counts.signatures, signature)
         self.counts.steps += result.steps
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
@@ -139,37 +149,61 @@ class Slice(ABC, Generic[T]):
     def report(
         self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
     ) -> None:
-        """Sends a program that diverges, then the shorter one; the same for programs that
-        diverge in other ways while it is made shorter.
-
-        Of programs with one signature, the first is shortened, the second, the fourth,
-        and so on: they may show another bug.
-        """
+        """Sends a program that diverges, then the shorter one, if it may show a bug that
+        is not known; the same for programs that diverge in other ways while it is made
+        shorter."""
         if divergence.what == "missing":  # there is nothing to shrink
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
+        waiting = [(program, divergence)]
+        while waiting:
+            program, divergence = waiting.pop(0)
+            if divergence.what != "missing" and self.is_new(program, divergence):
+                waiting += self.shrink(program, divergence, avoid)
+
+    def is_new(self, program: Program, divergence: Divergence) -> bool:
+        """Counts a program, and judges whether it may show a bug that is not known.
+
+        It may if no shrunk program with its signature fails in states that it has met,
+        too. Of the others the second, the fourth, and so on are taken.
+        """
         signature = divergence.get_signature(program)
-        messages.tally(self.counts.signatures, signature)
-        self.found[signature] += 1
-        if self.found[signature].bit_count() > 1:
-            return
-        others = self.shrink(program, divergence, avoid)
-        while others:
-            program, divergence = others.pop(0)
-            signature = divergence.get_signature(program)
-            if signature not in self.found and divergence.what != "missing":
-                self.found[signature] += 1
-                others += self.shrink(program, divergence, avoid)
+        shown = self.shown.setdefault(signature, Shown())
+        shown.programs += 1
+        states = find_states(program, divergence)
+        is_other = not any(states.issuperset(each) for each in shown.states.values())
+        if is_other:
+            self.tried[signature] += 1
+        is_taken = shown.programs > 1 and shown.programs.bit_count() == 1
+        return is_taken or (is_other and self.tried[signature] <= MOST_TRIED)
 
     def shrink(
         self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
     ) -> list[tuple[Program, Divergence]]:
-        """Sends a program and the shorter one; those that diverge in other ways."""
+        """Sends a program and the shorter one.
+
+        Returns:
+            One program for each other way in which it diverged while it was made shorter.
+        """
         self.emit_found(program, divergence)  # for whoever stops the run now
         limits = SHRINK_SECONDS, avoid, make_busy_clock()
         small = self.worker.shrink(program, divergence, self.backend, *limits)
-        self.emit_found(small.program, small.divergence, program.digest(), small.flaky)
-        return list(small.others.values())
+        shown = self.shown[divergence.get_signature(program)]
+        states = find_states(program, divergence)
+        before = shown.states.get(small.program.digest())
+        states &= (
+            find_states(small.program, small.divergence) if before is None else {*before}
+        )
+        shown.states[small.program.digest()] = sorted(states)
+        self.emit_found(
+            small.program,
+            small.divergence,
+            original=program.digest(),
+            states=sorted(states),
+            flaky=None if small.flaky is None else str(small.flaky),
+        )
+        others = small.others.items()
+        return [found for signature, found in others if signature not in self.shown]
 
     def meet(self, known: Sequence[KnownProgram]) -> None:
         """Counts a program that leads to known divergences, and runs one of them now and
@@ -195,22 +229,20 @@ class Slice(ABC, Generic[T]):
         else:
             tally(self.counts.entered, entry.id)
 
-    def emit_found(
-        self,
-        program: Program,
-        divergence: Divergence,
-        original: str | None = None,
-        flaky: Flaky | None = None,
-    ) -> None:
-        """Sends a program that diverges; `original`, `flaky`: see `messages.Found`."""
+    def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
+        """Sends a program that diverges. more: the last fields of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
-        words = None if flaky is None else str(flaky)
-        document = program.to_json()
-        found = messages.Found(document, divergence, *after, original, words)
-        self.worker.emit(found)
+        self.worker.emit(messages.Found(program.to_json(), divergence, *after, **more))
 
     def get_seconds(self) -> float:
         return round(time.monotonic() - self.started, 3)
+
+
+def find_states(program: Program, divergence: Divergence) -> set[str]:
+    """The abstract states of the step that diverges."""
+    for step in islice(walk(program, rows=False), divergence.step, None):
+        return set(program.rules.get_states(step.op, step.model))
+    return set()
 
 
 def make_drawer(

@@ -85,7 +85,9 @@ def list_faults(worker: Runner, backend: Backend, task: m.ListFaults) -> m.Fault
 def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
     program = parse(task.program)
     require_supported(program, backend)
-    result = worker.run_both(program, backend)
+    results = [worker.run_both(program, backend) for _ in range(task.runs)]
+    failing = [result for result in results if result.divergence is not None]
+    result = (failing or results)[0]
     return m.Ran(
         versions=get_versions(backend),
         device=backend.device,
@@ -93,6 +95,7 @@ def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
         steps=result.steps,
         skipped=result.skipped,
         why_skipped=result.why_skipped,
+        failed=len(failing),
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger of the peers: each entry describes operations that diverge, and no others."""
+"""The ledger of the peers: all operations that an entry describes diverge as it says."""
 
 from __future__ import annotations
 
