@@ -271,7 +271,8 @@ def describe(outcome: Outcome) -> str:
     failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
     summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
-    causes += [note.format() for note in list_notes(summary)]
+    notes = (note for note in list_notes(summary) if note.sort != "undeclared")
+    causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
     console.print(cause, markup=False, soft_wrap=True)
     for failure in failures:
