@@ -1,7 +1,8 @@
 """Lockstep's check as tests; to be copied to tests/test_lockstep.py.
 
-Its options are --lockstep-backend, --lockstep-kind, --lockstep-profile, --lockstep-seed
-and --lockstep-failures; without any, every registered backend is checked.
+Its options are --lockstep-backend, --lockstep-kind, --lockstep-profile, --lockstep-seed,
+--lockstep-require-complete and --lockstep-failures; without any, every registered backend
+is checked.
 """
 
 from collections.abc import Callable

@@ -86,8 +86,8 @@ class Kind:
             takes any value that the contract draws.
         builds_on: (prefix contract) the harness opens the caches below, watches them and
             hands them over.
-        refuses: a call that breaks a rule of usage raises ValueError and changes nothing.
-            Such calls are drawn only if this is True.
+        refuses: a call that breaks a rule of usage raises the "usage" error and changes
+            nothing. Such calls are drawn only if this is True.
         inputs: "copied", or "kept" if the cache keeps or returns arrays that it was
             given, in place of copies, since the callers of its framework never write to
             them afterwards. Then nothing is checked about them.
@@ -154,12 +154,14 @@ class Backend:
         tolerance: the largest absolute error of one stored number of K or V, where all
             numbers lie between -1 and 1; 0 if storage only moves data. Of int8 with one
             scale it is 1/254. For layer caches; reports show the share that was used.
-        ledger: the folder of its known divergences; see `harness.programs.ledger`.
+        ledger: the folder of its known divergences; see `harness/programs/README.md`.
         code: from a complete config, how its programs are written in the framework's own
             API; see `harness.execution.snippet`.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
-        errors: the exceptions for "cache-full", "not-supported" and "shared" (unified)
-            and "no-slot" (slots). A usage error is a ValueError.
+        errors: the exceptions for "usage" (a call that breaks a rule of usage; without
+            an entry, ValueError), for "cache-full", "not-supported" and "shared"
+            (unified) and for "no-slot" (slots). Any other exception is an error of the
+            backend, so a class of its own tells its refusals from a framework's.
         versions: package → version, for failure files.
         notes: for people.
         execute: runs a program in place of the executor, without the reference beside
@@ -184,7 +186,7 @@ class Backend:
     scopes: tuple[Scope, ...] = ()
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
-    ledger: Path | None = None
+    ledger: Path | str | None = None
     code: Callable[[Mapping[str, Any]], Code] | None = None
     faults: str | None = None
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)

@@ -158,7 +158,7 @@ class LayerCache(Protocol):
             The joined snapshot; None if a side of a kv cache is None.
 
         Raises:
-            ValueError: the ranges are not adjacent; then nothing is used up.
+            "usage" error: the ranges are not adjacent; then nothing is used up.
         """
 
     def close(self, snapshot: Snapshot) -> None:
@@ -181,7 +181,7 @@ class LayerCache(Protocol):
             offsets: ascending. The caller may change the list afterwards.
 
         Raises:
-            ValueError: the offsets do not ascend or are below the current offset, or
+            "usage" error: the offsets do not ascend or are below the current offset, or
                 earlier captures were not taken. Then nothing is scheduled.
         """
 
@@ -235,8 +235,8 @@ class StateCache(Protocol):
 class UnifiedCache(Protocol):
     """One cache of the unified contract: the tokens of many sequences, in all layers.
 
-    A mistake of the caller raises ValueError with the value and the rule, and changes
-    nothing. Other refusals raise an exception of `Backend.errors`.
+    A refusal raises an exception of `Backend.errors`. A mistake of the caller is a
+    "usage" error with the value and the rule, and changes nothing.
     """
 
     def forward(
@@ -351,7 +351,7 @@ class PrefixCache(Protocol):
 
     It serves one request at a time: `begin`; updates of any length, in which the layers
     compute the remaining tokens; `extend` with generated tokens; `close`. A mistake of
-    the caller raises ValueError, and changes nothing.
+    the caller raises the "usage" error of `Backend.errors`, and changes nothing.
     """
 
     @property

@@ -91,6 +91,11 @@ Examples:
     default="hypothesis",
     help="Generator of the programs; default: hypothesis.",
 )
+@click.option(
+    "--require-complete",
+    is_flag=True,
+    help="Exit status 2 if a program was not run or a cell not reached.",
+)
 @shared("jobs", "step", "strict", "failures", "json")
 @command
 def check(

@@ -152,6 +152,7 @@ def shrink(
         if isinstance(declared, Stopped):
             raise UsageError(f"{name}: {declared.describe()}")
         event = pool.call(Shrink(name, program.to_json(), seconds))
+    meta = {"shrunk_from": file.name}
     if isinstance(event, Stopped):
         blamed = event.blame()
         if blamed is None:
@@ -162,8 +163,10 @@ def shrink(
         return 0
     else:
         small, divergence = event.found.parse(), event.found.divergence
+        if event.found.flaky is not None:
+            meta["flaky"] = event.found.flaky
     place = failures, small, divergence, name, declared.get_environment()
-    print_failure(console, save(*place, {"shrunk_from": file.name}))
+    print_failure(console, save(*place, meta))
     return 2 if divergence.is_error else 1
 
 

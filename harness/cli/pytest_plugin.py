@@ -81,6 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lockstep-seed", type=int, default=0, help="seed of the programs (default: 0)"
     )
     group.addoption(
+        "--lockstep-require-complete",
+        action="store_true",
+        help="fail a test if a program was not run or a cell not reached",
+    )
+    group.addoption(
         "--lockstep-failures",
         default="failures",
         metavar="DIR",
@@ -239,6 +244,7 @@ def lockstep_check(
             kinds=(case.kind,),
             programs=PROFILES[options.lockstep_profile].programs,
             seed=options.lockstep_seed,
+            require_complete=options.lockstep_require_complete,
             failures=Path(options.lockstep_failures),
         )
         outcome = Campaign(settings, ()).run_in(lockstep_pool)
@@ -251,23 +257,26 @@ def lockstep_check(
 
 def describe(outcome: Outcome) -> str:
     """The first line names the cause; the rest is the story, as on the terminal."""
+    from collections import Counter
     from io import StringIO
 
     from rich.console import Console
 
     from lockstep.harness.reports.console import print_failure, print_notes
-    from lockstep.harness.reports.model import list_notes, summarize
+    from lockstep.harness.reports.model import format_gaps, list_notes, summarize
 
     text = StringIO()
+    counts = sum((pair.count_signatures() for pair in outcome.pairs), Counter[str]())
     console = Console(file=text, width=100, highlight=False)
     failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
     summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
-    causes += [note.format() for note in list_notes(summary)]
-    cause = causes[0] if causes else "nothing was checked"
+    notes = (note for note in list_notes(summary) if note.sort != "undeclared")
+    causes += [note.format() for note in notes]
+    cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
     console.print(cause, markup=False, soft_wrap=True)
     for failure in failures:
-        print_failure(console, failure)
+        print_failure(console, failure, counts[failure.signature])
     print_notes(console, summary)
     return text.getvalue()
 

@@ -12,7 +12,7 @@ from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Flaky, Program, read_flaky
 from lockstep.harness.reports.console import print_replayed
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
@@ -51,7 +51,7 @@ def replay(
     strict: bool,
     failures: Path,
 ) -> int:
-    """Runs saved programs again: FIXED, FAILED or ERROR for each.
+    """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
 
     PATH is a program file, a folder or a zip of them, or a file in a zip, written
     artifact.zip!folder/name.json. Without --backend, each runs on the registered backend
@@ -66,8 +66,10 @@ def replay(
                 if isinstance(program, UsageError):
                     raise program
                 for backend in backends or [get_own_backend(path, program)]:
-                    event = pool.call(RunProgram(backend, program.to_json()))
-                    status, words = judge(event, program)
+                    flaky = read_flaky(program.meta)
+                    runs = 1 if flaky is None else flaky.runs
+                    event = pool.call(RunProgram(backend, program.to_json(), runs))
+                    status, words = judge(event, program, flaky)
                     if status == "FIXED" and isinstance(event, Ran):
                         words += format_environment(event, program, backend)
                     print_replayed(console, f"{backend} {path}", status, words)
@@ -75,7 +77,8 @@ def replay(
             except UsageError as error:
                 print_error(error)
                 statuses.append("ERROR")
-    return 1 if "FAILED" in statuses else 2 if "ERROR" in statuses else 0
+    failed = {"FAILED", "FLAKY"} & set(statuses)
+    return 1 if failed else 2 if "ERROR" in statuses else 0
 
 
 def get_own_backend(path: Path, program: Program) -> str:
@@ -95,11 +98,22 @@ def get_single(file: Path) -> Program:
     return programs[0]
 
 
-def judge(event: Ran | Stopped, program: Program) -> tuple[str, str]:
-    """FIXED, FAILED or ERROR, and why."""
+def judge(
+    event: Ran | Stopped, program: Program, flaky: Flaky | None = None
+) -> tuple[str, str]:
+    """FIXED, FAILED, FLAKY or ERROR, and why.
+
+    Args:
+        event: the result.
+        program: ran again.
+        flaky: says that it does not fail each time: if it agrees now, nothing is fixed.
+    """
     if isinstance(event, Stopped):
         return "ERROR", event.describe()
     divergence = event.divergence
+    now = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
+    if divergence is None and flaky is not None:
+        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
     if divergence is None:
         steps = event.steps
         if program.ops and not steps:
@@ -109,9 +123,11 @@ def judge(event: Ran | Stopped, program: Program) -> tuple[str, str]:
             words += f"; {event.skipped} skipped, first: {event.why_skipped}"
         return "FIXED", words
     words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
-    before, now = program.meta.get("signature"), divergence.get_signature(program)
-    if before and before != now:
-        words = f"in another way than before, {now}: {words}"
+    before, signature = program.meta.get("signature"), divergence.get_signature(program)
+    if before and before != signature:
+        words = f"in another way than before, {signature}: {words}"
+    if flaky is not None:
+        words = f"flaky: {now}: {words}"
     return "ERROR" if divergence.is_error else "FAILED", words
 
 

@@ -40,7 +40,7 @@ class Contract(ABC):
         weights: how often an operation is drawn, where its own weight does not say so.
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
-        facts: the names that `get_facts` of the model gives numbers for.
+        facts: the numbers that `get_facts` of the model gives: name → meaning.
         letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
             the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
@@ -56,7 +56,7 @@ class Contract(ABC):
     weights: ClassVar[Mapping[str, int]] = {}
     states: ClassVar[Sequence[str]]
     errors: ClassVar[Sequence[str]] = ()
-    facts: ClassVar[Sequence[str]] = ()
+    facts: ClassVar[Mapping[str, str]] = {}
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
     model: ClassVar[type[Any]]
 

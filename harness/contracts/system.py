@@ -472,6 +472,10 @@ class System:
     def tell_layout(self) -> None:
         self.tells_layout = True
 
+    def ask(self, call: Callable[[], Any]) -> dict[str, Any]:
+        """Calls the backend where it may refuse; see `ask_backend`."""
+        return ask_backend(call, self.backend.errors)
+
     def settle(self, op: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
@@ -531,21 +535,22 @@ def judge_attention(
 
 
 def ask_backend(
-    call: Callable[[], Any], errors: Mapping[str, type[Exception]] | None = None
+    call: Callable[[], Any], errors: Mapping[str, type[Exception]]
 ) -> dict[str, Any]:
     """Returns {"error": name, "why": in its words} if the backend refuses, else
     {"result": value} or {}.
 
     Args:
         call: asks the backend.
-        errors: its exceptions beside ValueError, by name.
+        errors: the exceptions that it declares, by name; see `Backend.errors`. Of two
+            that fit, the more special one counts.
     """
-    known: list[tuple[str, type[Exception]]] = [("usage", ValueError)]
-    known += (errors or {}).items()
+    known: dict[type[BaseException], str] = {errors.get("usage", ValueError): "usage"}
+    known |= {kind: name for name, kind in errors.items()}
     try:
         result = call()
-    except tuple(kind for _, kind in known) as error:
-        name = next(name for name, kind in known if isinstance(error, kind))
+    except tuple(known) as error:
+        name = next(known[kind] for kind in type(error).__mro__ if kind in known)
         if not str(error).strip():
             raise Broken("error", f"a {name} error came without a message") from error
         return {"error": name, "why": clean(str(error))}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence, Flaky, Program
 
 # --- which of two programs is simpler for a person --------------------------------------
 
@@ -310,7 +310,7 @@ def rename(program: Program) -> Program:
     return replace(program, ops=program.rules.rename(program.ops))
 
 
-# --- other failures that were met on the way --------------------------------------------
+# --- the result, with other failures that were met on the way ---------------------------
 
 
 @dataclass(frozen=True)
@@ -321,11 +321,14 @@ class Shrunk:
         program: the shortest one that fails in the way that was looked for.
         divergence: of that program.
         others: signature → a program that was tried and failed in that other way.
+        flaky: the failure does not come back each time; then `program` is not shorter
+            than the given one.
     """
 
     program: Program
     divergence: Divergence
     others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
+    flaky: Flaky | None = None
 
 
 class SideFailures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections import deque
@@ -11,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.execution.shrink import Shrinker, get_rank
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, save
+from lockstep.harness.jobs.outcome import (
+    Failure,
+    Outcome,
+    Pair,
+    Settings,
+    save,
+    save_agreed,
+)
 from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
 """After so many, the remaining slices of a pair are left out."""
+
+MOST_KEPT = 3
+"""Programs that are kept of one signature."""
 
 CRASH_SHRINK_SECONDS = 10.0
 
@@ -170,9 +181,14 @@ class Campaign:
         if isinstance(event, messages.Found):
             self.keep(pair, task, event)
             return
+        if isinstance(event, messages.Agreed):
+            self.keep_agreed(pair, event)
+            return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
+            found = pair.signatures.items()
+            self.tell(pair, {name: messages.Shown(count) for name, count in found})
         elif isinstance(event, messages.Stopped):
             if counts is not None:
                 pair.include(counts)
@@ -210,14 +226,43 @@ class Campaign:
         self.tasks.extend(rest)
 
     def keep(self, pair: Pair, task: messages.SliceTask, event: messages.Found) -> None:
-        """Saves a program of a slice, unless another slice has found it."""
+        """Saves a program of a slice."""
         program = event.parse()
         after = {"programs": event.programs, "seconds": event.seconds}
-        self.save(pair, task, program, event.divergence, after)
-        slices = [one for one in self.tasks if isinstance(one, messages.SliceTask)]
-        for waiting in slices:
-            if waiting.backend == pair.backend:
-                waiting.known.append(event.divergence.get_signature(program))
+        more = {} if event.flaky is None else {"flaky": event.flaky}
+        place = program, event.divergence, event.original
+        self.save(pair, task, *place, {"found": after, **more})
+        states = {program.digest(): event.states} if event.original else {}
+        signature = event.divergence.get_signature(program)
+        self.tell(pair, {signature: messages.Shown(1, states)})
+
+    def tell(self, pair: Pair, found: Mapping[str, messages.Shown]) -> None:
+        """Tells slices that wait which programs have shown a signature."""
+        for task in self.tasks:
+            if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
+                for signature, more in found.items():
+                    shown = task.known.setdefault(signature, messages.Shown())
+                    shown.programs = max(shown.programs, more.programs)
+                    shown.states.update(more.states)
+
+    def keep_agreed(self, pair: Pair, event: messages.Agreed) -> None:
+        """Saves a program that an entry of the ledger describes, and that agrees; one for
+        each entry."""
+        if event.entry in pair.agreed:
+            return
+        pair.agreed.add(event.entry)
+        program = parse_program(event.program, "a program of the ledger")
+        words = (
+            f"{event.entry}: describes an operation that agrees: its `when` is too wide"
+        )
+        try:
+            folder = self.settings.failures
+            path = save_agreed(folder, program, event.entry, pair.backend)
+        except OSError as error:
+            document = json.dumps(program.to_json())
+            pair.outdated.append(f"{words} (not saved: {error}): {document}")
+        else:
+            pair.outdated.append(f"{words}: {path}")
 
     def save(
         self,
@@ -225,38 +270,44 @@ class Campaign:
         task: messages.SliceTask,
         program: Program,
         divergence: Divergence,
-        after: dict[str, float] | None = None,
+        original: str | None = None,
+        meta: Mapping[str, Any] = {},
     ) -> None:
-        """Saves a failure, in the place of one with the same signature that ranks worse.
+        """Saves a failure, unless enough are kept that have its signature.
 
         Args:
             pair: gets the failure.
             task: found it.
             program: diverges, as `divergence` says.
             divergence: the first one of the program.
-            after: programs and seconds of the slice until it was found.
+            original: the digest of the program that was made shorter; None for a program
+                that was not, which is kept if it is the first of its signature.
+            meta: for the file.
         """
         signature = divergence.get_signature(program)
         before = [failure for failure in pair.failures if failure.signature == signature]
-        rank = get_rank(program)
-        if any(get_rank(failure.program) <= rank for failure in before):
+        if original is None and before:
             return
         found = {
             "front": self.generator,
             "seed": self.settings.seed,
             "shard": task.number,
+            **meta.get("found", {}),
         }
         place = self.settings.failures, program, divergence, pair.backend
         try:
-            saved = save(*place, pair.environment, {"found": found | (after or {})})
+            saved = save(*place, pair.environment, {**meta, "found": found})
         except OSError as error:
             words = f"step {divergence.step}: {divergence.message}"
             pair.errors.append(f"{signature} could not be saved ({error}): {words}")
             return
-        for failure in before:
-            pair.failures.remove(failure)
-            failure.path.unlink(missing_ok=True)
-        pair.failures.append(saved)
+        kept = choose_kept(before, saved, original)
+        paths = [failure.path for failure in kept]
+        for failure in (*before, saved):
+            if failure.path not in paths:
+                failure.path.unlink(missing_ok=True)
+        others = [failure for failure in pair.failures if failure not in before]
+        pair.failures[:] = [*others, *kept]
 
     def keep_crash(
         self,
@@ -272,6 +323,7 @@ class Campaign:
         if any(failure.signature == signature for failure in pair.failures):
             return
         self.save(pair, task, program, divergence)
+        original = program.digest()
         with open_pool(self.settings, jobs=1, variables=BLOCKING) as pool:
 
             def fails(candidate: Program) -> bool:
@@ -283,7 +335,25 @@ class Campaign:
         last = max(0, len(program.ops) - 1)
         operation = program.ops[last]["op"] if program.ops else "open"
         divergence = replace(divergence, step=last, operation=operation)
-        self.save(pair, task, program, divergence)
+        self.save(pair, task, program, divergence, original)
+
+
+def choose_kept(
+    before: Sequence[Failure], new: Failure, original: str | None
+) -> list[Failure]:
+    """Chooses the failures with one signature that are kept: of each form the simplest,
+    `MOST_KEPT` in all.
+
+    Args:
+        before: those that are kept.
+        new: one more.
+        original: the digest of the one that `new` replaces.
+    """
+    simplest: dict[str, Failure] = {}
+    rest = [failure for failure in before if failure.program.digest() != original]
+    for failure in sorted([*rest, new], key=lambda one: get_rank(one.program)):
+        simplest.setdefault(" ".join(failure.form), failure)
+    return list(simplest.values())[:MOST_KEPT]
 
 
 def list_pairs(

@@ -1,6 +1,7 @@
 """Settings of a check, its result so far, and its failures on disk.
 
-A failure is `failures/<signature>/<digest>.json`, one shrunk program.
+A failure is `failures/<signature>/<digest>-<backend>.json`, one shrunk program; of one
+signature there may be several.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 # --- failures on disk -------------------------------------------------------------------
+
+
+OUTDATED = "outdated"
+"""The folder of programs that agree, against an entry of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Failure:
     Attributes:
         likely: the signature of another failure that is likely the same bug; see
             `harness.execution.shrink`.
+        flaky: the failure did not come back each time.
     """
 
     program: Program
@@ -41,6 +47,13 @@ class Failure:
     signature: str
     path: Path
     likely: str | None = None
+    flaky: Flaky | None = None
+
+    @property
+    def form(self) -> Sequence[str]:
+        """The operations without their fields and order. Programs with one signature and
+        another form may show another bug."""
+        return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
 
     @property
     def why_likely(self) -> str | None:
@@ -82,8 +95,18 @@ def save(
         "got": divergence.got,
         "replay": get_replay_line(path, backend),
     }
-    write(path, replace(program, meta=meta))
-    return Failure(program, divergence, backend, signature, path)
+    program = replace(program, meta=meta)
+    write(path, program)
+    flaky = read_flaky(meta)
+    return Failure(program, divergence, backend, signature, path, flaky=flaky)
+
+
+def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:
+    """Writes a program that should show a known divergence of the ledger, and agrees."""
+    path = folder / OUTDATED / f"{slug(entry)}-{slug(backend)}.json"
+    what = f"the ledger's entry {entry} describes an operation that agrees"
+    write(path, replace(program, meta={"backend": backend, "what": what}))
+    return path
 
 
 def write(path: Path, program: Program) -> None:
@@ -135,6 +158,7 @@ class Pair(Counts):
         digests: of the programs of each slice that is done.
         running: the counts of each slice that is not done.
         known: divergences of the ledger that are still there; `outdated` are the others.
+        agreed: entries of the ledger that describe an operation that agrees.
     """
 
     backend: str
@@ -156,6 +180,7 @@ class Pair(Counts):
     crashes: int = 0
     known: int = 0
     outdated: list[str] = field(default_factory=list)
+    agreed: set[str] = field(default_factory=set)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -182,6 +207,12 @@ class Pair(Counts):
         return bool(self.errors or self.missing) or self.crashes > 0 or broken
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether some program was not run, or some cell not reached."""
+        missed = not all(map(self.has_reached, self.cells))
+        return missed or self.get_progress()[0] < self.wanted
+
+    @property
     def is_unwritten(self) -> bool:
         """Whether too little of the backend is written to run a single step."""
         return bool(self.missing) and not self.steps
@@ -202,6 +233,18 @@ class Pair(Counts):
 
     def has_reached(self, cell: Cell) -> bool:
         return cell in self.coverage or cell in self.reached
+
+    def count_signatures(self) -> Counter[str]:
+        """Counts the programs with each signature, those of unfinished slices
+        included."""
+        slices = (self, *self.running.values())
+        return sum((Counter(one.signatures) for one in slices), Counter[str]())
+
+    def count_entered(self) -> int:
+        """Counts the programs that ran on into a known divergence, those of unfinished
+        slices included."""
+        slices = [self, *self.running.values()]
+        return sum(sum(one.entered.values()) for one in slices)
 
     def get_seconds(self) -> float:
         """Of one core, those of unfinished slices included."""
@@ -241,6 +284,7 @@ class Settings:
     Attributes:
         backends: empty for all that are available here.
         strict: validate the messages of drivers against their schemas.
+        require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
     """
 
@@ -254,6 +298,7 @@ class Settings:
     failures: Path = Path("failures")
     step_seconds: float = 20.0
     strict: bool = False
+    require_complete: bool = False
     slice: int = SLICE
 
     def list_slices(self) -> list[tuple[int, int]]:
@@ -295,4 +340,6 @@ class Outcome:
             return 2
         if self.is_interrupted:
             return 130
+        if self.settings.require_complete and any(pair.has_gaps for pair in self.pairs):
+            return 2
         return 0 if any(pair.programs for pair in self.pairs) else 2

@@ -1,128 +1,214 @@
 """Which programs a backend is given: what it declares, and known divergences.
 
 An entry of the ledger is a known divergence of a released cache, with its reason and a
-program as proof. It has two effects. Generation avoids the operations that it describes,
-so that what follows them is still explored. And its program runs in each check and must
-still fail, with the same signature; otherwise the entry is reported as outdated.
+program as proof. README.md has its format. It has three effects: generation avoids the
+operations that it describes, so that what follows them is still explored; some programs
+run on behind such an operation, and must show the entry's signature; and its own program
+runs in each check and must still fail, with that signature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import ValidationError, convert
+from msgspec import Struct, ValidationError, convert
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Op
-from lockstep.harness.core.document import get_named, parse_json, read_text
+from lockstep.harness.contracts.operation import Config, Op, list_names, rename
+from lockstep.harness.core.document import NAMES, parse_json, read_text, show
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.condition import Condition, parse_condition
 from lockstep.harness.programs.program import Program, parse_program, walk
 
 # --- known divergences ------------------------------------------------------------------
 
 
-Range = tuple[int | None, int | None]
-SPECIAL = ("op", "states", "config")
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The fields of an entry that are as its file has them.
+class Document(Struct, forbid_unknown_fields=True):
+    """An entry as its file has it.
 
     Attributes:
-        verdict: "limit" if the makers of the cache document it.
-        when: the operations that lead there; see `matches`.
+        kind: of the caches that it is about.
+        operation: that diverges; part of the signature.
         signature: of the divergence that the program must show.
+        verdict: "limit" if the makers of the cache document it.
+        versions: package → version in which it was seen.
+        when: the operations that lead there; see `condition`.
+        program: the shortest one that shows it.
+        expected, got: in words.
     """
 
     id: str
     backend: str
+    kind: str
+    operation: str
+    signature: str
     verdict: Literal["bug", "limit"]
     reason: str
     link: str | None
-    signature: str
     when: dict[str, Any]
+    program: dict[str, Any]
+    versions: dict[str, str] = {}
+    expected: str = ""
+    got: str = ""
 
 
 @dataclass(frozen=True)
-class Entry(Fields):
-    """One known divergence of one backend."""
+class Entry:
+    """One known divergence of one backend and kind.
 
+    Attributes:
+        document: as its file has it.
+        program: the shortest one that shows it.
+        condition: describes the operations that lead there.
+        step: of the program, the first that it describes.
+    """
+
+    document: Document
     program: Program
+    condition: Condition
+    step: int
+
+    @property
+    def id(self) -> str:
+        return self.document.id
+
+    @property
+    def signature(self) -> str:
+        return self.document.signature
+
+    @property
+    def what(self) -> str:
+        """What differs; see `Divergence.what`."""
+        return self.signature.rpartition("-")[2]
+
+    def follow(self, op: Op) -> list[Op]:
+        """The operations after which the divergence shows.
+
+        Args:
+            op: one that the entry describes.
+
+        Returns:
+            Those behind the described one in the entry's own program, about the caches
+            and sequences that `op` is about. Empty where it shows at once.
+        """
+        operations = self.program.rules.operations
+        first, *rest = self.program.ops[self.step :]
+        schemas = (s for each in operations.values() for s in each.fields.values())
+        for sort in dict.fromkeys(str(s[NAMES]) for s in schemas if NAMES in s):
+            pairs = (list_names(each, operations, sort) for each in (first, op))
+            names = dict(zip(*pairs, strict=False))
+            rest = [rename(each, operations, sort, names) for each in rest]
+        return rest
 
 
-def load_ledger(folder: Path | None, backend: str) -> list[Entry]:
+def load_ledger(
+    folder: Path | str | None, backend: str, kind: str | None = None
+) -> list[Entry]:
     """The entries about a backend, in the order of their files.
 
+    Args:
+        folder: see `Backend.ledger`.
+        backend: its name.
+        kind: only the entries about this kind; None for all.
+
     Raises:
-        UsageError: some file is not a ledger entry.
+        UsageError: there is no such folder, or some file is not a ledger entry.
     """
     if folder is None:
         return []
-    entries = [load_entry(path) for path in sorted(folder.glob("*.json"))]
-    return [entry for entry in entries if entry.backend == backend]
+    if not Path(folder).is_dir():
+        raise UsageError(f"{folder}: is no folder; `Backend.ledger` names the ledger's")
+    entries = [load_entry(path) for path in sorted(Path(folder).glob("*.json"))]
+    own = [entry for entry in entries if entry.document.backend == backend]
+    return [entry for entry in own if kind in (None, entry.program.kind)]
 
 
 def load_entry(path: Path) -> Entry:
     document = parse_json(read_text(path), str(path))
     try:
-        fields = convert(document, type=Fields)
-        program = parse_program(document.get("program"), str(path))
-        check_when(fields.when, program.rules, f"{path}: when")
+        fields = convert(document, type=Document)
     except ValidationError as error:
         raise UsageError(f"{path}: is not a ledger entry: {error}") from None
-    return Entry(**vars(fields), program=program)
+    program = parse_program(fields.program, f"{path}: program")
+    check_signature(fields, program, path)
+    condition = parse_condition(
+        fields.when, program.rules, program.config, f"{path}: when"
+    )
+    for step in walk(program, rows=False):
+        if step.skipped is None and condition.holds(step.op, step.model):
+            return Entry(fields, program, condition, step.number)
+    raise UsageError(f"{path}: when: describes no operation of the entry's own program")
 
 
-def check_when(when: Mapping[str, Any], rules: Contract, where: str) -> None:
-    """Requires that all names in a condition exist, and that its ranges are ranges."""
-    operation = get_named(rules.operations, when.get("op"), f"{where}: op")
-    numbers = {**operation.fields, **dict.fromkeys(rules.facts)}
-    own = {name: test for name, test in when.items() if name not in SPECIAL}
-    config = convert(when.get("config", {}), type=dict[str, Any])
-    for tests, known in ((own, numbers), (config, rules.config)):
-        for name, test in tests.items():
-            get_named(dict.fromkeys(known, True), name, where)
-            try:
-                convert(test, type=Range)
-            except ValidationError:
-                raise UsageError(
-                    f"{where}: {name} must be [low, high], not {test!r}"
-                ) from None
-    for state in convert(when.get("states", []), type=list[str]):
-        get_named(dict.fromkeys(rules.states, True), state, f"{where}: states")
+def check_signature(fields: Document, program: Program, path: Path) -> None:
+    """Requires that the parts of the signature are those of the entry."""
+    if fields.kind != program.kind:
+        raise UsageError(
+            f"{path}: kind is {show(fields.kind)}, but the program's is"
+            f" {show(program.kind)}"
+        )
+    start = f"{program.contract}-{fields.kind}-{fields.operation}-"
+    if not fields.signature.startswith(start) or fields.signature == start:
+        raise UsageError(
+            f"{path}: signature is {show(fields.signature)}, but contract, kind and"
+            f" operation make {show(start + '…')}"
+        )
 
 
-def matches(when: Mapping[str, Any], op: Op, model: Any, rules: Contract) -> bool:
-    """Whether `when` describes an operation that is about to run on the model.
+# --- programs that lead to one ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownProgram:
+    """A program that leads to a known divergence and ends where it shows.
+
+    Attributes:
+        entry: describes an operation of the program.
+        step: the number of that operation, the first that some entry describes.
+    """
+
+    entry: Entry
+    program: Program
+    step: int
+
+
+def find_entry(op: Op, model: Any, avoid: Sequence[Entry]) -> Entry | None:
+    """The entry that describes an operation on the model, or None.
 
     Args:
-        when: {"op": name, "states": [all must hold], "config": {field: [low, high]},
-            name: [low, high]}, where a name is a field of the operation or a fact of the
-            contract such as "offset". A bound may be null.
         op: complete.
         model: the reference before the operation.
-        rules: the contract of both.
+        avoid: the entries about the kind of the model.
     """
-    if op["op"] != when["op"]:
-        return False
-    numbers = {**model.get_facts(op), **op}
-    tests = [(numbers[name], test) for name, test in when.items() if name not in SPECIAL]
-    tests += [(model.config[name], test) for name, test in when.get("config", {}).items()]
-    return all(is_within(value, test) for value, test in tests) and set(
-        when.get("states", ())
-    ) <= set(rules.get_states(op, model))
+    return next((entry for entry in avoid if entry.condition.holds(op, model)), None)
 
 
-def is_within(value: Any, test: Sequence[Any]) -> bool:
-    low, high = test
-    if value is None:
-        return False
-    return (low is None or value >= low) and (high is None or value <= high)
+def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> KnownProgram:
+    """The program that leads to `op`, which `entry` describes, and shows the divergence.
+
+    Args:
+        entry: describes `op`.
+        config: of the program.
+        ops: before `op`.
+        op: complete.
+    """
+    program = Program(entry.program.contract, config, [*ops, op, *entry.follow(op)])
+    return KnownProgram(entry, program, len(ops))
+
+
+def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
+    """The beginning of a program that leads to a known divergence, or None."""
+    own = [entry for entry in avoid if entry.program.kind == program.kind]
+    for step in walk(program, rows=False) if own else ():
+        if step.skipped is None:
+            entry = find_entry(step.op, step.model, own)
+            if entry is not None:
+                before = program.ops[: step.number]
+                return make_known(entry, program.config, before, step.op)
+    return None
 
 
 # --- what a backend can run -------------------------------------------------------------
@@ -149,13 +235,3 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
     if program.config["dtype"] not in backend.dtypes:
         return f"{backend.name} does not declare dtype {program.config['dtype']}"
     return None
-
-
-def is_known(program: Program, avoid: Sequence[Entry]) -> bool:
-    """Whether a program leads to a divergence that an entry of the ledger describes."""
-    return any(
-        matches(entry.when, step.op, step.model, program.rules)
-        for step in walk(program, rows=False)
-        if step.skipped is None
-        for entry in avoid
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
@@ -113,6 +114,46 @@ class Divergence:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A failure that did not come back each time its program ran again.
+
+    Attributes:
+        failed: how often it came back.
+        runs: how often the program ran.
+    """
+
+    failed: int
+    runs: int
+
+    def __str__(self) -> str:
+        """As it stands in `meta` of a failure."""
+        return f"{self.failed} of {self.runs}"
+
+    def describe(self) -> str:
+        """The line of a report."""
+        if self.failed == 0:
+            return f"flaky: failed once, then agreed {self.runs} times"
+        again = f"failed {self} times when it ran again"
+        return f"flaky: {again}; the program is not shortened"
+
+
+MAX_RUNS = 100
+"""Of one program that a file calls flaky."""
+
+FLAKY = re.compile(r"([0-9]{1,3}) of ([0-9]{1,3})")
+
+
+def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
+    """What `meta` of a program says of how often it fails; None if it says nothing."""
+    said = meta.get("flaky")
+    found = FLAKY.fullmatch(said) if isinstance(said, str) else None
+    if found is None:
+        return None
+    failed, runs = map(int, found.groups())
+    return Flaky(failed, runs) if failed <= runs and 0 < runs <= MAX_RUNS else None
 
 
 # --- from a file ------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from lockstep.harness.reports.model import (
     format_amount,
     format_verdict,
     list_notes,
+    list_remarks,
     make_matrices,
     summarize,
 )
@@ -113,8 +114,14 @@ def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
     return separator.join(listed)
 
 
-def print_failure(console: Console, failure: Failure) -> None:
-    """A failure in words, and the line that reproduces it."""
+def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
+    """A failure in words, and the line that reproduces it.
+
+    Args:
+        console: where it is printed.
+        failure: is printed.
+        programs: how many have shown its signature; 0 if that is not known.
+    """
     seen = failure.divergence
     head = Text(f"\n✗ {failure.backend}", "bold red")
     console.print(head.append(f" {failure.signature}", "not bold default"))
@@ -124,10 +131,17 @@ def print_failure(console: Console, failure: Failure) -> None:
         *tell_tokens(failure.program, seen),
     ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
-    if failure.why_likely:
-        console.print(Text(indent(failure.why_likely, console.width), "yellow"))
+    for line in list_remarks(programs, failure.flaky, failure.why_likely):
+        console.print(Text(indent(line, console.width), "yellow"))
     line = get_replay_line(failure.path, failure.backend)
     console.print(Text(f"  {line}", "bold"), soft_wrap=True)
+
+
+def print_failures(console: Console, outcome: Outcome) -> None:
+    for pair in outcome.pairs:
+        counts = pair.count_signatures()
+        for failure in pair.failures:
+            print_failure(console, failure, counts[failure.signature])
 
 
 def indent(line: str, width: int) -> str:
@@ -150,8 +164,7 @@ def print_notes(console: Console, outcome: OutcomeSummary, verb: str = "checked"
 def print_outcome(console: Console, outcome: Outcome) -> None:
     """Everything that a check has found."""
     summary = summarize(outcome)
-    for failure in outcome.failures:
-        print_failure(console, failure)
+    print_failures(console, outcome)
     if outcome.pairs:
         console.print(make_details(summary, console.width))
         console.print(draw_matrices(summary))
@@ -165,7 +178,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:
-    style = {"FIXED": "green", "FAILED": "bold red", "ERROR": "bold yellow"}[status]
+    styles = {"FIXED": "green", "ERROR": "bold yellow"}
+    style = styles.get(status, "bold red")
     said = make_printable(f" {what}: {words}" if words else f" {what}")
     line = Text.assemble((status, style), said)
     console.print(line, soft_wrap=True)

@@ -24,7 +24,7 @@ from lockstep.harness.jobs.vectors.export import Audit, Export
 from lockstep.harness.reports.console import (
     STYLES,
     make_table,
-    print_failure,
+    print_failures,
     print_notes,
 )
 from lockstep.harness.reports.model import get_fields, summarize, summarize_pair
@@ -62,8 +62,7 @@ def estimate_left(survey: Survey) -> float:
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
     """Prints what was found and what was covered."""
-    for failure in exploration.outcome.failures:
-        print_failure(console, failure)
+    print_failures(console, exploration.outcome)
     if exploration.surveys:
         console.print(draw_surveys(exploration))
     print_notes(console, summarize(exploration.outcome), "explored")
@@ -356,8 +355,7 @@ def count_agreed(pair: Pair) -> int:
 
 def print_verification(console: Console, outcome: Outcome) -> None:
     """Failures, and for each pair how many programs agree."""
-    for failure in outcome.failures:
-        print_failure(console, failure)
+    print_failures(console, outcome)
     console.print(draw_counts(outcome))
     for pair in outcome.pairs:
         for why, programs in pair.undeclared.most_common(1):

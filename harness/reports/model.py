@@ -16,7 +16,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.programs.program import ERRORS
+from lockstep.harness.programs.program import ERRORS, Flaky
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class PairSummary:
     """One backend and one kind.
 
     Attributes:
+        known: divergences of the ledger that are still there.
+        entered: programs that ran on into one of them, and failed as it says.
         whats: of each failure, what differs (see `Divergence.what`).
         empty: state → the operations that never found it.
         missing: part of the backend that is not written yet → operation that needs it.
@@ -41,6 +43,7 @@ class PairSummary:
     wanted: int = 0
     margins: Margins = field(default_factory=dict)
     known: int = 0
+    entered: int = 0
     reachable: int = 0
     empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
     errors: Sequence[str] = ()
@@ -99,7 +102,12 @@ class PairSummary:
 
 @dataclass(frozen=True)
 class OutcomeSummary:
-    """A check. place: its file, empty for one that runs here."""
+    """A check.
+
+    Attributes:
+        require_complete: what was not run or reached makes the exit status 2.
+        place: its file, empty for one that runs here.
+    """
 
     pairs: Sequence[PairSummary]
     seed: int
@@ -109,6 +117,7 @@ class OutcomeSummary:
     dead: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     exit_status: int = 0
+    require_complete: bool = False
     place: str = ""
 
 
@@ -120,6 +129,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
         outcome.settings.seed,
         complete=not outcome.is_cut,
         exit_status=outcome.get_exit_status(),
+        require_complete=outcome.settings.require_complete,
         **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
     )
 
@@ -130,6 +140,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     return PairSummary(
         programs=programs,
         steps=steps,
+        entered=pair.count_entered(),
         whats=[failure.divergence.what for failure in pair.failures],
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
@@ -182,6 +193,25 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
         yield Note("unavailable", backend, why)
 
 
+# --- a failure --------------------------------------------------------------------------
+
+
+def list_remarks(
+    programs: int | None, flaky: Flaky | None, likely: str | None
+) -> list[str]:
+    """Lists the lines below a failure.
+
+    Args:
+        programs: how many have shown its signature.
+        flaky: it did not come back each time.
+        likely: a line about the failure that is likely the same bug.
+    """
+    lines = [] if flaky is None else [flaky.describe()]
+    if programs and programs > 1:
+        lines.append(f"{programs:,} programs fail with this signature")
+    return [*lines, likely] if likely else lines
+
+
 # --- all of it --------------------------------------------------------------------------
 
 
@@ -189,7 +219,10 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     """The verdict on several checks in a few words. found: failures."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
-    failed = any(one.dead or one.exit_status not in (0, 130) for one in outcomes)
+    failed = any(
+        one.dead or (one.exit_status not in (0, 130) and not is_short(one))
+        for one in outcomes
+    )
     is_cut = not all(outcome.complete for outcome in outcomes)
     if found:
         words = f"{found} failure" + ("" if found == 1 else "s")
@@ -199,17 +232,39 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
         words = "nothing was checked"
     elif failed or verdicts - {"agrees", "cut" if is_cut else "agrees"}:
         words = "no failure, but not all agree"
+    elif any(map(is_short, outcomes)):
+        words = "no failure, but incomplete"
     else:
         words = "all agree"
     return words + (" (stopped before the end)" if is_cut else "")
 
 
-def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
-    """Words for the amount that was run."""
+def is_short(outcome: OutcomeSummary) -> bool:
+    """Says whether a check left something out that was required."""
+    return outcome.require_complete and bool(format_gaps([outcome]))
+
+
+def format_gaps(outcomes: Sequence[OutcomeSummary]) -> str:
+    """Words for what was asked and did not run; empty if there is nothing."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
-    programs, steps, known = (
+    ran, wanted, missed, reachable = (
         sum(getattr(pair, name) for pair in pairs)
-        for name in ("programs", "steps", "known")
+        for name in ("programs", "wanted", "missed", "reachable")
+    )
+    gaps = []
+    if any(pair.programs < pair.wanted for pair in pairs):
+        gaps.append(f"ran {ran:,} of {wanted:,} programs")
+    if missed:
+        gaps.append(f"{missed:,} of {reachable:,} cells never reached")
+    return "; ".join(gaps)
+
+
+def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
+    """Words for the amount that was run, and for what was not."""
+    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
+    programs, steps, known, entered = (
+        sum(getattr(pair, name) for pair in pairs)
+        for name in ("programs", "steps", "known", "entered")
     )
     seconds = sum(outcome.seconds for outcome in outcomes)
     seeds = list(dict.fromkeys(outcome.seed for outcome in outcomes))[:8]
@@ -218,7 +273,10 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
     text += f", {word} {', '.join(map(str, seeds))}"
     if known:
         text += f", {known} known divergence{'s' * (known > 1)} still there"
-    return text
+    if entered:
+        text += f" ({entered:,} programs lead to them, and fail as known)"
+    gaps = format_gaps(outcomes)
+    return f"{text}; {gaps}" if gaps else text
 
 
 # --- the matrix -------------------------------------------------------------------------

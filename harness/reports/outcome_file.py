@@ -30,6 +30,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 2),
         "complete": not outcome.is_cut,
         "exit_status": outcome.get_exit_status(),
+        "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
@@ -56,6 +57,8 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         },
         "cells": {"reachable": len(pair.cells), "empty": pair.group_empty_cells()},
         "known_divergences": pair.known,
+        "known_programs": pair.entered,
+        "signatures": pair.count_signatures(),
         **get_fields(pair, "outdated", "errors", "missing"),
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
@@ -68,6 +71,7 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "signature": failure.signature,
         "path": str(failure.path),
         "operations": len(failure.program.ops),
+        "flaky": None if failure.flaky is None else str(failure.flaky),
         "likely_one_with": failure.likely,
         "why_likely": failure.why_likely,
         "divergence": failure.divergence.to_json(),
@@ -93,6 +97,7 @@ NUMBER = {"type": "number", "minimum": 0}
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT}
 NAMED = {"type": "object", "additionalProperties": TEXT}
+COUNTS = {"type": "object", "additionalProperties": COUNT}
 
 
 def make_schema(
@@ -113,7 +118,7 @@ FAILURE = make_schema(
         "divergence": DIVERGENCE,
         "program": {"type": "object"},
     },
-    {"why_likely": {"type": ["string", "null"]}},
+    {name: {"type": ["string", "null"]} for name in ("why_likely", "flaky")},
 )
 CELLS = make_schema(
     {"reachable": COUNT, "empty": {"type": "object", "additionalProperties": TEXTS}}
@@ -131,6 +136,8 @@ PAIR = make_schema(
         "wanted": COUNT,
         "margins": {"type": "object", "additionalProperties": NUMBER},
         "known_divergences": COUNT,
+        "known_programs": COUNTS,
+        "signatures": COUNTS,
         "cells": CELLS,
         "outdated": TEXTS,
         "errors": TEXTS,
@@ -149,6 +156,7 @@ SCHEMA = make_schema(
     {
         "front": TEXT,
         "exit_status": COUNT,
+        "require_complete": {"type": "boolean"},
         "versions": NAMED,
         "unavailable": NAMED,
         "dead": NAMED,
@@ -168,7 +176,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         place = "".join(f"[{part!r}]" for part in error.absolute_path)
         words = shorten(place + " " + error.message)
         raise UsageError(f"{where}: is not the outcome of a check: {words}")
-    names = ("unavailable", "dead", "versions", "exit_status")
+    names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],
         document["seed"],
@@ -191,6 +199,7 @@ def read_pair(pair: Mapping[str, Any]) -> PairSummary:
     return PairSummary(
         whats=[failure["divergence"]["what"] for failure in pair["failures"]],
         known=pair.get("known_divergences", 0),
+        entered=sum(pair.get("known_programs", {}).values()),
         reachable=cells["reachable"],
         empty=cells["empty"],
         **{name: pair[name] for name in COPIED if name in pair},

@@ -68,6 +68,8 @@ class Counts:
         seconds: of one core.
         margins: how much was used of each tolerance; see `core.payload.Margins`.
         signatures: how many programs diverged with each.
+        entered: entry of the ledger → programs that ran on behind an operation that it
+            describes, and showed its signature.
         missing: part of the backend that is not written yet → operation that needs it.
         undeclared: why given programs were left out → how many.
     """
@@ -81,6 +83,7 @@ class Counts:
     seconds: NonNegative = 0.0
     margins: dict[str, NonNegative] = field(default_factory=dict)
     signatures: dict[str, Natural] = field(default_factory=dict)
+    entered: dict[str, Natural] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
 
@@ -92,6 +95,7 @@ class Counts:
         self.missing.update(more.missing)
         for own, others in (
             (self.signatures, more.signatures),
+            (self.entered, more.entered),
             (self.undeclared, more.undeclared),
         ):
             for key, count in others.items():
@@ -118,12 +122,18 @@ class Found(Event, frozen=True):
     Attributes:
         programs: how many programs of the slice had run.
         seconds: how long the slice had run.
+        original: the digest of the program that was made shorter, if this is the result.
+        states: those that all programs met at the failing step that became this one.
+        flaky: how often it fails, if not each time; see `Flaky`.
     """
 
     program: Document
     divergence: Divergence
     programs: Natural = 0
     seconds: NonNegative = 0.0
+    original: str | None = None
+    states: list[str] = []
+    flaky: str | None = None
 
     def parse(self) -> Program:
         return parse_program(self.program, "a failing program")
@@ -136,6 +146,20 @@ class Found(Event, frozen=True):
             raise ValueError(
                 "the signature of a divergence cannot be the name of a folder"
             )
+
+
+class Agreed(Event, frozen=True):
+    """A program that leads to a known divergence, by the ledger, and agrees.
+
+    Attributes:
+        entry: its id.
+    """
+
+    entry: str
+    program: Document
+
+    def check(self) -> None:
+        parse_program(self.program, "a program of the ledger")
 
 
 class Stopped(Event, frozen=True):
@@ -247,18 +271,32 @@ class SliceDone(Answer, frozen=True):
     digest: str
 
 
+@dataclass
+class Shown:
+    """The programs that have shown a signature.
+
+    Attributes:
+        programs: how many.
+        states: digest of a shrunk program → the states that all programs met at the
+            failing step that became this one.
+    """
+
+    programs: int = 0
+    states: dict[str, list[str]] = field(default_factory=dict)
+
+
 class SliceTask(Task[SliceDone], frozen=True):
     """Run some of the programs of one kind.
 
     Attributes:
         number: of the slice, among those of this kind.
-        known: signatures that were found before.
+        known: signature → the programs that have shown it before.
     """
 
     contract: str
     kind: str
     number: int
-    known: list[str] = []
+    known: dict[str, Shown] = {}
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
@@ -309,16 +347,29 @@ class SurveyDomain(Task[Surveyed], frozen=True):
 
 
 class Ran(OfBackend, frozen=True):
-    """The result of one program."""
+    """The result of one program.
+
+    Attributes:
+        divergence: of the first run that diverged; None if all agree.
+        failed: how many runs diverged.
+    """
 
     divergence: Divergence | None
     steps: Natural
     skipped: Natural
     why_skipped: str | None
+    failed: Natural = 0
 
 
 class RunProgram(Task[Ran], frozen=True):
+    """Run a program.
+
+    Attributes:
+        runs: how often, for a failure that does not come back each time.
+    """
+
     program: Document
+    runs: int = 1
 
 
 class Recorded(OfBackend, frozen=True):
@@ -462,4 +513,4 @@ def list_events(task: type[Task[Any]]) -> Any:
     """The union of all events of a task."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    return Progress | Found | Refused | HarnessFailed | answer
+    return Progress | Found | Agreed | Refused | HarnessFailed | answer

@@ -40,6 +40,11 @@ from lockstep.harness.workers.requirements import require_packages
 
 GROUP = "lockstep.backends"
 
+REFUSALS = dict.fromkeys(
+    ["usage", *(error for contract in CONTRACTS.values() for error in contract.errors)]
+)
+"""The names in `Backend.errors`."""
+
 LIMITS = Limits()
 
 
@@ -175,12 +180,19 @@ def check_declaration(backend: Backend) -> None:
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
     """Requires an exception for everything that the contract lets a cache refuse."""
-    for name in contract.list_errors(kinds):
+    needed = contract.list_errors(kinds)
+    for name in [*needed, *backend.errors]:
+        require(name, REFUSALS, "refusal")
         error = backend.errors.get(name)
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise Unavailable(
                 f"declares {contract.name} kinds, but its errors name no exception class"
                 f' for "{name}"'
+            )
+        if issubclass(Broken, error):
+            raise Unavailable(
+                f'its errors name {error.__name__} for "{name}", which any failure is;'
+                " name the class that it raises to refuse"
             )
 
 

@@ -1,4 +1,4 @@
-"""Runs programs with the write-ahead record kept, and shrinks them; slices of them."""
+"""Slices of programs: runs them, counts them, and shrinks those that diverge."""
 
 from __future__ import annotations
 
@@ -8,161 +8,50 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from functools import partial
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.core.payload import merge_margins
-from lockstep.harness.execution.executor import Coverage, Record, Result, run
+from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.metamorphic.reference import derive_one
-from lockstep.harness.execution.shrink import (
-    Clock,
-    Shrinker,
-    Shrunk,
-    SideFailures,
-    make_busy_clock,
-)
+from lockstep.harness.execution.shrink import make_busy_clock
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
-from lockstep.harness.programs.ledger import Entry, is_known, load_ledger, why_unsupported
+from lockstep.harness.programs.ledger import (
+    Entry,
+    KnownProgram,
+    find_known,
+    load_ledger,
+    why_unsupported,
+)
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
     breaks_usage,
     parse_program,
+    walk,
     why_too_large,
 )
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import (
-    Event,
     ExhaustiveTask,
     GivenTask,
     RandomTask,
+    Shown,
     SurveyDomain,
     Surveyed,
     tally,
 )
 from lockstep.harness.workers.registry import get_target, hash_code
-
-# --- a program --------------------------------------------------------------------------
-
-
-Emit = Callable[[Event], None]
-
-COSTLY = ("alias", "attention")
-"""Values of `Divergence.what` that only costly checks show."""
-
-
-class Runner:
-    """Runs programs in this process.
-
-    Attributes:
-        record: the write-ahead record.
-        emit: sends an event to the pool.
-        asked: the name of the backend, as the task has it.
-    """
-
-    def __init__(self, record: Record, emit: Emit) -> None:
-        self.record, self.emit = record, emit
-        self.asked = ""
-
-    def note(self, program: Program) -> None:
-        """Records that work on a program begins, so that the pool does not see a hang."""
-        self.record.begin(program, self.asked)
-
-    def run(
-        self, program: Program, backend: Backend, every: bool, wanted: str | None = None
-    ) -> Result:
-        """Runs a program with the record kept. wanted: see `executor.run`."""
-        self.note(program)
-        step = self.record.step
-        return run(program, backend, every=every, on_step=step, wanted=wanted)
-
-    def run_both(self, program: Program, backend: Backend) -> Result:
-        """Runs a program with every check. If it agrees, runs it again without the costly
-        ones: to read an array can hide a bug. If `meta` has a signature, the first run
-        looks for that one."""
-        said = program.meta.get("signature")
-        wanted = said if isinstance(said, str) else None
-        result = self.run(program, backend, True, wanted)
-        if result.divergence is None and backend.execute is not None:
-            return self.run(program, backend, every=True)
-        return result if result.divergence else self.run(program, backend, every=False)
-
-    def shrink(
-        self,
-        program: Program,
-        divergence: Divergence,
-        backend: Backend,
-        seconds: float,
-        avoid: Sequence[Entry] = (),
-        clock: Clock = time.monotonic,
-    ) -> Shrunk:
-        """Makes a program shorter that keeps its signature.
-
-        The result breaks a rule of usage only if the given program does.
-
-        Args:
-            program: diverges, as `divergence` says.
-            divergence: the first one of the program.
-            backend: runs the candidates.
-            seconds: when to stop, at the latest.
-            avoid: known divergences; no candidate may lead to one.
-            clock: measures `seconds`.
-        """
-        signature = divergence.get_signature(program)
-        program = replace(program, ops=program.ops[: divergence.step + 1])
-        others = SideFailures()
-        is_misuse = backend.execute is not None or breaks_usage(program)
-
-        def find(candidate: Program, every: bool) -> Divergence | None:
-            found = self.run(candidate, backend, every, signature).divergence
-            if found is not None and not is_misuse and breaks_usage(candidate):
-                return None
-            if found is None or found.get_signature(candidate) == signature:
-                return found
-            others.add(candidate, found)
-            return None
-
-        # Costly checks only where the others do not show the divergence.
-        if backend.execute is not None:
-            every = True
-        elif divergence.what in COSTLY:
-            every = find(program, every=True) is not None
-        else:
-            every = find(program, every=False) is None
-
-        latest = shown = divergence
-
-        def fails(candidate: Program) -> bool:
-            nonlocal latest
-            found = find(candidate, every)
-            latest = found or latest
-            return found is not None
-
-        def cut(failing: Program) -> Program:
-            nonlocal shown
-            shown = latest  # of the program that is the best from now on
-            return replace(failing, ops=failing.ops[: latest.step + 1])
-
-        if not fails(program):
-            return Shrunk(program, divergence)
-        shown = latest
-
-        def is_declared(candidate: Program) -> bool:
-            if why_too_large(candidate) or why_unsupported(candidate, backend):
-                return False
-            return not (avoid and is_known(candidate, avoid))
-
-        best = Shrinker(program, fails, seconds, is_declared, cut, clock).shrink()
-        # A backend need not fail each time.
-        return Shrunk(best, find(best, every) or shown, others.shortest)
-
+from lockstep.harness.workers.runner import COSTLY, Runner
 
 # --- a slice of the programs for one kind of one backend --------------------------------
 
@@ -180,8 +69,15 @@ def is_watched(number: int) -> bool:
     return number % WATCHED == WATCHED // 2
 
 
+MOST_TRIED = 8
+"""Programs of a slice with one signature that are shrunk because of their states."""
+
 MAX_HANGS = 2
 """Programs at which a driver may hang before the rest of a slice is left out."""
+
+KNOWN_SHARE = 20
+"""Of the programs that lead to a known divergence, one in so many runs on behind the
+operation that an entry describes; the first of a slice, too."""
 
 T = TypeVar("T", bound=messages.SliceTask)
 
@@ -194,8 +90,10 @@ class Slice(ABC, Generic[T]):
         self.counts = messages.Counts()
         self.coverage: Coverage = Counter()
         self.told: set[Cell] = set()
-        self.known = set(task.known)
-        self.avoid = load_ledger(backend.ledger, backend.name)
+        self.shown = dict(task.known)
+        self.tried: Counter[str] = Counter()
+        self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
+        self.met = 0
         self.digest = hashlib.sha256()
         self.runs = self.hangs = 0
         self.reported = 0.0
@@ -220,8 +118,12 @@ class Slice(ABC, Generic[T]):
         """Runs one program, and counts it."""
         self.counts.programs += 1
         result = self.run(program)
-        divergence = result.divergence
-        self.counts.unfinished += divergence is not None and divergence.what == "missing"
+        if result.divergence is not None:
+            if result.divergence.what == "missing":
+                self.counts.unfinished += 1
+            else:
+                signature = result.divergence.get_signature(program)
+                tally(self.counts.signatures, signature)
         self.counts.steps += result.steps
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
@@ -236,13 +138,10 @@ class Slice(ABC, Generic[T]):
 
     def run(self, program: Program) -> Result:
         """Runs a program; shrinks and reports a divergence that is new."""
-        record, every = self.worker.record, is_watched(self.runs)
+        result = self.execute(program, is_watched(self.runs))
         self.runs += 1
-        self.digest.update(record.begin(program, self.worker.asked))
-        result = run(program, self.backend, every, self.coverage, record.step)
-        self.counts.margins = merge_margins(self.counts.margins, result.margins)
         if result.divergence is not None:
-            self.report(program, result.divergence)
+            self.report(program, result.divergence, self.avoid)
             self.hangs += result.divergence.what == "hang"
             if self.hangs >= MAX_HANGS:  # each costs a second at least
                 raise Unavailable(
@@ -251,32 +150,111 @@ class Slice(ABC, Generic[T]):
                 )
         return result
 
-    def report(self, program: Program, divergence: Divergence) -> None:
-        """Sends a program that diverges in a new way, then the shorter one; the same for
-        programs that diverge in other ways while it is made shorter."""
+    def execute(self, program: Program, every: bool) -> Result:
+        """Runs a program with the record and the coverage kept."""
+        record = self.worker.record
+        self.digest.update(record.begin(program, self.worker.asked))
+        result = run(program, self.backend, every, self.coverage, record.step)
+        self.counts.margins = merge_margins(self.counts.margins, result.margins)
+        return result
+
+    def report(
+        self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
+    ) -> None:
+        """Sends a program that diverges, then the shorter one, if it may show a bug that
+        is not known; the same for programs that diverge in other ways while it is made
+        shorter."""
         if divergence.what == "missing":  # there is nothing to shrink
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
-        messages.tally(self.counts.signatures, divergence.get_signature(program))
         waiting = [(program, divergence)]
         while waiting:
             program, divergence = waiting.pop(0)
-            signature = divergence.get_signature(program)
-            if signature in self.known or divergence.what == "missing":
-                continue
-            self.known.add(signature)
-            self.emit_found(program, divergence)  # for whoever stops the run now
-            limits = SHRINK_SECONDS, self.avoid, make_busy_clock()
-            small = self.worker.shrink(program, divergence, self.backend, *limits)
-            self.emit_found(small.program, small.divergence)
-            waiting += small.others.values()
+            if divergence.what != "missing" and self.is_new(program, divergence):
+                waiting += self.shrink(program, divergence, avoid)
 
-    def emit_found(self, program: Program, divergence: Divergence) -> None:
+    def is_new(self, program: Program, divergence: Divergence) -> bool:
+        """Counts a program, and judges whether it may show a bug that is not known.
+
+        It may if no shrunk program with its signature fails in states that it has met,
+        too. Of the others the second, the fourth, and so on are taken.
+        """
+        signature = divergence.get_signature(program)
+        shown = self.shown.setdefault(signature, Shown())
+        shown.programs += 1
+        states = find_states(program, divergence)
+        is_other = not any(states.issuperset(each) for each in shown.states.values())
+        if is_other:
+            self.tried[signature] += 1
+        is_taken = shown.programs > 1 and shown.programs.bit_count() == 1
+        return is_taken or (is_other and self.tried[signature] <= MOST_TRIED)
+
+    def shrink(
+        self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
+    ) -> list[tuple[Program, Divergence]]:
+        """Sends a program and the shorter one.
+
+        Returns:
+            One program for each other way in which it diverged while it was made shorter.
+        """
+        self.emit_found(program, divergence)  # for whoever stops the run now
+        limits = SHRINK_SECONDS, avoid, make_busy_clock()
+        small = self.worker.shrink(program, divergence, self.backend, *limits)
+        shown = self.shown[divergence.get_signature(program)]
+        states = find_states(program, divergence)
+        before = shown.states.get(small.program.digest())
+        states &= (
+            find_states(small.program, small.divergence) if before is None else {*before}
+        )
+        shown.states[small.program.digest()] = sorted(states)
+        self.emit_found(
+            small.program,
+            small.divergence,
+            original=program.digest(),
+            states=sorted(states),
+            flaky=None if small.flaky is None else str(small.flaky),
+        )
+        others = small.others.items()
+        return [found for signature, found in others if signature not in self.shown]
+
+    def meet(self, known: Sequence[KnownProgram]) -> None:
+        """Counts a program that leads to known divergences, and runs one of them now and
+        then: it must show the signature of its entry."""
+        if not known:
+            return
+        self.met += 1
+        if self.met % KNOWN_SHARE == 1:
+            chosen = known[self.met // KNOWN_SHARE % len(known)]
+            if why_too_large(chosen.program) is None:
+                self.enter(chosen)
+
+    def enter(self, known: KnownProgram) -> None:
+        """Runs a program whose last operation shows a known divergence."""
+        program, entry = known.program, known.entry
+        divergence = self.execute(program, entry.what in COSTLY).divergence
+        if divergence is None:
+            self.worker.emit(messages.Agreed(entry.id, program.to_json()))
+        elif divergence.step < known.step:
+            self.report(program, divergence, self.avoid)
+        elif divergence.get_signature(program) != entry.signature:
+            self.report(program, divergence, ())
+        else:
+            tally(self.counts.entered, entry.id)
+
+    def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
+        """Sends a program that diverges. more: the last fields of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
-        self.worker.emit(messages.Found(program.to_json(), divergence, *after))
+        self.worker.emit(messages.Found(program.to_json(), divergence, *after, **more))
 
     def get_seconds(self) -> float:
         return round(time.monotonic() - self.started, 3)
+
+
+def find_states(program: Program, divergence: Divergence) -> set[str]:
+    """The abstract states of the step that diverges."""
+    for step in islice(walk(program, rows=False), divergence.step, None):
+        return set(program.rules.get_states(step.op, step.model))
+    return set()
 
 
 def make_drawer(
@@ -284,7 +262,7 @@ def make_drawer(
 ) -> Drawer:
     """Draws programs of a kind as the backend declares it, and avoids its ledger."""
     declared = backend.contracts[task.contract][task.kind]
-    avoid = load_ledger(backend.ledger, backend.name)
+    avoid = load_ledger(backend.ledger, backend.name, task.kind)
     return Drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
 
 
@@ -302,11 +280,14 @@ class RandomSlice(Slice[RandomTask]):
     def generate(self) -> None:
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
-        draw = make_drawer(self.backend, task).draw
+        self.drawer = make_drawer(self.backend, task)
+        draw = self.drawer.draw
         GENERATORS[task.generator](task.programs, seed, draw, self.consume)
 
     def consume(self, program: Program) -> None:
+        known = list(self.drawer.known)
         self.count(program)
+        self.meet(known)
         programs = self.counts.programs
         if programs % DERIVED == 0 and self.backend.execute is None:
             derived = derive_one(program, programs // DERIVED)
@@ -317,7 +298,7 @@ class RandomSlice(Slice[RandomTask]):
         """Whether the backend declares it, and no entry of the ledger describes it."""
         if why_unsupported(program, self.backend):
             return False
-        return not (self.avoid and is_known(program, self.avoid))
+        return find_known(program, self.avoid) is None
 
 
 def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
@@ -345,8 +326,9 @@ class GivenSlice(Slice[GivenTask]):
             why = self.why_left_out(program)
             if why is not None:
                 tally(self.counts.undeclared, why)
-            elif self.avoid and is_known(program, self.avoid):
+            elif known := find_known(program, self.avoid):
                 self.counts.avoided += 1
+                self.meet([known])
             else:
                 self.count(program)
             # If the backend ends the process, the job knows which programs are left.
@@ -392,7 +374,7 @@ def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
     rules = drawer.rules
     domain = rules.get_domain(drawer.kind, size)
     world = fit(domain, rules, drawer.kind, drawer.declared, backend.dtypes)
-    return Walk(rules, world, drawer.is_known)
+    return Walk(rules, world, partial(drawer.leaves_out, world.config))
 
 
 class ExhaustiveSlice(Slice[ExhaustiveTask]):
@@ -400,13 +382,17 @@ class ExhaustiveSlice(Slice[ExhaustiveTask]):
 
     def generate(self) -> None:
         task = self.task
-        walk = make_walk(make_drawer(self.backend, task), task.size, self.backend)
+        drawer = make_drawer(self.backend, task)
+        walk = make_walk(drawer, task.size, self.backend)
         start = walk.follow(tuple(task.path), task.covered)
         for branch in walk.find_longest(start, task.depth):
             self.count(walk.make_program(branch))
             self.counts.covered += branch.covered
             self.counts.avoided = walk.avoided
+            self.meet(list(drawer.known))
+            drawer.known.clear()
         self.counts.avoided = walk.avoided
+        self.meet(list(drawer.known))
 
 
 def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
@@ -425,7 +411,7 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
         )
     length = min(LONGEST, max(1, depth - BEHIND))
     branches = list(walk.find_longest(ROOT, length))
-    known = [[entry.id, dict(entry.when)] for entry in drawer.avoid]
+    known = [[entry.id, entry.document.when] for entry in drawer.avoid]
     content = [dict(world.config), list(world.moves), known]
     text = json.dumps(content, sort_keys=True)
     return Surveyed(

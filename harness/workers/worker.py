@@ -39,13 +39,12 @@ from lockstep.harness.programs.vectors.selection import SIZES, Selection, descri
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
 from lockstep.harness.workers.registry import load, load_faults
+from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import (
     PROGRESS_SECONDS,
-    Emit,
     ExhaustiveSlice,
     GivenSlice,
     RandomSlice,
-    Runner,
     survey,
 )
 
@@ -91,7 +90,9 @@ def list_faults(worker: Runner, backend: Backend, task: m.ListFaults) -> m.Fault
 def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
     program = parse(task.program)
     require_supported(program, backend)
-    result = worker.run_both(program, backend)
+    results = [worker.run_both(program, backend) for _ in range(task.runs)]
+    failing = [result for result in results if result.divergence is not None]
+    result = (failing or results)[0]
     return m.Ran(
         versions=get_versions(backend),
         device=backend.device,
@@ -99,6 +100,7 @@ def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
         steps=result.steps,
         skipped=result.skipped,
         why_skipped=result.why_skipped,
+        failed=len(failing),
     )
 
 
@@ -117,7 +119,8 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
     if divergence is None:
         return m.Shrunk(None)
     small = worker.shrink(program, divergence, backend, task.seconds)
-    return m.Shrunk(m.Found(small.program.to_json(), small.divergence))
+    flaky = None if small.flaky is None else str(small.flaky)
+    return m.Shrunk(m.Found(small.program.to_json(), small.divergence, flaky=flaky))
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from lockstep.impl.mlx.memory import Pair, make_compact
 from lockstep.impl.shared.encoder import EncoderCacheBase
+from lockstep.impl.shared.errors import MisuseError
 
 
 class EncoderCache(EncoderCacheBase):
@@ -24,13 +25,13 @@ class EncoderCache(EncoderCacheBase):
         The first put into a layer fixes the shapes.
 
         Raises:
-            ValueError: the shapes differ from those of the first put, or the pass has no
+            MisuseError: the shapes differ from those of the first put, or the pass has no
                 image.
         """
         self.check_open()
         old = self.stored.get(layer)
         if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
-            raise ValueError(
+            raise MisuseError(
                 f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
                 f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
             )

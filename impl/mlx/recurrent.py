@@ -12,6 +12,7 @@ from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.memory import Pair, make_compact
 from lockstep.impl.shared.batch import as_slice
 from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.shared.slots import Slots
 
@@ -60,7 +61,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         for array, buffer in ((conv, self.conv[layer]), (delta, self.delta[layer])):
             wanted = (len(slots), *buffer.shape[1:])
             if array.shape != wanted:
-                raise ValueError(
+                raise MisuseError(
                     f"states of shape {list(array.shape)}, not {list(wanted)}"
                 )
         if self.get_pass().cells is None:

@@ -9,6 +9,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.impl.shared.errors import MisuseError
+
 
 class Rope:
     """Rotates keys by a number of positions; layer i has base i mod the number of bases.
@@ -19,7 +21,7 @@ class Rope:
 
     def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
         if dim % 2:
-            raise ValueError(f"a key of {dim} numbers has no pairs to turn")
+            raise MisuseError(f"a key of {dim} numbers has no pairs to turn")
         self.rates = compute_rates(tuple(bases), layers, dim)
 
     def turn(self, keys: mx.array, distance: int) -> mx.array:

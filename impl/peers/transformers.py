@@ -34,6 +34,9 @@ from lockstep.impl.torch.arrays import TorchArrays
 Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
 
+REFUSAL = "`crop` was called, but the current layer does not track past states"
+"""The beginning of the message of a sliding layer that cannot go back."""
+
 STATIC_LENGTH = 1024
 """Capacity of a static cache, in tokens; programs keep one cache below that."""
 
@@ -88,13 +91,15 @@ class Layer:
     def trim(self, count: int) -> int:
         """Calls `crop`, which takes the number of tokens to remove as a negative number.
 
-        A sliding layer that has reached its window refuses: it raises RuntimeError and
-        changes nothing.
+        Returns 0 for the refusal that it documents, and no other exception: a sliding
+        layer that has reached its window changes nothing.
         """
         before = self.offset
         try:
             self.cache.crop(-count)
-        except RuntimeError:
+        except RuntimeError as error:
+            if not str(error).startswith(REFUSAL):
+                raise
             return 0
         return before - self.offset
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from lockstep.impl.prefix.layers import Layer, Layers
 from lockstep.impl.prefix.statistics import Log
 from lockstep.impl.prefix.tokens import check_request, check_tokens
+from lockstep.impl.shared.errors import MisuseError
 
 
 class Requests:
@@ -30,17 +31,17 @@ class Requests:
         return self._layers
 
     def check_begin(self, tokens: Iterable[int]) -> list[int]:
-        """Returns the tokens; raises ValueError if no request can begin with them."""
+        """Returns the tokens; raises MisuseError if no request can begin with them."""
         self.check_closed("begin")
         return check_request(tokens)
 
     def check_closed(self, operation: str) -> None:
         if self.request is not None:
-            raise ValueError(f"{operation}: a request is open; close or cancel it first")
+            raise MisuseError(f"{operation}: a request is open; close or cancel it first")
 
     def get_request(self, operation: str) -> list[int]:
         if self.request is None:
-            raise ValueError(f"{operation}: no request is open; begin opens one")
+            raise MisuseError(f"{operation}: no request is open; begin opens one")
         return self.request
 
     def extend(self, tokens: Iterable[int]) -> None:

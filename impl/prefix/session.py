@@ -8,6 +8,7 @@ from lockstep.impl.prefix.layers import Layers
 from lockstep.impl.prefix.request import Requests
 from lockstep.impl.prefix.statistics import Statistics, explain
 from lockstep.impl.prefix.tokens import count_common
+from lockstep.impl.shared.errors import MisuseError
 
 
 class Session(Requests):
@@ -38,11 +39,11 @@ class Session(Requests):
             The tokens that remain to be computed, at least one.
 
         Raises:
-            ValueError: there are checkpoints, or the tokens are no request.
+            MisuseError: there are checkpoints, or the tokens are no request.
         """
         request = self.check_begin(tokens)
         if len(checkpoints):
-            raise ValueError(
+            raise MisuseError(
                 f"begin: checkpoints {list(checkpoints)}; a session keeps one"
                 " conversation, and captures nothing on the way: give none"
             )

@@ -8,7 +8,12 @@ from typing import Protocol
 
 from lockstep.impl.prefix.statistics import Log, Statistics, explain
 from lockstep.impl.prefix.tokens import check_request, check_tokens, count_common
-from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.shared.errors import (
+    CacheFullError,
+    MisuseError,
+    NotSupportedError,
+    SharedError,
+)
 
 REFUSALS: tuple[type[Exception], ...] = (CacheFullError, NotSupportedError, SharedError)
 """The exceptions of our own caches that cannot cut or copy a sequence."""
@@ -70,9 +75,9 @@ class Slots:
         refusals: tuple[type[Exception], ...] = REFUSALS,
     ) -> None:
         if count < 1:
-            raise ValueError(f"count {count} is no number of slots; give 1 or more")
+            raise MisuseError(f"count {count} is no number of slots; give 1 or more")
         if not 0 <= keep < context:
-            raise ValueError(
+            raise MisuseError(
                 f"keep {keep} is not in 0 … {context - 1}: of {context} tokens some must"
                 " be free to go"
             )
@@ -199,7 +204,7 @@ class Slots:
         one = self.get_open(slot)
         most = min(len(one.remaining), self.context - self.keep)
         if not 0 < count <= most:
-            raise ValueError(
+            raise MisuseError(
                 f"reserve: {count} tokens cannot be computed now; {len(one.remaining)}"
                 f" are left, and {self.context - self.keep} fit at once"
             )
@@ -231,7 +236,7 @@ class Slots:
         """Adds the `count` tokens that were reserved last; they have been computed."""
         one = self.get_open(slot)
         if count != one.reserved:
-            raise ValueError(
+            raise MisuseError(
                 f"commit: {count} tokens, but {one.reserved} were reserved; commit these"
                 " once they are computed"
             )
@@ -251,13 +256,13 @@ class Slots:
 
     def get_slot(self, number: int) -> Slot:
         if not 0 <= number < len(self.slots):
-            raise ValueError(f"slot {number} is none of 0 … {len(self.slots) - 1}")
+            raise MisuseError(f"slot {number} is none of 0 … {len(self.slots) - 1}")
         return self.slots[number]
 
     def get_open(self, number: int) -> Slot:
         slot = self.get_slot(number)
         if not slot.in_use:
-            raise ValueError(f"no request is open in slot {number}; begin opens one")
+            raise MisuseError(f"no request is open in slot {number}; begin opens one")
         return slot
 
     def get_statistics(self) -> Statistics:

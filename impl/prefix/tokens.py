@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from lockstep.impl.shared.errors import MisuseError
+
 Path = tuple[int, ...]
 """Stored tokens. Python's garbage collector does not track tuples of integers; of lists
 it would visit every element in each collection."""
@@ -13,13 +15,13 @@ Tokens = TypeVar("Tokens", list[int], Path)
 
 
 def check_tokens(tokens: Iterable[int]) -> list[int]:
-    """Returns the tokens in a new list; raises ValueError if one is not an integer."""
+    """Returns the tokens in a new list; raises MisuseError if one is not an integer."""
     checked = list(tokens)
     kinds = set(map(type, checked))  # without a Python loop over all tokens
     wrong = {kind for kind in kinds if kind is bool or not issubclass(kind, int)}
     if wrong:
         index, token = next(one for one in enumerate(checked) if type(one[1]) in wrong)
-        raise ValueError(
+        raise MisuseError(
             f"token {token!r} at place {index} is not an integer; give the numbers"
             " that the tokenizer made as Python integers"
         )
@@ -30,7 +32,7 @@ def check_request(tokens: Iterable[int]) -> list[int]:
     """Does the same for a request, which has at least one token."""
     checked = check_tokens(tokens)
     if not checked:
-        raise ValueError("the request is empty; give at least one token to compute")
+        raise MisuseError("the request is empty; give at least one token to compute")
     return checked
 
 

@@ -13,6 +13,7 @@ from lockstep.impl.prefix.request import Requests
 from lockstep.impl.prefix.statistics import Statistics, explain
 from lockstep.impl.prefix.tokens import Path, count_common
 from lockstep.impl.prefix.tree import Match, Tree
+from lockstep.impl.shared.errors import MisuseError
 
 
 class Trie(Requests):
@@ -37,7 +38,7 @@ class Trie(Requests):
         super().__init__(layers)
         check_limit(limit)
         if interval is not None and interval < 1:
-            raise ValueError(f"interval {interval} has no multiples; give 1 or more")
+            raise MisuseError(f"interval {interval} has no multiples; give 1 or more")
         self.limit, self.interval = limit, interval
         self.tree = Tree(layers)
         self.eviction = Eviction(self.tree)
@@ -217,13 +218,13 @@ class Trie(Requests):
 
 def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 0:
-        raise ValueError(f"a limit of {limit} bytes; give 0 or more, or None for none")
+        raise MisuseError(f"a limit of {limit} bytes; give 0 or more, or None for none")
 
 
 def check_checkpoints(checkpoints: Collection[int]) -> None:
     for checkpoint in checkpoints:
         if type(checkpoint) is not int or checkpoint < 1:
-            raise ValueError(
+            raise MisuseError(
                 f"begin: checkpoint {checkpoint!r} is not behind any token; give numbers"
                 " of tokens from 1 on"
             )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.impl.shared.errors import MisuseError
+
 Ints = npt.NDArray[np.int64]
 
 NONE = np.empty(0, np.int64)
@@ -35,8 +37,8 @@ class Batch:
         images: `multimodal` as an array.
 
     Raises:
-        ValueError: the batch is empty, too large or inconsistent, or it names a position,
-            a sequence or a row that does not exist.
+        MisuseError: the batch is empty, too large or inconsistent, or it names a
+            position, a sequence or a row that does not exist.
     """
 
     def __init__(
@@ -50,17 +52,17 @@ class Batch:
     ) -> None:
         rows = len(positions)
         if len(sequences) != rows:
-            raise ValueError(f"{rows} positions, but {len(sequences)} sequences")
+            raise MisuseError(f"{rows} positions, but {len(sequences)} sequences")
         if rows == 0:
-            raise ValueError("the batch is empty; it needs at least one row")
+            raise MisuseError("the batch is empty; it needs at least one row")
         if rows > most:
-            raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
+            raise MisuseError(f"a batch of {rows} rows; at most {most} were announced")
         # Copied because masks are made later, when the caller may have changed its own.
         self.positions = np.array(positions, np.int64)
         self.sequences = np.array(sequences, np.int64)
         span = get_bounds(self.positions)
         if span[0] < 0:
-            raise ValueError(f"position {span[0]} is negative")
+            raise MisuseError(f"position {span[0]} is negative")
         self.owners = list(dict.fromkeys(self.sequences.tolist()))
         for owner in self.owners:
             check_sequence(owner, count)
@@ -89,13 +91,13 @@ class Batch:
         """Returns the given row numbers as an array.
 
         Raises:
-            ValueError: a row does not exist.
+            MisuseError: a row does not exist.
         """
         if not len(rows):
             return NONE
         for row in rows:
             if not 0 <= row < len(self):
-                raise ValueError(
+                raise MisuseError(
                     f"row {row} is named, but the rows are 0 … {len(self) - 1}"
                 )
         return np.array(rows, np.int64)
@@ -154,27 +156,27 @@ def as_slice(numbers: Ints) -> Ints | slice:
 
 def check_sequence(sequence: int, count: int) -> None:
     if not 0 <= sequence < count:
-        raise ValueError(f"sequence {sequence} is none of 0 … {count - 1}")
+        raise MisuseError(f"sequence {sequence} is none of 0 … {count - 1}")
 
 
 def check_copy(source: int, target: int, length: int, count: int) -> None:
     check_sequence(source, count)
     check_sequence(target, count)
     if source == target:
-        raise ValueError(f"sequence {source} cannot be copied onto itself")
+        raise MisuseError(f"sequence {source} cannot be copied onto itself")
     if length < 0:
-        raise ValueError(f"length {length} is negative")
+        raise MisuseError(f"length {length} is negative")
 
 
 def check_range(sequence: int, begin: int, end: int | None, count: int) -> None:
     check_sequence(sequence, count)
     if begin < 0:
-        raise ValueError(f"begin {begin} is negative")
+        raise MisuseError(f"begin {begin} is negative")
     if end is not None and begin > end:
-        raise ValueError(f"begin {begin} lies behind end {end}")
+        raise MisuseError(f"begin {begin} lies behind end {end}")
 
 
 def check_position(sequence: int, position: int, count: int) -> None:
     check_sequence(sequence, count)
     if position < 0:
-        raise ValueError(f"position {position} is negative")
+        raise MisuseError(f"position {position} is negative")

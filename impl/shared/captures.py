@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.memory import Snapshot
 
 
@@ -33,15 +34,15 @@ class Captures:
             offset: the current offset of the cache.
 
         Raises:
-            ValueError: captures of an earlier call were not taken, the offsets do not
+            MisuseError: captures of an earlier call were not taken, the offsets do not
                 ascend, or one is less than `offset`.
         """
         if self.boundaries:
-            raise ValueError("prepare: captures of an earlier prepare were not taken yet")
+            raise MisuseError("prepare: captures of an earlier one were not taken yet")
         if any(a >= b for a, b in pairwise(offsets)):
-            raise ValueError(f"prepare: the offsets {list(offsets)} do not ascend")
+            raise MisuseError(f"prepare: the offsets {list(offsets)} do not ascend")
         if offsets and offsets[0] < offset:
-            raise ValueError(
+            raise MisuseError(
                 f"prepare: offset {offsets[0]} is behind the cache, at {offset}"
             )
         self.boundaries = dict(zip(offsets, [offset, *offsets], strict=False))

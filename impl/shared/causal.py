@@ -18,7 +18,7 @@ from lockstep.impl.shared.batch import (
     check_range,
 )
 from lockstep.impl.shared.cells import BITS, FEW, Cells
-from lockstep.impl.shared.errors import NotSupportedError, SharedError
+from lockstep.impl.shared.errors import MisuseError, NotSupportedError, SharedError
 
 Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
@@ -67,7 +67,7 @@ class Sizes:
         """Returns the number of positions back that tokens are kept; None for no limit.
 
         Raises:
-            ValueError: it is less than the window.
+            MisuseError: it is less than the window.
         """
         window, memory = self.window or inf, self.memory or inf
         if memory < inf and self.sequences > 1:
@@ -75,7 +75,7 @@ class Sizes:
         if memory >= self.capacity:
             return None
         if memory < window:
-            raise ValueError(
+            raise MisuseError(
                 f"memory {self.memory} is smaller than the window of"
                 f" {self.window or 'all tokens'}"
             )
@@ -237,7 +237,7 @@ class CausalCacheBase(ABC):
 
     def get_pass(self) -> Pass:
         if self.current is None:
-            raise ValueError("no pass is open; forward opens one")
+            raise MisuseError("no pass is open; forward opens one")
         return self.current
 
     def check_put(self, layer: int, keys: Sequence[int], values: Sequence[int]) -> Pass:
@@ -252,17 +252,17 @@ class CausalCacheBase(ABC):
             The open pass.
 
         Raises:
-            ValueError: no pass is open, or the layer or a shape is wrong.
+            MisuseError: no pass is open, or the layer or a shape is wrong.
         """
         current = self.get_pass()
         if not 0 <= layer < self.layers:
-            raise ValueError(f"layer {layer} is none of 0 … {self.layers - 1}")
+            raise MisuseError(f"layer {layer} is none of 0 … {self.layers - 1}")
         self.check_tokens(len(current.batch), keys, values)
         self.written[layer] = True
         return current
 
     def check_tokens(self, rows: int, keys: Sequence[int], values: Sequence[int]) -> None:
-        """Raises ValueError if the shapes of K and V do not fit a pass of `rows` rows."""
+        """Raises MisuseError if K or V does not fit a pass of `rows` rows."""
         if self.form is not None:
             heads, key_dim, value_dim = self.form
             wanted = (1, heads, rows, key_dim), (1, heads, rows, value_dim)
@@ -270,29 +270,29 @@ class CausalCacheBase(ABC):
                 return
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
-                raise ValueError(
+                raise MisuseError(
                     f"{name} has shape {list(shape)}; the pass has {rows} rows, so"
                     f" [1, heads, {rows}, dim]"
                 )
         if keys[1] != values[1]:
-            raise ValueError(f"K has {keys[1]} heads, V has {values[1]}")
+            raise MisuseError(f"K has {keys[1]} heads, V has {values[1]}")
         self.fix_form((keys[1], keys[3], values[3]))
 
     def fix_form(self, form: Form) -> None:
-        """Allocates memory of this form; raises ValueError if it already has another."""
+        """Allocates memory of this form; raises MisuseError if it already has another."""
         if self.form is None:
             self.allocate(*form)
             self.form = form
         if self.form != form:
-            raise ValueError(
+            raise MisuseError(
                 f"heads, key_dim and value_dim are {form}; the first put had {self.form}"
             )
 
     def check_get(self, layer: int) -> Pass:
-        """Returns the open pass; raises ValueError if nothing was put into the layer."""
+        """Returns the open pass; raises MisuseError if nothing was put into the layer."""
         current = self.get_pass()
         if not 0 <= layer < self.layers or not self.written[layer]:
-            raise ValueError(f"layer {layer} was never put")
+            raise MisuseError(f"layer {layer} was never put")
         return current
 
     # --- between passes -----------------------------------------------------------------
@@ -354,7 +354,7 @@ class CausalCacheBase(ABC):
     def load(self, saved: Saved) -> None:
         """Replaces the content by what this cache, or one of the same sizes, saved."""
         if saved.table.shape[1] > self.cells.count:
-            raise ValueError(
+            raise MisuseError(
                 f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"
             )
         if saved.form is not None:

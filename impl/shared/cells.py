@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lockstep.impl.shared.batch import Batch, Ints
-from lockstep.impl.shared.errors import CacheFullError
+from lockstep.impl.shared.errors import CacheFullError, MisuseError
 from lockstep.impl.shared.sequence_index import SequenceIndex
 
 MAX_SEQUENCES = 64
@@ -40,7 +40,7 @@ class Cells:
 
     def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
-            raise ValueError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
+            raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
         self.count, self.few = count, few
         self.table = np.zeros((2, count), np.int64)
         self.positions, self.bits = self.table

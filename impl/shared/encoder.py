@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.impl.shared.batch import Batch, check_copy, check_position, check_range
-from lockstep.impl.shared.errors import NotSupportedError
+from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 
 
 class EncoderCacheBase:
@@ -66,18 +66,18 @@ class EncoderCacheBase:
         it.
 
         Raises:
-            ValueError: no row of the pass stands for an image.
+            MisuseError: no row of the pass stands for an image.
         """
         if self.is_reserving:
             return False
         if self.image is None:
-            raise ValueError("no row of the open pass stands for an image")
+            raise MisuseError("no row of the open pass stands for an image")
         self.position, self.cached = self.image, True
         return True
 
     def check_open(self) -> None:
         if not self.is_open:
-            raise ValueError("no pass is open: announce one with forward")
+            raise MisuseError("no pass is open: announce one with forward")
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         check_copy(source, target, length, self.sequences)

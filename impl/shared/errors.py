@@ -1,4 +1,11 @@
-"""Refusals of a cache of many sequences. A mistake of the caller is a ValueError."""
+"""Refusals of our caches. Each changes nothing but what its method says."""
+
+
+class MisuseError(ValueError):
+    """A call that breaks a rule of usage. The message has the value and the rule.
+
+    A class of its own: a ValueError that a framework raises by itself is no refusal.
+    """
 
 
 class CacheFullError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.layer import LayerCache
 from lockstep.impl.shared.memory import Arrays, Linear, Snapshot
 
@@ -44,7 +45,7 @@ class KVCacheBase(LayerCache):
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens, or all if fewer; returns how many."""
         if count < 0:
-            raise ValueError(f"trim: count {count} is negative")
+            raise MisuseError(f"trim: count {count} is negative")
         trimmed = min(count, self.offset)
         self.offset -= trimmed
         return trimmed
@@ -110,7 +111,7 @@ class KVCacheBase(LayerCache):
         consumed.
 
         Raises:
-            ValueError: the snapshots are not adjacent. Nothing is consumed.
+            MisuseError: the snapshots are not adjacent. Nothing is consumed.
         """
         if parent is None or child is None:
             for alone in (parent, child):
@@ -118,7 +119,7 @@ class KVCacheBase(LayerCache):
                     alone.close()
             return None
         if parent.end != child.begin:
-            raise ValueError(
+            raise MisuseError(
                 f"merge: [{parent.begin}, {parent.end}) and [{child.begin}, {child.end})"
                 " are not adjacent"
             )

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 from weakref import WeakSet
 
+from lockstep.impl.shared.errors import MisuseError
+
 Arrays = tuple[Any, Any]
 """A pair of arrays: K and V, or the two parts of a recurrent state."""
 
@@ -64,14 +66,14 @@ class Memory(ABC):
         Arrays of the same shapes and dtypes as the last ones are not checked again.
 
         Raises:
-            ValueError: K and V do not belong together, or differ from what is held.
+            MisuseError: K and V do not belong together, or differ from what is held.
         """
         keys, values = arrays
         looks = keys.shape, values.shape, keys.dtype, values.dtype
         if self.form is not None and looks == self.accepted:
             return
         if keys.shape[:3] != values.shape[:3]:
-            raise ValueError(
+            raise MisuseError(
                 f"K {list(keys.shape)} and V {list(values.shape)} differ in batch, heads"
                 " or length"
             )
@@ -79,7 +81,7 @@ class Memory(ABC):
         if self.form is None:
             self.form = form
         elif form != self.form:
-            raise ValueError(
+            raise MisuseError(
                 f"batch, heads, key_dim, value_dim, dtypes are {list(form)}; this cache"
                 f" holds {list(self.form)}"
             )
@@ -194,7 +196,7 @@ class Snapshot:
         if self.memory is not None:
             return self.memory.read(self.first, self.end)
         if self.arrays is None:
-            raise ValueError(f"snapshot [{self.begin}, {self.end}) has been closed")
+            raise MisuseError(f"snapshot [{self.begin}, {self.end}) has been closed")
         return self.arrays
 
     def get_size(self) -> int:
@@ -221,7 +223,7 @@ class Snapshot:
     def close(self) -> None:
         """Releases everything. A later read or a second close is an error."""
         if self.memory is None and self.arrays is None:
-            raise ValueError(f"snapshot [{self.begin}, {self.end}) was closed before")
+            raise MisuseError(f"snapshot [{self.begin}, {self.end}) was closed before")
         if self.memory is not None:
             self.memory.named.discard(self)
         self.memory = self.arrays = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.layer import WholeSnapshots
 from lockstep.impl.shared.memory import Arrays, Ring, Snapshot
 
@@ -17,7 +18,7 @@ class RotatingCacheBase(WholeSnapshots):
 
     def __init__(self, window: int) -> None:
         if window < 1:
-            raise ValueError(f"window {window} holds no token")
+            raise MisuseError(f"window {window} holds no token")
         super().__init__()
         self.window = window
 
@@ -76,7 +77,7 @@ class RotatingCacheBase(WholeSnapshots):
         Once tokens have been evicted it removes none: the earlier window would need them.
         """
         if count < 0:
-            raise ValueError(f"trim: count {count} is negative")
+            raise MisuseError(f"trim: count {count} is negative")
         if self.offset > self.window:
             return 0
         trimmed = min(count, self.offset)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.layer import WholeSnapshots
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 def check_form(held: Arrays, arrays: Arrays) -> None:
-    """Raises ValueError if conv or delta differ in shape or dtype from what is held."""
+    """Raises MisuseError if conv or delta differ in shape or dtype from what is held."""
     for old, new, name in zip(held, arrays, ("conv", "delta"), strict=True):
         if (new.shape, new.dtype) != (old.shape, old.dtype):
-            raise ValueError(
+            raise MisuseError(
                 f"write: {name} is {new.dtype} of shape {list(new.shape)}; this cache"
                 f" holds {old.dtype} of shape {list(old.shape)}"
             )
@@ -37,19 +38,19 @@ class StateCacheBase(WholeSnapshots):
     def boundaries(self, length: int) -> list[int]:
         """Returns the lengths of the writes in which to make the next `length` tokens."""
         if length < 1:
-            raise ValueError(f"boundaries: length {length} is less than 1")
+            raise MisuseError(f"boundaries: length {length} is less than 1")
         return self.captures.cut(self.offset, length)
 
     def write(self, conv: object, delta: object, length: int) -> None:
         """Stores the state after `length` more tokens.
 
         Raises:
-            ValueError: a capture is scheduled inside these tokens, or the shape or dtype
+            MisuseError: a capture is scheduled inside these tokens, or the shape or dtype
                 of an array differs from before.
         """
         if len(self.boundaries(length)) > 1:
             at = self.offset + self.boundaries(length)[0]
-            raise ValueError(
+            raise MisuseError(
                 f"write: the state at offset {at} is scheduled for capture;"
                 f" write up to it first (see boundaries)"
             )
@@ -67,7 +68,7 @@ class StateCacheBase(WholeSnapshots):
     def trim(self, count: int) -> int:
         """Returns 0: a token that was read cannot be removed."""
         if count < 0:
-            raise ValueError(f"trim: count {count} is negative")
+            raise MisuseError(f"trim: count {count} is negative")
         return 0
 
     def get_snapshot(self, begin: int, end: int) -> Snapshot:

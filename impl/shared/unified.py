@@ -7,11 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
+from lockstep.impl.shared.errors import (
+    CacheFullError,
+    MisuseError,
+    NotSupportedError,
+    SharedError,
+)
 from lockstep.impl.shared.slots import Slots
 from lockstep.impl.shared.wrapper import WrapperCache
 
 ERRORS: Mapping[str, type[Exception]] = {
+    "usage": MisuseError,
     "cache-full": CacheFullError,
     "not-supported": NotSupportedError,
     "shared": SharedError,

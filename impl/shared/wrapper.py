@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.impl.shared.batch import check_copy, check_position, check_range
+from lockstep.impl.shared.errors import MisuseError
 
 
 class WrapperCache:
@@ -18,7 +19,7 @@ class WrapperCache:
 
     def __init__(self, caches: Sequence[Any], sequences: int) -> None:
         if not caches:
-            raise ValueError("a wrapper needs at least one cache")
+            raise MisuseError("a wrapper needs at least one cache")
         self.caches, self.sequences = list(caches), sequences
 
     def of(self, layer_type: int) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.mask_line import see
 from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
@@ -76,7 +77,7 @@ class CausalCache(CausalCacheBase):
             values: [layers, 1, heads, rows, value_dim].
 
         Raises:
-            ValueError: as `put` does.
+            MisuseError: as `put` does.
         """
         self.check_layers(keys.shape, values.shape)
         for layer in range(self.layers):
@@ -88,7 +89,7 @@ class CausalCache(CausalCacheBase):
     def check_layers(self, keys: Sequence[int], values: Sequence[int]) -> None:
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 5 or shape[0] != self.layers:
-                raise ValueError(
+                raise MisuseError(
                     f"{name} has shape {list(shape)}; there are {self.layers} layers, so"
                     f" [{self.layers}, 1, heads, rows, dim]"
                 )

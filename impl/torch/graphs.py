@@ -10,6 +10,7 @@ import torch
 
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.causal import Pass, round_up
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels import Pair, Table, pin
@@ -20,7 +21,7 @@ NOTHING = -1
 """The value of an unused entry: as a cell, none; as a limit, a row that sees nothing."""
 
 
-class DoesNotFitError(ValueError):
+class DoesNotFitError(MisuseError):
     """A pass is larger than what was captured.
 
     The pass is open all the same: use the cache's own put and get, or a step with more
@@ -87,7 +88,7 @@ class FixedStep:
 
     Raises:
         RuntimeError: a CUDA graph needs Triton.
-        ValueError: the cache has recurrent states, or `rows` or `columns` is out of
+        MisuseError: the cache has recurrent states, or `rows` or `columns` is out of
             range.
     """
 
@@ -95,7 +96,7 @@ class FixedStep:
         self, cache: CausalCache, rows: int, columns: int, changes: int | None = None
     ) -> None:
         if isinstance(cache, RecurrentCacheBase):
-            raise ValueError("the states of sequences have no fixed places")
+            raise MisuseError("the states of sequences have no fixed places")
         if cache.like.is_cuda and isinstance(cache.kernels, PlainKernels):
             raise RuntimeError("a CUDA graph of a cache needs Triton")
         for name, number, most in (
@@ -103,7 +104,7 @@ class FixedStep:
             ("columns", columns, cache.cells.count),
         ):
             if not 0 < number <= most:
-                raise ValueError(f"{number} {name}; 1 … {most} are possible")
+                raise MisuseError(f"{number} {name}; 1 … {most} are possible")
         self.cache, self.rows, self.columns = cache, rows, columns
         table = cache.table.read(cache.cells)
         # Later positions may need 64 bits, so a graph cannot rely on short ones.
@@ -125,7 +126,7 @@ class FixedStep:
         Rows that the pass does not have are not stored.
         """
         if not 0 <= layer < self.cache.layers:
-            raise ValueError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
+            raise MisuseError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
         self.cache.check_tokens(self.rows, keys.shape, values.shape)
         self.cache.written[layer] = True
         self.write(self.cache.pools[layer], (keys, values))
@@ -144,7 +145,7 @@ class FixedStep:
         """Returns K and V of the first `columns` cells and the mask: always the same
         tensors."""
         if not 0 <= layer < self.cache.layers or not self.cache.written[layer]:
-            raise ValueError(f"layer {layer} was never put")
+            raise MisuseError(f"layer {layer} was never put")
         return *self.cache.view(layer, 0, self.columns), self.mask
 
     def execute(self, work: Callable[[], Any]) -> Any:
@@ -187,10 +188,10 @@ class FixedStep:
 
         Raises:
             DoesNotFitError: the pass has more rows or sees more cells. Nothing is done.
-            ValueError: no pass is open, or it only reserves memory.
+            MisuseError: no pass is open, or it only reserves memory.
         """
         if self.work is None:
-            raise ValueError("nothing was captured")
+            raise MisuseError("nothing was captured")
         current = self.cache.get_pass()
         self.check(current)
         self.send(current)
@@ -202,7 +203,7 @@ class FixedStep:
     def check(self, current: Pass) -> None:
         rows = len(current.batch)
         if current.cells is None:
-            raise ValueError("a pass that only reserves stores nothing and sees nothing")
+            raise MisuseError("a pass that only reserves stores nothing and sees nothing")
         if rows > self.rows:
             raise DoesNotFitError(
                 f"a pass of {rows} rows; {self.rows} were captured. Capture again with"

@@ -10,6 +10,7 @@ import torch
 
 from lockstep.impl.shared.batch import as_slice
 from lockstep.impl.shared.causal import Sizes
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.shared.slots import Slots
 from lockstep.impl.torch.causal import CausalCache
@@ -57,7 +58,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         for array, buffer in ((conv, self.conv), (delta, self.delta)):
             wanted = (count, *buffer.shape[2:])
             if array.shape != wanted:
-                raise ValueError(
+                raise MisuseError(
                     f"states of shape {list(array.shape)}, not {list(wanted)}"
                 )
         if current.cells is None:

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from lockstep.impl.shared.errors import MisuseError
+
 
 class Rope:
     """Rotates keys by a number of positions; layer i has base i mod the number of bases.
@@ -22,7 +24,7 @@ class Rope:
         self, bases: Sequence[float], layers: int, dim: int, device: torch.device
     ) -> None:
         if dim % 2:
-            raise ValueError(f"a key of {dim} numbers has no pairs to turn")
+            raise MisuseError(f"a key of {dim} numbers has no pairs to turn")
         self.rates = compute_rates(tuple(bases), layers, dim).to(device)
 
     def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:

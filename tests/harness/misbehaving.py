@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,32 @@ class Numbered(Cache):
         return np.int64(super().trim(count) + 1)
 
 
+CALLS = count(1)
+
+
+def reverse_seldom(cache: Cache, keys: Array, values: Array) -> Pair:
+    """Wrong about each 499th update of the process, whatever its program."""
+    keys, values = Cache.update(cache, keys, values)
+    return keys, values[:, :, ::-1] if next(CALLS) % 499 == 0 else values
+
+
+class WrongTwice(Cache):
+    """Two mistakes that look alike: about updates of many tokens, and after a trim."""
+
+    trimmed = False
+
+    def trim(self, count: int) -> Any:
+        trimmed = super().trim(count)
+        self.trimmed = trimmed > 0
+        return trimmed
+
+    def update(self, keys: Array, values: Array) -> Any:
+        length, trimmed = keys.shape[2], self.trimmed
+        self.trimmed = False
+        keys, values = super().update(keys, values)
+        return keys, values * 0 if length > 4 or trimmed else values
+
+
 returns_none = misbehave(lambda cache, keys, values: None)
 returns_a_list = change_keys(lambda keys: keys.tolist())
 writes_its_input = misbehave(write_input)
@@ -178,6 +205,8 @@ one_column_less = change_keys(lambda keys: keys[:, :, 1:])
 shows_nan, shows_infinity = show(np.nan), show(np.inf)
 wrong_mask_width = partial(declare, Widened)
 answers_in_numpy = partial(declare, Numbered)
+wrong_now_and_then = misbehave(reverse_seldom)
+wrong_twice = partial(declare, WrongTwice)
 
 # --- raising ----------------------------------------------------------------------------
 

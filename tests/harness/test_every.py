@@ -27,7 +27,7 @@ def ask_for_all(rules: Contract, kind: str, size: str) -> World:
 
 
 def make_walk(rules: Contract, world: World) -> Walk:
-    return Walk(rules, world, lambda op, model: False)
+    return Walk(rules, world, lambda ops, op, model: False)
 
 
 def list_all(rules: Contract, world: World, depth: int) -> Iterator[list[Op]]:
@@ -125,7 +125,7 @@ def test_what_a_backend_does_not_declare_is_left_out() -> None:
 def test_what_the_ledger_knows_is_left_out_and_counted() -> None:
     rules = CONTRACTS["layer"]
     world = ask_for_all(rules, "kv", "tiny")
-    walk = Walk(rules, world, lambda op, model: op["op"] == "trim")
+    walk = Walk(rules, world, lambda ops, op, model: op["op"] == "trim")
     found = list(walk.find_longest(ROOT, 2))
     assert all(op["op"] != "trim" for branch in found for op in branch.ops)
     firsts = {branch.path[0] for branch in found}

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.ledger import load_ledger, matches
-from lockstep.harness.programs.program import walk
-from tests.harness.building import draw_some, make, trim, update
+from lockstep.harness.execution.executor import Record
+from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.outcome import Pair, Settings
+from lockstep.harness.programs.condition import parse_condition
+from lockstep.harness.programs.ledger import find_known, load_ledger
+from lockstep.harness.programs.program import load_programs, walk
+from lockstep.harness.workers.messages import Agreed, Found, RandomTask
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice
+from tests.harness.building import draw_some, forward, make, trim, update
+from tests.harness.misbehaving import Cache, correct
 
 PROGRAM = make(update(2), trim(1)).to_json()
 ENTRY: dict[str, Any] = {
@@ -68,7 +78,7 @@ def when(**more: Any) -> dict[str, Any]:
         (leave_out("link"), "missing required field `link`"),
         ({**ENTRY, "verdict": "maybe"}, "Invalid enum value 'maybe' - at `$.verdict`"),
         ({**ENTRY, "program": {**PROGRAM, "contract": "layers"}}, "did you mean layer"),
-        ({**ENTRY, "program": None}, "a program is an object"),
+        ({**ENTRY, "program": None}, "Expected `object`, got `null` - at `$.program`"),
         ({**ENTRY, "when": {}}, "when"),
         ({**ENTRY, "when": []}, "when"),
         ({**ENTRY, "when": {"op": "trimm"}}, "when"),
@@ -81,6 +91,24 @@ def when(**more: Any) -> dict[str, Any]:
         (when(config=5), "Expected `object`, got `int`"),
         (when(states=5), "Expected `array`, got `int`"),
         ({**ENTRY, "signature": 3}, "signature"),
+        ({**ENTRY, "surplus": 3}, "unknown field `surplus`"),
+        ({**ENTRY, "kind": "rotating"}, 'kind is "rotating", but the program\'s is "kv"'),
+        ({**ENTRY, "operation": "update"}, "signature"),
+        ({**ENTRY, "signature": "layer-kv-trim-"}, "signature"),
+        (when(states=["wrapped"]), "a kv cache of this config has no state"),
+        (when(cache=[0, 0]), "cache is not one number"),
+        (when(count=[2, 1]), "2 is more than 1"),
+        (when(count=[0, 10**6]), "1000000 is greater than the maximum"),
+        (when(config={"step": [0, 4]}), "0 is less than the minimum of 1"),
+        (when(config={"dtype": [0, 4]}), "dtype is not one number"),
+        (when(config={"step": [None, 4]}), "describes no operation"),  # 256
+        (when(offset=[3, None]), "describes no operation"),
+        (when(**{"offset - cuont": [0, 0]}), "did you mean count"),
+        (when(**{"offset * count": [0, 0]}), "is no number"),
+        (when(**{"offset - 1": [0, 0]}), "is no number"),
+        (when(**{"(" * 99 + "offset": [0, 0]}), "is no number"),
+        (when(**{"": [0, 0]}), "is no number"),
+        ({**ENTRY, "when": {"op": "forward"}}, "did you mean"),
     ],
 )
 def test_a_broken_entry_is_refused(tmp_path: Path, entry: Any, words: str) -> None:
@@ -93,6 +121,35 @@ def test_a_broken_entry_is_refused(tmp_path: Path, entry: Any, words: str) -> No
 
 
 TRIM = trim(3, cache="a")
+
+
+def test_a_range_over_a_list_is_refused(tmp_path: Path) -> None:
+    program = make(forward([0], [0]), contract="unified", kind="causal").to_json()
+    names = {"kind": "causal", "operation": "forward"}
+    signature = "unified-causal-forward-mask"
+    when = {"op": "forward", "positions": [0, 0]}
+    entry = {**ENTRY, **names, "signature": signature, "program": program, "when": when}
+    write(tmp_path, "one", entry)
+    with pytest.raises(UsageError, match=r"positions is not one number.*rows"):
+        load_ledger(tmp_path, "mine")
+    write(tmp_path, "one", {**entry, "when": {"op": "forward", "rows": [1, 1]}})
+    assert len(load_ledger(tmp_path, "mine")) == 1
+
+
+def test_a_folder_may_be_text_and_must_be_there(tmp_path: Path) -> None:
+    write(tmp_path, "one", ENTRY)
+    assert len(load_ledger(str(tmp_path), "mine")) == 1
+    with pytest.raises(UsageError, match="is no folder"):
+        load_ledger(str(tmp_path / "lost"), "mine")
+
+
+def test_an_entry_is_about_its_kind_only(tmp_path: Path) -> None:
+    write(tmp_path, "one", ENTRY)
+    assert len(load_ledger(tmp_path, "mine", "kv")) == 1
+    assert load_ledger(tmp_path, "mine", "rotating") == []
+    (entry,) = load_ledger(tmp_path, "mine")
+    assert find_known(make(update(1), trim(1)), [entry])
+    assert not find_known(make(update(1), trim(1), kind="rotating", window=2), [entry])
 
 
 @pytest.mark.parametrize(
@@ -111,8 +168,16 @@ TRIM = trim(3, cache="a")
         ({"op": "trim", "config": {"chunk": [None, None]}}, False),  # it has none
         ({"op": "trim", "states": ["wrapped"]}, True),
         ({"op": "trim", "states": ["wrapped", "mid-ring"]}, True),
-        ({"op": "trim", "states": ["wrapped", "rewound"]}, False),
+        ({"op": "trim", "states": ["wrapped", "rewind"]}, False),
         ({"op": "trim", "states": ["wrapped"], "offset": [6, None]}, False),
+        ({"op": "trim", "offset - count": [2, 2]}, True),
+        ({"op": "trim", "offset - (count + window)": [-2, -2]}, True),
+        ({"op": "trim", "offset - count + window": [6, 6]}, True),
+        ({"op": "trim", "offset % window": [1, 1]}, True),
+        ({"op": "trim", "offset % window": [0, 0]}, False),
+        ({"op": "trim", "offset % chunk": [None, None]}, False),  # there is none
+        ({"op": "trim", "offset % begun": [None, None]}, False),  # it is 0
+        ({"op": "trim", "begun": [0, 0], "pending": [0, 0]}, True),
     ],
 )
 def test_when_an_operation_is_covered(when: Mapping[str, Any], covered: bool) -> None:
@@ -120,15 +185,47 @@ def test_when_an_operation_is_covered(when: Mapping[str, Any], covered: bool) ->
     program = make(update(5), TRIM, kind="rotating", window=4)
     model = program.rules.open_model(program.config)
     program.rules.operations["update"].expect(program.ops[0], model)
-    assert matches(when, TRIM, model, program.rules) is covered
+    condition = parse_condition(when, program.rules, program.config, "when")
+    assert condition.holds(TRIM, model) is covered
 
 
 def test_a_number_that_an_operation_does_not_have_is_not_within() -> None:
     program = make()
     model = program.rules.open_model(program.config)
-    op = {"op": "restore", "snapshot": None, "target": 0, "cache": "a"}
-    assert not matches({"op": "restore", "target": [1, 2]}, op, model, program.rules)
-    assert matches({"op": "restore", "target": [None, 2]}, op, model, program.rules)
+    op = {"op": "snapshot", "from": 1, "into": "s", "cache": "a"}
+    for name, covered in (("from", True), ("from - offset", True), ("chunk", False)):
+        when = {"op": "snapshot", name: [1, 1]}
+        condition = parse_condition(when, program.rules, program.config, "when")
+        assert condition.holds(op, model) is covered
+
+
+@pytest.mark.parametrize(
+    ("ops", "facts"),
+    [
+        ([], (0, 0, 0)),
+        ([update(2)], (2, 0, 0)),
+        ([update(2), update(3)], (5, 2, 3)),
+        ([update(2), update(3), update(1)], (6, 5, 0)),
+        ([update(5), update(1)], (6, 5, 1)),
+        ([update(2), update(3), trim(4)], (1, 2, 3)),
+        ([update(2), update(1), {"op": "free"}], (0, 0, 0)),
+        ([update(2), update(1), {"op": "clone", "into": "b"}, {"op": "free"}], (0, 0, 0)),
+    ],
+)
+def test_facts_about_a_layer_cache(ops: Any, facts: tuple[int, ...]) -> None:
+    """Offset, where updates have begun, and tokens behind the last block of four."""
+    program = make(*ops, trim(0), step=4)
+    *_, last = walk(program)
+    names = dict(zip(("offset", "begun", "pending"), facts, strict=True))
+    assert last.model.get_facts(last.op) == names
+    assert names.keys() == program.rules.facts.keys()
+
+
+def test_the_facts_are_documented() -> None:
+    text = Path("harness/programs/README.md").read_text()
+    for rules in CONTRACTS.values():
+        for fact in rules.facts:
+            assert f"`{fact}`" in text
 
 
 def test_generation_keeps_clear_of_what_is_known(tmp_path: Path) -> None:
@@ -142,3 +239,105 @@ def test_generation_keeps_clear_of_what_is_known(tmp_path: Path) -> None:
         offsets = [s.model.get("a").offset for s in steps if s.op["op"] == "trim"]
         most.append(max(offsets))
     assert most[0] > most[1] == 0
+
+
+# --- programs that run on behind an operation that is known -----------------------------
+
+
+def test_a_known_program_ends_where_the_divergence_shows(tmp_path: Path) -> None:
+    """Behind the operation come those of the entry's program, about the same cache."""
+    shows = {"operation": "update", "signature": "layer-kv-update-offset"}
+    entry = {**ENTRY, **shows, "program": make(update(1), trim(1), update(1)).to_json()}
+    write(tmp_path, "one", entry)
+    known = load_ledger(tmp_path, "mine")
+    clone = {"op": "clone", "into": "b"}
+    program = make(update(5), clone, trim(2, cache="b"), update(9), update(9, cache="b"))
+    found = find_known(program, known)
+    assert found is not None
+    assert (found.step, found.entry) == (2, known[0])
+    wanted = make(update(5), clone, trim(2, cache="b"), update(1, cache="b"))
+    assert found.program == wanted
+    assert find_known(make(update(5), trim(0)), known) is None
+
+
+class Forgetful(Cache):
+    """Refuses to trim an even number of tokens."""
+
+    def trim(self, count: int) -> Any:
+        return super().trim(count) if count % 2 else 0
+
+
+class Mixed(Cache):
+    """The same, and fails for every third number."""
+
+    def trim(self, count: int) -> Any:
+        if count % 3 == 0 and self.offset:
+            raise RuntimeError("three")
+        return super().trim(count) if count % 2 else 0
+
+
+def check(tmp_path: Path, cache: type[Cache], entry: dict[str, Any]) -> Any:
+    """Runs a slice of 200 programs of a backend with this entry."""
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    write(folder, "one", {**entry, "backend": "misbehaving"})
+    backend = replace(correct(), open=lambda _: cache(), ledger=str(folder))
+    events: list[Any] = []
+    record = Record(tmp_path / "record.json")
+    runner = Runner(record, events.append)
+    task = RandomTask("b", "layer", "kv", 0, generator="plain", seed=1, programs=200)
+    done = RandomSlice(runner, backend, task).check()
+    record.close()
+    return done, events
+
+
+TWO = make(update(2), trim(2)).to_json()
+EVEN = {**ENTRY, "program": TWO, "when": {"op": "trim", "count": [2, 2]}}
+OFFSET = {**EVEN, "when": {**EVEN["when"], "offset": [1, None]}}
+THREE = make(update(3), trim(3)).to_json()
+
+
+def get_found(events: Any) -> set[str]:
+    return {e.divergence.get_signature(e.parse()) for e in events if type(e) is Found}
+
+
+def test_known_programs_show_the_signature_of_their_entry(tmp_path: Path) -> None:
+    """One in twenty of the programs that an exact entry describes."""
+
+    class Two(Cache):
+        def trim(self, count: int) -> Any:
+            return super().trim(count) if count != 2 else 0
+
+    done, events = check(tmp_path, Two, OFFSET)
+    assert not any(isinstance(event, Found | Agreed) for event in events)
+    assert 2 < done.counts.entered["one"] < 15
+    assert done.counts.programs == 200
+
+
+def test_an_entry_that_describes_too_much_is_found(tmp_path: Path) -> None:
+    """On an empty cache there is nothing to trim."""
+    done, events = check(tmp_path, Forgetful, {**EVEN, "when": {"op": "trim"}})
+    agreed = [event for event in events if isinstance(event, Agreed)]
+    assert agreed
+    assert {event.entry for event in agreed} == {"one"}
+    assert done.counts.signatures == {}
+
+
+def test_another_divergence_behind_a_known_operation_is_found(tmp_path: Path) -> None:
+    crash = {**ENTRY, "program": THREE, "when": {"op": "trim", "offset": [1, None]}}
+    done, events = check(tmp_path, Mixed, crash)
+    assert "layer-kv-trim-error" in get_found(events)
+    assert done.counts.signatures["layer-kv-trim-error"]
+
+
+def test_what_an_outdated_entry_describes_is_saved(tmp_path: Path) -> None:
+    pair = Pair("mine", "layer", "kv", Kind(frozenset({"update"})))
+    campaign = Campaign(Settings(failures=tmp_path), ["mine"])
+    for program in (PROGRAM, TWO):
+        campaign.keep_agreed(pair, Agreed("one", program))
+    (words,) = pair.outdated
+    path = tmp_path / "outdated" / "one-mine.json"
+    assert words.startswith("one: describes an operation that agrees: its `when` is too")
+    assert str(path) in words
+    assert load_programs(path)[0].ops == make(update(2), trim(1)).ops
+    assert pair.is_diverging

@@ -18,6 +18,7 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers import pool
 from lockstep.harness.workers.messages import (
+    Agreed,
     Answer,
     Clustered,
     Counts,
@@ -34,6 +35,7 @@ from lockstep.harness.workers.messages import (
     RecordProgram,
     Refused,
     RunProgram,
+    Shown,
     SliceDone,
     Task,
     decode_event,
@@ -53,6 +55,9 @@ KIND = Kind(frozenset({"update", "trim"}), {"heads": (1, 2), "window": (None,)},
 VERSIONS = {"numpy": "2"}
 
 
+SHOWN = Shown(1, {"d": ["empty"]})
+
+
 class Text(str):
     """As `torch.__version__` is."""
 
@@ -63,8 +68,9 @@ class Text(str):
         (SLICE, Progress(Counts(steps=7, margins={"keys": 0.5}), [("fresh", "update")])),
         (SLICE, FOUND),
         (SLICE, Refused("\ud800 cannot be written as UTF-8")),
-        (RandomTask("a", "b", "c", 0, ["s"], generator="f", seed=1, programs=1),
+        (RandomTask("a", "b", "c", 0, {"s": SHOWN}, generator="f", seed=1, programs=1),
          DONE),
+        (SLICE, Agreed("an-entry", PROGRAM)),
         (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
          DONE),
         (Declare("mine"), Declared(VERSIONS, "cpu", {"layer": {"kv": KIND}}, ["f"], 1)),

@@ -31,7 +31,10 @@ def test_of_theirs(number, request):
 
 BACKENDS = """
 import os
-from tests.harness.misbehaving import correct, shows_nan, one_column_less
+from tests.harness.misbehaving import Cache, correct, declare, shows_nan, one_column_less
+
+def grows_late():
+    return declare(Cache, {"step": (4096,)})
 
 def cannot_start():
     with open("started.txt", "a") as file:
@@ -104,6 +107,13 @@ def test_what_is_declared_is_collected_and_a_bug_fails_one_test(project: Path) -
     assert "→ step 0: update with " in done.stdout
     assert "lockstep replay failures/layer-kv-update-contents/" in done.stdout
     assert (project / "started.txt").read_text() == "x"  # all workers asked it once
+
+
+def test_what_was_not_reached_can_fail_a_test(project: Path) -> None:
+    for more, failed in (([], False), (["--lockstep-require-complete"], True)):
+        done = run(project, "-k", "agrees", *choose("grows_late"), *more)
+        assert (done.returncode != 0) == failed, done.stdout
+    assert re.search(r"^FAILED .* cells never reached", done.stdout, re.M)
 
 
 def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -113,6 +114,23 @@ def test_what_is_not_what_it_says(
         load(CORRECT)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        ({"useage": ValueError}, '"useage", which is no refusal; did you mean usage?'),
+        ({"usage": "ValueError"}, 'no exception class for "usage"'),
+        ({"usage": Exception}, 'name Exception for "usage", which any failure is'),
+    ],
+)
+def test_errors_that_are_no_refusals(
+    monkeypatch: pytest.MonkeyPatch, errors: Any, words: str
+) -> None:
+    declared = replace(correct(), errors=errors)
+    monkeypatch.setattr(misbehaving, "correct", lambda: declared)
+    with pytest.raises(Unavailable, match=re.escape(words)):
+        load(CORRECT)
 
 
 @pytest.mark.parametrize(

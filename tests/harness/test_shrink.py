@@ -365,4 +365,5 @@ def test_a_step_that_is_reported_is_a_step_of_the_shrunk_program(
     small = runner.shrink(program, found, correct(), 5.0)
     record.close()
     assert 0 <= small.divergence.step < len(small.program.ops)
-    assert failing < 4 or len(small.program.ops) < OPS
+    assert (small.flaky is not None) == (len(small.program.ops) == OPS)
+    assert failing < 20 or small.flaky is None

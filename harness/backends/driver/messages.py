@@ -280,7 +280,11 @@ def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
     return defstruct(name, listed, bases=(base,), kw_only=True)
 
 
-# --- refusals, as exceptions; a mistake of the caller is a ValueError -------------------
+# --- refusals, as exceptions ------------------------------------------------------------
+
+
+class Misuse(Exception):
+    """The call breaks a rule of usage."""
 
 
 class CacheFull(Exception):
@@ -305,6 +309,7 @@ class Failed(Exception):
 
 # The errors that `harness.backends.backend.Backend.errors` names.
 REFUSALS: Mapping[str, type[Exception]] = {
+    "usage": Misuse,
     "cache-full": CacheFull,
     "not-supported": NotSupported,
     "shared": Shared,
@@ -314,7 +319,6 @@ REFUSALS: Mapping[str, type[Exception]] = {
 # All errors that an answer may name.
 ERRORS: Mapping[str, type[Exception]] = {
     **REFUSALS,
-    "usage": ValueError,
     "missing": NotImplementedError,
     "failed": Failed,
 }

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, list_each, replace_at
@@ -344,7 +344,12 @@ class LayerContract(Contract):
     operations = OPERATIONS
     required = ("update",)
     states = STATES
-    facts = ("offset",)
+    facts: ClassVar[Mapping[str, str]] = {
+        "offset": "tokens in the cache",
+        "begun": "the largest offset at which an update has begun since it was empty",
+        "pending": "tokens behind the last full block: an update fills one if it is the"
+        " first, or if it leaves `step` tokens or more pending",
+    }
     letters = LETTERS
     model = LayerModel
     why_illegal = staticmethod(why_illegal_config)

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.layer.sides import (
+    NO_UPDATES,
     REACH,
     Cache,
     LayerModel,
@@ -19,7 +20,6 @@ from lockstep.harness.contracts.operation import (
     Op,
     Operation,
     Source,
-    ask,
     format_fields,
     index,
 )
@@ -157,6 +157,7 @@ class Update(LayerOperation):
         begin = cache.offset
         cache.update(range(model.tag, model.tag + length))
         model.past[name].clear()
+        model.note_update(name, begin, length)
         answer: Answer = {"offset": cache.offset}
         if model.rows:
             answer["visible"] = get_rows_visible(cache, begin)
@@ -165,7 +166,7 @@ class Update(LayerOperation):
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
         if op.get("wrong"):
-            return system.update_wrongly(name, op.get("wrong"), op["length"])
+            return system.update_wrongly(name, op["wrong"], op["length"])
         tags = range(model.tag, model.tag + op["length"])
         return system.update(name, tags, model.get(name).tokens)
 
@@ -232,7 +233,7 @@ class Trim(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
-        answer = ask(lambda: cache.trim(op["count"]))
+        answer: Answer = side.ask(lambda: cache.trim(op["count"]))
         if "error" in answer:
             return answer
         return {"trimmed": answer.get("result"), "offset": cache.offset}
@@ -269,6 +270,7 @@ class Clone(LayerOperation):
         answer, past = self.run(op, model), model.past[op["cache"]]
         past.add("clone")
         model.past[op["into"]] = set(past)
+        model.updates[op["into"]] = model.updates[op["cache"]]
         return answer
 
 
@@ -284,6 +286,7 @@ class Free(LayerOperation):
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
         model.past[op["cache"]] = {"free", "unwritten"}
+        model.updates[op["cache"]] = NO_UPDATES
         return answer
 
 
@@ -444,7 +447,7 @@ class Merge(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
         parent, child = (side.find_snapshot(op[name]) for name in ("parent", "child"))
-        answer = ask(lambda: cache.merge(parent, child))
+        answer: Answer = side.ask(lambda: cache.merge(parent, child))
         if "error" in answer:
             return answer
         side.consume(op["parent"])
@@ -516,7 +519,7 @@ class Prepare(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])
-        answer = ask(lambda: cache.prepare(offsets))
+        answer = side.ask(lambda: cache.prepare(offsets))
         offsets.clear()  # the caller's list: a cache must not rely on it
         return answer if "error" in answer else {}
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
-from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Held,
+    HeldToken,
+    Op,
+    ask,
+)
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
     Column,
     Reader,
     System,
-    ask_backend,
     get_rows,
     judge_attention,
 )
@@ -93,6 +99,17 @@ REACH, LONG_REACH = 64, 640
 few programs reach far, past the growth steps and windows that caches really have."""
 
 
+class Updates(NamedTuple):
+    """Facts about the updates of a cache since it was empty."""
+
+    begun: int = 0
+    pending: int = 0
+    is_none: bool = False
+
+
+NO_UPDATES = Updates(is_none=True)
+
+
 class LayerModel:
     """The reference caches and snapshots of one program, by name.
 
@@ -100,6 +117,7 @@ class LayerModel:
 
     Attributes:
         past: what happened to each cache since its last update, for the abstract states.
+        updates: of each cache, for the conditions of the ledger.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
     """
@@ -111,6 +129,7 @@ class LayerModel:
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.past: dict[str, set[str]] = {}
+        self.updates: dict[str, Updates] = {}
         self.get("a")
 
     def get(self, name: str) -> Cache:
@@ -121,6 +140,7 @@ class LayerModel:
     def put_cache(self, name: str, cache: Cache) -> None:
         self.caches[name] = cache
         self.past[name] = {"unwritten"}
+        self.updates[name] = NO_UPDATES
 
     def find_snapshot(self, name: str | None) -> Snapshot | None:
         return None if name is None else self.snapshots[name]
@@ -139,6 +159,9 @@ class LayerModel:
             self.snapshots[name] = snapshot
         return get_range(snapshot)
 
+    def ask(self, call: Callable[[], Any]) -> Answer:
+        return ask(call)
+
     def why_illegal_snapshot(self, name: str | None) -> str | None:
         known = name is None or name in self.snapshots
         return None if known else f"there is no snapshot {name}"
@@ -147,8 +170,20 @@ class LayerModel:
         """Lists where each snapshot ends."""
         return [snapshot.end for snapshot in self.snapshots.values()]
 
+    def note_update(self, name: str, begin: int, length: int) -> None:
+        """Keeps the facts about updates; see `LayerContract.facts`."""
+        before = self.updates[name]
+        self.updates[name] = Updates(
+            max(before.begun, begin),
+            0
+            if before.is_none or before.pending + length >= self.config["step"]
+            else before.pending + length,
+        )
+
     def get_facts(self, op: Op) -> Mapping[str, int]:
-        return {"offset": self.get(op["cache"]).offset}
+        name = op["cache"]
+        offset, updates = self.get(name).offset, self.updates[name]
+        return {"offset": offset, "begun": updates.begun, "pending": updates.pending}
 
     def list_live(self) -> Mapping[int, int]:
         caches = self.caches.values()
@@ -300,17 +335,17 @@ class LayerSystem(System):
             config[wrong] += 1
         if config["kind"] == "state":
             if wrong == "length":
-                return ask_backend(lambda: cache.boundaries(0) and None)
+                return self.ask(lambda: cache.boundaries(0) and None)
             conv, delta = get_state_shapes(config, batch)
             state = self.make_zeros(conv, dtype), self.make_zeros(delta, "float32")
-            return ask_backend(lambda: cache.write(*state, length))
+            return self.ask(lambda: cache.write(*state, length))
         heads, more = config["heads"], wrong == "length"
         keys = self.make_zeros((batch, heads, length, config["key_dim"]), dtype)
         values = self.make_zeros(
             (batch, heads, length + more, config["value_dim"]), dtype
         )
         cache.make_mask(length, length)
-        return ask_backend(lambda: cache.update(keys, values) and None)
+        return self.ask(lambda: cache.update(keys, values) and None)
 
     def make_zeros(self, shape: Sequence[int], dtype: str) -> Array:
         return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)

@@ -7,7 +7,7 @@ method of that name to the model and to the system. README.md lists the modules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
@@ -178,8 +178,12 @@ class PrefixContract(Contract):
     operations = OPERATIONS
     required = ("begin", "feed", "close")
     states = tuple(STATES)
+    errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval", "scope"})
-    facts = ("whole",)
+    facts: ClassVar[Mapping[str, str]] = {
+        "beyond": "tokens that the conversation which was closed last, of those that"
+        " begin with the request, has behind it; null if there is none",
+    }
     why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)
     propose_misuse = staticmethod(draw_misuse)
@@ -193,8 +197,7 @@ class PrefixContract(Contract):
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
         """Lists the refusals of slots: of their cache, and no-slot. Others have none."""
-        refusals = ("cache-full", "not-supported", "shared", "no-slot")
-        return refusals if "slots" in kinds else ()
+        return self.errors if "slots" in kinds else ()
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         methods = [OPERATIONS[name].get_method() for name in operations]

@@ -98,6 +98,7 @@ class ConversationModel(PrefixModel):
             return answer
         if request:
             self.tell(request[: max(1, answer["result"])])
+            self.closed.appendleft(request[: answer["result"]])
         self.note_evictions(before)
         if is_untouched:
             self.past.add("closed-untouched")
@@ -119,6 +120,7 @@ class ConversationModel(PrefixModel):
         if "error" in answer:
             return answer
         self.past = {"freed"}
+        self.closed.clear()
         return self.describe_layers()
 
     def limit(self, op: Op) -> Answer:
@@ -398,7 +400,7 @@ class ConversationSystem(PrefixSystem):
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         try:
-            return ask_backend(call)
+            return ask_backend(call, self.backend.errors)
         finally:
             self.check_watched()
 

@@ -268,6 +268,7 @@ class PrefixModel(ABC):
         broken: the users whose last pass broke off.
         past: recent events, for the abstract states.
         told: the latest conversations, from which others are drawn.
+        closed: the tokens that were stored when a request ended, the latest first.
         alphabet: the tokens that are drawn.
         reach: the length of the longest request that is drawn.
         counts: over all requests, how many were opened, how many of them reused a token,
@@ -285,6 +286,7 @@ class PrefixModel(ABC):
         self.broken: set[str] = set()
         self.past: set[str] = set()
         self.told: deque[list[int]] = deque(maxlen=MOST_TOLD)
+        self.closed: deque[Path] = deque()
         self.alphabet: Path = (1, 2, 3)
         self.reach = 12
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -345,9 +347,11 @@ class PrefixModel(ABC):
         paths after it that were used before it."""
         return {}
 
-    def get_facts(self, op: Op) -> Mapping[str, int]:
-        """Returns `whole`: 1 if a stored path ends with the last token of the request."""
-        return {"whole": int(op.get("tokens") in self.list_stored())}
+    def get_facts(self, op: Op) -> Mapping[str, int | None]:
+        tokens = op.get("tokens", [])
+        starting = (path for path in self.closed if list(path[: len(tokens)]) == tokens)
+        latest = next(starting, None)
+        return {"beyond": None if latest is None else len(latest) - len(tokens)}
 
     @abstractmethod
     def list_held(self, op: Op) -> Sequence[Held]:

@@ -148,7 +148,9 @@ class SlotsModel(PrefixModel):
         self.broken.discard(op["user"])
         slot = self.slots.slots[number]
         self.told.append([*slot.tokens, *slot.remaining])
-        return {"stored": self.slots.close(number), **self.describe_slot(number)}
+        stored = self.slots.close(number)
+        self.closed.appendleft(list(slot.tokens[:stored]))
+        return {"stored": stored, **self.describe_slot(number)}
 
     def refuse(self, op: Op) -> Answer:
         self.pool.refusing = True

@@ -8,7 +8,7 @@ class for each operation. `states`: the abstract states that generation should r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
@@ -212,7 +212,10 @@ class UnifiedContract(Contract):
     required = ("forward",)
     states = STATES
     errors = ("cache-full", "not-supported", "shared")
-    facts = ("room", "rows")
+    facts: ClassVar[Mapping[str, str]] = {
+        "room": "free cells",
+        "rows": "rows of a forward",
+    }
     letters = LETTERS
     model = UnifiedModel
     why_illegal = staticmethod(why_illegal_config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from lockstep.harness.contracts.system import (
     Column,
     System,
     VisibleColumns,
-    ask_backend,
     broadcast_mask,
     get_visible_columns,
     to_numpy,
@@ -97,11 +96,6 @@ class UnifiedSystem(System):
         if fresh:
             self.cache = self.backend.open(self.config)
         self.cache.load(saved)
-
-    # --- what is asked ------------------------------------------------------------------
-
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        return ask_backend(call, self.backend.errors)
 
     # --- a pass -------------------------------------------------------------------------
 

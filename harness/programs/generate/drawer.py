@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -10,9 +11,14 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Cell, Op, Source, T, advance
+from lockstep.harness.contracts.operation import Cell, Config, Op, Source, T, advance
 from lockstep.harness.core.payload import get_tag_limit
-from lockstep.harness.programs.ledger import Entry, matches
+from lockstep.harness.programs.ledger import (
+    Entry,
+    KnownProgram,
+    find_entry,
+    make_known,
+)
 from lockstep.harness.programs.program import MAX_TOKENS, Program
 
 # --- programs from a seeded generator of random numbers ---------------------------------
@@ -63,6 +69,9 @@ FAR, FARTHEST = 128, (200, 240)
 TRIES = 4
 """Draws for each operation: some yield nothing, or a known divergence of the ledger."""
 
+MOST_KNOWN = 8
+"""Programs that lead to a known divergence, of one drawn program."""
+
 MISUSE = 8
 """One program in MISUSE breaks rules of usage, in one of three operations, if the cache
 declares that it refuses such calls."""
@@ -78,6 +87,10 @@ class Drawer:
         dtypes: the dtypes that are drawn.
         avoid: known divergences; operations that lead to one are left out.
         misuse: one program in so many breaks rules of usage; see `MISUSE`.
+
+    Attributes:
+        known: for the operations that the last program left out, the latest ones, the
+            programs that lead there.
     """
 
     def __init__(
@@ -96,7 +109,8 @@ class Drawer:
         self.names = [
             name for name in self.rules.operations if name in declared.operations
         ]
-        self.avoid = avoid
+        self.avoid = [entry for entry in avoid if entry.program.kind == kind]
+        self.known: deque[KnownProgram] = deque(maxlen=MOST_KNOWN)
         self.misuse = misuse
         self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
         every = self.rules.list_cells(kind, declared)
@@ -116,6 +130,7 @@ class Drawer:
         aim = Aim(rules, (misuses and self.misuse_cells) or self.cells, misuses, source)
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         ops: list[Op] = []
+        self.known.clear()
         length = source.between(SHORTEST, LONGEST)
         if source.below(FAR) == FAR - 1:
             length = source.between(*FARTHEST)
@@ -123,7 +138,9 @@ class Drawer:
             if len(ops) == length:
                 break
             op = aim.draw(model) or self.draw_operation(source, model, misuses)
-            if op is None or (self.avoid and self.is_known(op, model)):
+            if op is None:
+                continue
+            if self.leaves_out(config, ops, op, model):
                 continue
             if model.tag + rules.operations[op["op"]].count_tags(op) > most:
                 continue
@@ -144,8 +161,20 @@ class Drawer:
             op = self.rules.draw_misuse(source, model, self.names)
         return op or self.rules.draw_operation(source, model, self.names)
 
-    def is_known(self, op: Op, model: Any) -> bool:
-        return any(matches(entry.when, op, model, self.rules) for entry in self.avoid)
+    def leaves_out(self, config: Config, ops: Sequence[Op], op: Op, model: Any) -> bool:
+        """Returns whether an operation leads to a known divergence, and notes it.
+
+        Args:
+            config: of the program.
+            ops: before the operation.
+            op: complete.
+            model: the reference before the operation.
+        """
+        entry = find_entry(op, model, self.avoid) if self.avoid else None
+        if entry is None:
+            return False
+        self.known.append(make_known(entry, config, ops, op))
+        return True
 
 
 class Aim:

@@ -84,8 +84,9 @@ def make_key(value: Any) -> Any:
 Path = tuple[int, ...]
 """The moves of a program, by number."""
 
-IsKnown = Callable[[Op, Any], bool]
-"""Returns whether an operation on a model leads to a known divergence."""
+IsKnown = Callable[[Sequence[Op], Op, Any], bool]
+"""Returns whether an operation leads to a known divergence, given those before it and the
+model."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Walk:
             op = self.rules.complete_move(move, model) if self.is_first(path) else None
             if op is None or self.rules.operations[op["op"]].why_illegal(op, model):
                 continue
-            if self.is_known(op, model):
+            if self.is_known(start.ops, op, model):
                 self.avoided += 1
                 continue
             covered = 1 if longer else start.covered + 1

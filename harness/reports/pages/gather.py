@@ -17,7 +17,12 @@ from lockstep.harness.programs.files import (
     list_files,
     list_outcomes,
 )
-from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.program import (
+    Divergence,
+    Program,
+    parse_program,
+    read_flaky,
+)
 from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
 from lockstep.harness.reports.pages.view import (
     Material,
@@ -100,6 +105,8 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                     divergence["message"],
                     outcome.versions,
                     failure.get("why_likely"),
+                    read_flaky(failure),
+                    pair.get("signatures", {}).get(failure["signature"]),
                 )
             )
 

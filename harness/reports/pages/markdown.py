@@ -87,8 +87,7 @@ def list_missed(report: ReportView) -> Iterator[str]:
 def list_failure(failure: FailureView) -> Iterator[str]:
     yield f"### {failure.number}. {code(failure.name)} {code(failure.signature)}"
     yield ""
-    likely = [failure.saved.likely] if failure.saved.likely else []
-    yield from fence([*failure.tell(MOST_STEPS), *likely])
+    yield from fence([*failure.tell(MOST_STEPS), *failure.saved.remarks])
     yield ""
     yield from fence([failure.replay], "sh")
 

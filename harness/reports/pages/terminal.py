@@ -79,7 +79,7 @@ class Painter:
         head.append(clean(view.signature), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
-        for note in view.played.notes:
+        for note in (*view.saved.remarks, *view.played.notes):
             self.say(note, "yellow")
         if view.played.status == "agrees":
             now = f"{view.played.backend} agrees now in every step"

@@ -13,9 +13,11 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.jobs.outcome import get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
+    Flaky,
     Program,
     describe_config,
     describe_failure,
+    read_flaky,
 )
 from lockstep.harness.reports.model import (
     OutcomeSummary,
@@ -23,6 +25,7 @@ from lockstep.harness.reports.model import (
     format_amount,
     format_verdict,
     list_notes,
+    list_remarks,
 )
 
 # --- a failure as its file tells it, which is not trusted, and as it runs again ---------
@@ -36,6 +39,8 @@ class Saved:
         path: of its file.
         what, step, message: of the divergence.
         likely: a line about the failure that is likely the same bug.
+        flaky: the failure did not come back each time.
+        programs: how many have shown the signature.
     """
 
     program: Program
@@ -47,6 +52,13 @@ class Saved:
     message: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     likely: str | None = None
+    flaky: Flaky | None = None
+    programs: int | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """The lines below the failure."""
+        return list_remarks(self.programs, self.flaky, self.likely)
 
     @property
     def key(self) -> tuple[str, str | None]:
@@ -97,8 +109,12 @@ class Material:
         for place, before in enumerate(self.saved):
             if before.key == saved.key:
                 fuller = saved if saved.message is not None else before
-                likely = before.likely or saved.likely
-                self.saved[place] = replace(fuller, likely=likely)
+                self.saved[place] = replace(
+                    fuller,
+                    likely=before.likely or saved.likely,
+                    flaky=before.flaky or saved.flaky,
+                    programs=before.programs or saved.programs,
+                )
                 return
         self.saved.append(saved)
 
@@ -116,6 +132,7 @@ def read_saved(program: Program, path: str) -> Saved:
         check_step(meta.get("step"), program),
         get_text(meta, "what"),
         dict(list_texts(versions)) if isinstance(versions, Mapping) else {},
+        flaky=read_flaky(meta),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.torch.kernels import Pair, Table, copies, masks, tables, turns, upload
 from lockstep.impl.torch.rope import Rope
 
@@ -27,7 +28,7 @@ class TritonKernels:
         self, pools: Pair, tokens: Pair, index: torch.Tensor, permuted: bool
     ) -> None:
         if torch.is_grad_enabled() and any(array.requires_grad for array in tokens):
-            raise ValueError("no gradient flows through these kernels: use torch.no_grad")
+            raise MisuseError("no gradient flows through these kernels; use no_grad")
         if tokens[0].ndim == 4:  # one layer
             pools, tokens = (
                 (pools[0][None], pools[1][None]),

@@ -56,7 +56,8 @@ def test_the_whole_summary() -> None:
         == """\
 ## Lockstep: ✗ 1 failure
 
-100 programs, 900 steps in 12 s, seed 7, 1 known divergence still there.
+100 programs, 900 steps in 12 s, seed 7, 1 known divergence still there; \
+2 of 40 cells never reached.
 
 | `layer` | `kv` |
 | --- | ---: |

@@ -1,0 +1,183 @@
+"""Runs programs with the write-ahead record kept, and shrinks them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.executor import Record, Result, run
+from lockstep.harness.execution.shrink import (
+    Clock,
+    Shrinker,
+    Shrunk,
+    SideFailures,
+)
+from lockstep.harness.programs.ledger import Entry, find_known, why_unsupported
+from lockstep.harness.programs.program import (
+    Divergence,
+    Flaky,
+    Program,
+    breaks_usage,
+    why_too_large,
+)
+from lockstep.harness.workers.messages import Event
+
+Emit = Callable[[Event], None]
+
+COSTLY = ("alias", "attention")
+"""Values of `Divergence.what` that only costly checks show."""
+
+
+class Runner:
+    """Runs programs in this process.
+
+    Attributes:
+        record: the write-ahead record.
+        emit: sends an event to the pool.
+        asked: the name of the backend, as the task has it.
+    """
+
+    def __init__(self, record: Record, emit: Emit) -> None:
+        self.record, self.emit = record, emit
+        self.asked = ""
+
+    def note(self, program: Program) -> None:
+        """Records that work on a program begins, so that the pool does not see a hang."""
+        self.record.begin(program, self.asked)
+
+    def run(
+        self, program: Program, backend: Backend, every: bool, wanted: str | None = None
+    ) -> Result:
+        """Runs a program with the record kept. wanted: see `executor.run`."""
+        self.note(program)
+        step = self.record.step
+        return run(program, backend, every=every, on_step=step, wanted=wanted)
+
+    def run_both(self, program: Program, backend: Backend) -> Result:
+        """Runs a program with every check at every step. If it agrees, runs it again with
+        costly checks at some steps, as in a slice: to read an array can hide a bug. If
+        `meta` has a signature, the first run looks for that one."""
+        said = program.meta.get("signature")
+        wanted = said if isinstance(said, str) else None
+        result = self.run(program, backend, True, wanted)
+        if result.divergence is None and backend.execute is not None:
+            return self.run(program, backend, every=True)
+        return result if result.divergence else self.run(program, backend, every=False)
+
+    def shrink(
+        self,
+        program: Program,
+        divergence: Divergence,
+        backend: Backend,
+        seconds: float,
+        avoid: Sequence[Entry] = (),
+        clock: Clock = time.monotonic,
+    ) -> Shrunk:
+        """Makes a program shorter that keeps its signature.
+
+        The result breaks a rule of usage only if the given program does. It is the given
+        program, up to the divergence, if the failure does not come back each time.
+
+        Args:
+            program: diverges, as `divergence` says.
+            divergence: the first one of the program.
+            backend: runs the candidates.
+            seconds: when to stop, at the latest.
+            avoid: known divergences; no candidate may lead to one.
+            clock: measures `seconds`.
+        """
+        search = Search(self, program, divergence, backend, avoid)
+        return search.shrink(seconds, clock)
+
+
+REPEATS = 3
+"""Runs of a shrunk program. A failure that is missing in one of them is flaky."""
+
+
+class Search:
+    """The search for the shortest program with one signature.
+
+    Attributes:
+        program: the given one, as far as its divergence.
+        divergence: of that program.
+        every: whether costly checks run at every step.
+        latest: the divergence of the candidate that failed last.
+        shown: the divergence of the best program so far.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        program: Program,
+        divergence: Divergence,
+        backend: Backend,
+        avoid: Sequence[Entry],
+    ) -> None:
+        self.runner, self.backend, self.avoid = runner, backend, avoid
+        self.signature = divergence.get_signature(program)
+        self.program = replace(program, ops=program.ops[: divergence.step + 1])
+        self.divergence = self.latest = self.shown = divergence
+        self.others = SideFailures()
+        self.is_misuse = backend.execute is not None or breaks_usage(self.program)
+        self.every = self.needs_every()
+
+    def needs_every(self) -> bool:
+        """Whether only costly checks at every step show the divergence.
+
+        Those of some steps may not show it in another program, in which other steps are
+        sampled.
+        """
+        if self.backend.execute is not None:
+            return True
+        if self.divergence.what in COSTLY:
+            return self.find(self.program, every=True) is not None
+        return self.find(self.program, every=False) is None
+
+    def find(self, candidate: Program, every: bool) -> Divergence | None:
+        """The divergence of a candidate if it has the signature; others are kept."""
+        result = self.runner.run(candidate, self.backend, every, self.signature)
+        found = result.divergence
+        if found is None or (not self.is_misuse and breaks_usage(candidate)):
+            return None
+        if found.get_signature(candidate) == self.signature:
+            return found
+        self.others.add(candidate, found)
+        return None
+
+    def fails(self, candidate: Program) -> bool:
+        found = self.find(candidate, self.every)
+        self.latest = found or self.latest
+        return found is not None
+
+    def cut(self, failing: Program) -> Program:
+        """Leaves out what follows the failure of the candidate that failed last, which is
+        the best from now on."""
+        self.shown = self.latest
+        return replace(failing, ops=failing.ops[: self.latest.step + 1])
+
+    def is_declared(self, candidate: Program) -> bool:
+        if why_too_large(candidate) or why_unsupported(candidate, self.backend):
+            return False
+        return find_known(candidate, self.avoid) is None
+
+    def shrink(self, seconds: float, clock: Clock) -> Shrunk:
+        if not self.fails(self.program):
+            return self.give_up()
+        self.shown = self.latest
+        search = self.fails, seconds, self.is_declared, self.cut, clock
+        best = Shrinker(self.program, *search).shrink()
+        if self.repeat(best) < REPEATS:
+            return self.give_up()
+        return Shrunk(best, self.shown, self.others.shortest)
+
+    def give_up(self) -> Shrunk:
+        """The given program, and how often it still fails: no shorter one is certain to
+        show the same failure."""
+        flaky = Flaky(self.repeat(self.program), REPEATS)
+        return Shrunk(self.program, self.divergence, self.others.shortest, flaky)
+
+    def repeat(self, program: Program) -> int:
+        """Runs a program several times; returns how often it fails in the same way."""
+        return sum(self.fails(program) for _ in range(REPEATS))
