@@ -13,7 +13,7 @@ from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.encoder import EncoderCache
@@ -24,16 +24,22 @@ from lockstep.impl.torch.rotating import RotatingCache
 from lockstep.impl.torch.state import StateCache
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG, refuses=True)
+    kind: Kind(operations, unified.CONFIG, refuses=True, held=1)
     for kind, operations in unified.OPERATIONS.items()
 }
 LAYER = {
-    kind: Kind(operations, CONFIG[kind], refuses=True)
+    kind: Kind(operations, CONFIG[kind], refuses=True, held=HELD[kind])
     for kind, operations in OPERATIONS.items()
 }
 
 PREFIX = {
-    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True, refuses=True)
+    kind: Kind(
+        operations,
+        prefix.CONFIG[kind],
+        builds_on=True,
+        refuses=True,
+        held=prefix.HELD[kind],
+    )
     for kind, operations in prefix.OPERATIONS.items()
 }
 

@@ -166,6 +166,9 @@ class CausalCache(CausalCacheBase):
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim, self.like.device)
 
+    def list_arrays(self) -> list[torch.Tensor]:
+        return [self.keys, self.values]
+
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:

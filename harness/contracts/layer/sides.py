@@ -8,7 +8,8 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
+from lockstep.harness.contracts.layer.memory import LayerMemory
+from lockstep.harness.contracts.layer.snapshots import OpenSnapshots, call_aside
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
@@ -208,6 +209,9 @@ class LayerSystem(System):
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         self.snapshots = OpenSnapshots("close" in declared.operations)
         self.caches: dict[str, Any] = {}
+        # What is quantized, or left to no later query by chunks, may take less.
+        is_exact = not backend.tolerance and config["chunk"] is None
+        self.memory = LayerMemory(config, declared.held, is_exact)
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.margin = 0.0
 
@@ -221,6 +225,7 @@ class LayerSystem(System):
     def get(self, name: str) -> Any:
         if name not in self.caches:
             self.caches[name] = self.backend.open(self.config)
+            self.memory.own(self.caches[name])
         return self.caches[name]
 
     def put_cache(self, name: str, cache: Any) -> None:
@@ -316,6 +321,31 @@ class LayerSystem(System):
             name = op.get("cache", "a")
             self.watch.check(name)
             self.watch.drop(name)
+
+    def verify_memory(self, op: Op, model: LayerModel) -> None:
+        cache, memory = self.get(op["cache"]), self.memory
+        if op["op"] == "clone":
+            memory.own(self.get(op["into"]), like=cache)
+        if op["op"] == "free":
+            memory.reset(cache)
+        memory.note(cache, model.get(op["cache"]), op.get("length", 0))
+        memory.weigh(model.snapshots.values())
+        if self.every:
+            memory.check()
+
+    def finish(self) -> None:
+        """Checks arrays and memory; then closes and frees everything, if both are
+        declared, and checks that nothing is left."""
+        super().finish()
+        self.memory.check()
+        if (
+            self.declared.held is not None
+            and {"close", "free"} <= self.declared.operations
+        ):
+            self.snapshots.close_all()
+            for owned in self.memory.owned.values():
+                call_aside(owned.cache.free, "free", "freeing a cache, at the end")
+            self.memory.check_released()
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
