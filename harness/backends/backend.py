@@ -91,6 +91,9 @@ class Kind:
         inputs: "copied", or "kept" if the cache keeps or returns arrays that it was
             given, in place of copies, since the callers of its framework never write to
             them afterwards. Then nothing is checked about them.
+        held: the caches tell what they hold (`LayerCache.held`), which is never more than
+            this many times what their contents need; see `harness.contracts.memory`. None
+            if they do not tell. Of a prefix kind, it is about the caches below.
     """
 
     operations: frozenset[str]
@@ -98,6 +101,7 @@ class Kind:
     builds_on: bool = False
     refuses: bool = False
     inputs: Inputs = "copied"
+    held: float | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,8 @@ def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
         unchecked.append("inputs kept")
     elif backend.overwrite is None:
         unchecked.append("inputs, since overwrite is not declared")
+    if declared.held is None:
+        unchecked.append("memory held")
     return unchecked
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,11 @@ import numpy.typing as npt
 
 Array = Any
 """An array of the backend's framework. The harness only passes it back to `Arrays`."""
+
+Held = Mapping[str, int]
+"""What a cache holds now: "bytes" of all arrays that it keeps for its content, with those
+of the snapshots that it made; and if it can tell, "snapshots", the number of those that
+are open, and "blocks", the number of cells in use, one for each stored token."""
 
 Mask = Any
 """None (all is seen), "causal", or a boolean or additive array that broadcasts."""
@@ -191,6 +196,9 @@ class LayerCache(Protocol):
         A capture is None if no update reached its offset.
         """
 
+    def held(self) -> Held:
+        """Tells what the cache holds; only if the kind declares `held`."""
+
 
 class StateCache(Protocol):
     """One cache of kind "state": the convolution and delta state of a recurrent layer.
@@ -298,6 +306,10 @@ class UnifiedCache(Protocol):
     def can_resume(self, sequence: int, position: int) -> bool:
         """Returns whether a pass that continues at `position` would see all that it must:
         no token that it needs was dropped."""
+
+    def held(self) -> Held:
+        """Tells what the cache holds, saved content not included; only if the kind
+        declares `held`."""
 
     def save(self) -> Any:
         """Returns a copy of all content. Later changes of the cache do not change it."""

@@ -434,9 +434,10 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 class System:
     """The system under test, for one program.
 
-    The executor calls `settle(op)` before each operation and `finish()` at the end: both
-    check that arrays that were handed out still hold what they must. `margins` tells how
-    much of each tolerance was used so far. After `tell_layout()` answers name the columns
+    The executor calls `settle(op)` before each operation, `verify_memory(op, model)`
+    after it, and `finish()` at the end. The first and the last check that arrays that
+    were handed out still hold what they must. `margins` tells how much of each tolerance
+    was used so far. After `tell_layout()` answers name the columns
     that came back, and those that each row sees.
 
     Args:
@@ -477,6 +478,16 @@ class System:
         return ask_backend(call, self.backend.errors)
 
     def settle(self, op: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def verify_memory(self, op: Mapping[str, Any], model: Any) -> None:
+        """Counts what the contents need after an operation, and compares with what the
+        backend holds: at once with every check, or else in `finish`.
+
+        Args:
+            op: the operation.
+            model: the reference after it.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:

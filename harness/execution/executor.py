@@ -150,6 +150,7 @@ class Run:
         if difference is None:
             step.accept(observed)
             operation.verify(op, system, model)
+            system.verify_memory(op, model)
         self.result.steps += 1
         return observed, difference
 

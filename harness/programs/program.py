@@ -346,7 +346,8 @@ def describe_failure(
         most: how many of the last steps are listed; None for all.
     """
     yield f"{program.kind} cache, {clean(describe_config(program))}"
-    last = len(program.ops) - 1 if step is None else step
+    last = len(program.ops) - 1  # of none, if it fails as soon as it is opened
+    last = last if step is None else min(step, last)
     first = 0 if most is None else max(0, last + 1 - most)
     if first:
         yield f"  steps 0 to {first - 1} are left out"

@@ -200,6 +200,11 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """Requires that the declaration of a kind has the right types."""
     if not isinstance(declared, Kind):
         raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
+    held = declared.held
+    if held is not None and not (isinstance(held, int | float) and held >= 1):
+        raise Unavailable(
+            f"declares {kind} with held={held!r}, not a factor of 1 or more"
+        )
     require(declared.inputs, dict.fromkeys(get_args(Inputs)), f"inputs of {kind}")
     for operation in contract.required:
         if operation not in declared.operations:
@@ -238,6 +243,8 @@ def check_operations(backend: Backend, contract: str, kind: str, declared: Kind)
             f"opening a {kind} cache raised {format_error(error)}"
         ) from error
     methods = rules.list_methods(kind, declared.operations)
+    if declared.held is not None and contract != "prefix":
+        methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]
     if missing:
         raise Unavailable(

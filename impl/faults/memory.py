@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.memory import Arrays
+from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 @mistake("kv", 1)
@@ -51,3 +51,28 @@ def copy_later(cache: Any) -> None:
 
     memory.write, memory.read, memory.clear = keep, read_kept, clear_all
     cache.clone = clone_copied
+
+
+@mistake("rotating", 3)
+def ring_never_wraps(cache: Any) -> None:
+    """The ring has a slot for every position so far; none is used again."""
+    reserve = cache.memory.reserve
+
+    def reserve_all(like: Arrays, begin: int, end: int, needed: int) -> None:
+        reserve(like, begin, end, begin + needed)
+
+    cache.memory.reserve = reserve_all
+
+
+@mistake("kv", 4)
+def copies_never_released(cache: Any) -> None:
+    """A snapshot that was copied before it is closed stays in a list of the cache."""
+    kept: list[Snapshot] = []
+
+    def close_uncopied(snapshot: Snapshot) -> None:
+        if snapshot.memory is None:
+            kept.append(snapshot)
+        else:
+            snapshot.close()
+
+    cache.close = close_uncopied

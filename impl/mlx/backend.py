@@ -21,19 +21,25 @@ from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
-from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG, refuses=True)
+    kind: Kind(operations, unified.CONFIG, refuses=True, held=1)
     for kind, operations in unified.OPERATIONS.items()
 }
 LAYER = {
-    kind: Kind(operations, CONFIG[kind], refuses=True)
+    kind: Kind(operations, CONFIG[kind], refuses=True, held=HELD[kind])
     for kind, operations in OPERATIONS.items()
 }
 
 PREFIX = {
-    kind: Kind(operations, prefix.CONFIG[kind], builds_on=True, refuses=True)
+    kind: Kind(
+        operations,
+        prefix.CONFIG[kind],
+        builds_on=True,
+        refuses=True,
+        held=prefix.HELD[kind],
+    )
     for kind, operations in prefix.OPERATIONS.items()
 }
 

@@ -135,6 +135,9 @@ class CausalCache(CausalCacheBase):
             self.keys.append(mx.full((1, heads, cells, key_dim), self.fill, self.dtype))
             self.values.append(mx.full((1, heads, *end), self.fill, self.dtype))
 
+    def list_arrays(self) -> list[mx.array]:
+        return [*self.keys, *self.values]
+
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:

@@ -9,6 +9,7 @@ dropped; and the memory must not keep a reference to a buffer that is about to b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import mlx.core as mx
@@ -51,6 +52,9 @@ class PairMemory(TokenMemory):
 
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
+
+    def list_arrays(self) -> Sequence[mx.array]:
+        return self.buffers or ()
 
     def share(self, other: Self) -> None:
         """Takes the buffers of `other`; the first of the two to write gets a copy.

@@ -84,6 +84,9 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.conv[layer][index] = conv
         self.delta[layer][index] = delta
 
+    def list_states(self) -> list[mx.array]:
+        return [*self.conv, *self.delta]
+
     def clear_slots(self, slots: Sequence[int]) -> None:
         for layer in range(self.layers):
             self.write_slots(layer, slots, 0, 0)

@@ -39,6 +39,9 @@ class StateMemory(Memory):
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
 
+    def list_arrays(self) -> Sequence[mx.array]:
+        return self.buffers
+
     def clear(self) -> None:
         conv, delta = self.buffers
         self.buffers = mx.zeros_like(conv), mx.zeros_like(delta)

@@ -101,6 +101,10 @@ class Layer:
         trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
         return int(trimmed)
 
+    def held(self) -> dict[str, int]:
+        """Asks for `nbytes`, which an empty quantized cache cannot tell."""
+        return {"bytes": 0 if self.cache.keys is None else int(self.cache.nbytes)}
+
     def clone(self) -> Layer:
         return type(self)(copy.deepcopy(self.cache), self.window)
 
@@ -228,9 +232,10 @@ def _kind(
     """Declares a kind.
 
     `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
-    V anew in each pass and never writes to them afterwards.
+    V anew in each pass and never writes to them afterwards. After a trim a buffer that is
+    too small grows by all new tokens, and not only by those that do not fit.
     """
-    return Kind(frozenset(operations), config, inputs=inputs)
+    return Kind(frozenset(operations), config, inputs=inputs, held=2)
 
 
 def _backend(

@@ -27,6 +27,11 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }
 
 
+HELD: Mapping[str, float] = {"session": 4, "trie": 4, "slots": 1}
+"""The same as for the caches below, see `impl.shared.operations`; a cache of many
+sequences allocates all of its cells."""
+
+
 def open_cache(config: Mapping[str, Any]) -> Session | Trie | Slots:
     """Returns the cache for a config, above the caches in config["caches"]."""
     caches = config["caches"]

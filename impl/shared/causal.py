@@ -366,6 +366,15 @@ class CausalCacheBase(ABC):
         pairs = zip(self.written, saved.written, strict=True)
         self.written = [own or other for own, other in pairs]
 
+    def held(self) -> dict[str, int]:
+        """Counts the bytes of the arrays, and the cells in use."""
+        size = sum(array.nbytes for array in self.list_arrays())
+        return {"bytes": size, "blocks": self.cells.count - self.cells.free}
+
+    @abstractmethod
+    def list_arrays(self) -> list[Any]:
+        """Lists the arrays that hold the content, of all layers."""
+
     @abstractmethod
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         """Allocates the memory of all layers."""

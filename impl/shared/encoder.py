@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from lockstep.impl.shared.batch import Batch, check_copy, check_position, check_range
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
@@ -15,6 +16,8 @@ class EncoderCacheBase:
         sequences: number of sequences, numbered from 0.
         batch: the most rows of a pass.
     """
+
+    stored: dict[int, tuple[Any, Any]]
 
     def __init__(self, sequences: int, batch: int) -> None:
         self.sequences, self.batch = sequences, batch
@@ -74,6 +77,11 @@ class EncoderCacheBase:
             raise MisuseError("no row of the open pass stands for an image")
         self.position, self.cached = self.image, True
         return True
+
+    def held(self) -> dict[str, int]:
+        """Counts the bytes of the stored arrays."""
+        arrays = [array for pair in self.stored.values() for array in pair]
+        return {"bytes": sum(array.nbytes for array in arrays)}
 
     def check_open(self) -> None:
         if not self.is_open:

@@ -42,6 +42,10 @@ class LayerCache(ABC):
         begin = max(0, begin)
         return self.get_snapshot(begin, self.offset) if begin < self.offset else None
 
+    def held(self) -> dict[str, int]:
+        """Counts what the cache and its snapshots hold; see `Memory.held`."""
+        return self.memory.held()
+
     def close(self, snapshot: Snapshot) -> None:
         """Releases a snapshot."""
         snapshot.close()

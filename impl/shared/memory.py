@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -38,6 +39,7 @@ class Memory(ABC):
 
     Attributes:
         named: the snapshots that refer to this memory.
+        copies: the snapshots that have copied from it.
         form: batch, heads, dimensions and dtypes of the arrays; None before the first
             write.
         accepted: shapes and dtypes of the last arrays that `accept` checked.
@@ -45,6 +47,7 @@ class Memory(ABC):
 
     def __init__(self) -> None:
         self.named: WeakSet[Snapshot] = WeakSet()
+        self.copies: WeakSet[Snapshot] = WeakSet()
         self.form: tuple[Any, ...] | None = None
         self.accepted: tuple[Any, ...] | None = None
 
@@ -58,6 +61,18 @@ class Memory(ABC):
 
     @abstractmethod
     def get_bytes(self, arrays: Arrays) -> int: ...
+
+    @abstractmethod
+    def list_arrays(self) -> Sequence[Any]:
+        """Lists the arrays that hold the content."""
+
+    def held(self) -> dict[str, int]:
+        """Counts the bytes of the arrays and of the snapshots' copies, and the open
+        snapshots."""
+        copies = [snapshot for snapshot in self.copies if snapshot.arrays is not None]
+        size = sum(array.nbytes for array in self.list_arrays())
+        size += sum(snapshot.nbytes for snapshot in copies)
+        return {"bytes": size, "snapshots": len(self.named) + len(copies)}
 
     def accept(self, arrays: Arrays) -> None:
         """Checks the form of K and V before a write, which would broadcast a wrong one
@@ -214,6 +229,7 @@ class Snapshot:
         assert self.memory is not None
         self.nbytes = self.memory.get_bytes(arrays)
         self.memory.named.discard(self)
+        self.memory.copies.add(self)
         self.memory, self.arrays = None, arrays
 
     def is_in(self, memory: Memory) -> bool:

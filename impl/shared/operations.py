@@ -19,3 +19,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "rotating": MASKS,
     "state": {},
 }
+
+HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}
+"""By how many times the memory may exceed its content: a buffer that is full doubles, and
+a ring is stored twice."""

@@ -102,6 +102,17 @@ class RecurrentCacheBase(CausalCacheBase):
         stands = slot.position == slot.highest == position - 1
         return stands or found is not None
 
+    def list_arrays(self) -> list[Any]:
+        slots = self.slots.assigned.values()
+        checkpoints = {id(each): each for slot in slots for each in slot.checkpoints}
+        pairs = [pair for each in checkpoints.values() for pair in each.arrays.values()]
+        own = [*super().list_arrays(), *self.list_states()]
+        return own + [array for pair in pairs for array in pair]
+
+    @abstractmethod
+    def list_states(self) -> list[Any]:
+        """Lists the arrays of all slots."""
+
     @abstractmethod
     def clear_slots(self, slots: Sequence[int]) -> None:
         """Sets these slots to zero, in all layers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,13 @@ class WrapperCache:
         self.close()
         for cache in self.caches:
             cache.remove(sequence, begin, end)
+
+    def held(self) -> dict[str, int]:
+        """Adds up what the caches hold."""
+        total: Counter[str] = Counter()
+        for cache in self.caches:
+            total.update(cache.held())
+        return dict(total)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         check_position(sequence, position, self.sequences)

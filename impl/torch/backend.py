@@ -13,7 +13,7 @@ from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.encoder import EncoderCache
@@ -101,16 +101,22 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
     pools = {**unified.CONFIG, "variant": VARIANTS, "at_once": AT_ONCE, **more}
     return {
         "layer": {
-            kind: Kind(operations, {**CONFIG[kind], **more}, refuses=True)
+            kind: Kind(
+                operations, {**CONFIG[kind], **more}, refuses=True, held=HELD[kind]
+            )
             for kind, operations in OPERATIONS.items()
         },
         "unified": {
-            kind: Kind(operations, pools, refuses=True)
+            kind: Kind(operations, pools, refuses=True, held=1)
             for kind, operations in unified.OPERATIONS.items()
         },
         "prefix": {
             kind: Kind(
-                operations, {**prefix.CONFIG[kind], **more}, builds_on=True, refuses=True
+                operations,
+                {**prefix.CONFIG[kind], **more},
+                builds_on=True,
+                refuses=True,
+                held=prefix.HELD[kind],
             )
             for kind, operations in prefix.OPERATIONS.items()
         },

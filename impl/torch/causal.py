@@ -168,6 +168,9 @@ class CausalCache(CausalCacheBase):
         if self.bases is not None:
             self.rope = Rope(self.bases, self.layers, key_dim, self.like.device)
 
+    def list_arrays(self) -> list[torch.Tensor]:
+        return [self.keys, self.values]
+
     def view_layers(self) -> None:
         """Makes the views of the layers; once, and where gradients flow after each write
         to all layers: torch refuses some writes to the older views then."""

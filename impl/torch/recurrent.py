@@ -86,6 +86,9 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
             return numbers
         return torch.from_numpy(numbers).to(self.like.device)
 
+    def list_states(self) -> list[torch.Tensor]:
+        return [self.conv, self.delta]
+
     def clear_slots(self, slots: Sequence[int]) -> None:
         index = self.make_slot_index(slots)
         self.conv[:, index] = 0

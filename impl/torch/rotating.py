@@ -84,6 +84,9 @@ class RingMemory(Ring):
     def get_bytes(self, arrays: Pair) -> int:
         return get_bytes(arrays)
 
+    def list_arrays(self) -> list[torch.Tensor]:
+        return [buffer.tensor for buffer in self.buffers or ()]
+
     def clear(self) -> None:
         self.buffers, self.capacity, self.form = None, 0, None
 

@@ -34,6 +34,9 @@ class StateMemory(Memory):
     def get_bytes(self, arrays: Pair) -> int:
         return arrays[0].nbytes + arrays[1].nbytes
 
+    def list_arrays(self) -> Sequence[torch.Tensor]:
+        return self.buffers
+
     def clear(self) -> None:
         for buffer in self.buffers:
             buffer.zero_()

@@ -10,7 +10,8 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.layer.snapshots import OpenSnapshots
+from lockstep.harness.contracts.layer.memory import LayerMemory
+from lockstep.harness.contracts.layer.snapshots import OpenSnapshots, call_aside
 from lockstep.harness.contracts.operation import (
     Answer,
     Config,
@@ -248,6 +249,9 @@ class LayerSystem(System):
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         self.snapshots = OpenSnapshots("close" in declared.operations)
         self.caches: dict[str, Any] = {}
+        # What is quantized, or left to no later query by chunks, may take less.
+        is_exact = not backend.tolerance and config["chunk"] is None
+        self.memory = LayerMemory(config, declared.held, is_exact)
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.attention = 0.0
 
@@ -265,6 +269,7 @@ class LayerSystem(System):
     def get(self, name: str) -> Any:
         if name not in self.caches:
             self.caches[name] = self.backend.open(self.config)
+            self.memory.own(self.caches[name])
         return self.caches[name]
 
     def put_cache(self, name: str, cache: Any) -> None:
@@ -390,6 +395,31 @@ class LayerSystem(System):
         do not take one."""
         missing = 2 - self.arrays.to_numpy(mask).ndim
         return mask[(None,) * missing] if missing > 0 else mask[..., :length, :]
+
+    def verify_memory(self, op: Op, model: LayerModel) -> None:
+        cache, memory = self.get(op["cache"]), self.memory
+        if op["op"] == "clone":
+            memory.own(self.get(op["into"]), like=cache)
+        if op["op"] == "free":
+            memory.reset(cache)
+        memory.note(cache, model.get(op["cache"]), op.get("length", 0))
+        memory.weigh(model.snapshots.values())
+        if self.every:
+            memory.check()
+
+    def finish(self) -> None:
+        """Checks arrays and memory; then closes and frees everything, if both are
+        declared, and checks that nothing is left."""
+        super().finish()
+        self.memory.check()
+        if (
+            self.declared.held is not None
+            and {"close", "free"} <= self.declared.operations
+        ):
+            self.snapshots.close_all()
+            for owned in self.memory.owned.values():
+                call_aside(owned.cache.free, "free", "freeing a cache, at the end")
+            self.memory.check_released()
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lockstep.harness.core.errors import Broken, format_raised
@@ -66,10 +67,30 @@ class OpenSnapshots:
         """
         if made is None or not self.closes:
             return
-        try:
-            made.maker.close(made.snapshot)
-        except (Broken, NotImplementedError):
-            raise
-        except Exception as error:
-            message = f"closing snapshot {words}: {format_raised(error)}"
-            raise Broken("error", message, "close") from error
+        call_aside(
+            lambda: made.maker.close(made.snapshot), "close", f"closing snapshot {words}"
+        )
+
+    def close_all(self) -> None:
+        for name in list(self.made):
+            self.discard(self.made.pop(name), f"{name}, at the end")
+
+
+def call_aside(call: Callable[[], Any], operation: str, words: str) -> None:
+    """Calls the backend for an operation that the program does not have.
+
+    Args:
+        call: calls it.
+        operation: the operation.
+        words: name it, and the reason.
+
+    Raises:
+        Broken: the backend raised.
+    """
+    try:
+        call()
+    except (Broken, NotImplementedError):
+        raise
+    except Exception as error:
+        message = f"{words}: {format_raised(error)}"
+        raise Broken("error", message, operation) from error

@@ -511,6 +511,22 @@ class ConversationSystem(PrefixSystem):
         for layer, right in zip(self.list_layers(), model.cache.cached, strict=True):
             layer.verify_attention(right.cache.visible, model.fed, right.offset)
 
+    def verify_memory(self, op: Op, model: ConversationModel) -> None:
+        if self.declared.held is None:
+            return
+        last = op.get("layers", len(self.layers)) if op["op"] in ("feed", "break") else 0
+        sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.layers)
+        for number, layer, right in self.get_layers(model):
+            memory, cache = layer.memory, self.cache.layers[number]
+            if op["op"] == "free":
+                memory.reset(cache)
+            memory.note(cache, right.cache, len(model.fed) if number < last else 0)
+            watched = self.watched[number] if self.watched else None
+            memory.weigh_stored(sizes[number], len(watched.open) if watched else 0)
+            # During a request there may be captures that are not stored yet.
+            if layer.every and model.cache.request is None:
+                memory.check()
+
     def check_snapshots(self, model: ConversationModel) -> None:
         """Checks that the open snapshots take exactly the bytes that are stored."""
         if not self.watched:
@@ -532,10 +548,13 @@ class ConversationSystem(PrefixSystem):
     def finish(self) -> None:
         """Checks that arrays are unchanged, and that no snapshot is open after a free."""
         for layer in self.list_layers():
-            layer.finish()
+            layer.watch.check()
         if self.watched:
             self.ask(self.cache.cancel)  # refused if no request is open
             self.ask(self.cache.free)
             left = sum(len(cache.open) for cache in self.watched if cache is not None)
             if left:
                 raise Broken("snapshots", f"{left} snapshots are open after free", "free")
+            if self.declared.held is not None:
+                for layer in self.list_layers():
+                    layer.memory.check_released()

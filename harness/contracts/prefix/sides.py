@@ -12,6 +12,7 @@ from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.sides import open_cache
 from lockstep.harness.contracts.layer.sides import why_illegal_config as why_illegal_layer
+from lockstep.harness.contracts.memory import count_state_bytes, count_token_bytes
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import (
@@ -121,10 +122,6 @@ LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
 )
 """Defaults of the layer and the unified contract, for fields not in CONFIG."""
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-STATE_ITEM_BYTES = 4
-"""The delta state is always float32."""
-
 
 def parse_layer(spec: str) -> dict[str, Any]:
     """Parses "rotating:4" into {"kind": "rotating", "window": 4}."""
@@ -158,12 +155,8 @@ def open_layers(config: Config) -> list[Layer | None]:
 
 
 def open_layer(config: Config, spec: str) -> Layer:
-    item, heads, key_dim = ITEM_BYTES[config["dtype"]], config["heads"], config["key_dim"]
-    conv = (config["conv_width"] - 1) * heads * key_dim * item
-    delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
-    token = heads * (key_dim + config["value_dim"]) * item
     cache = open_cache(get_layer_config(config, spec))
-    return Layer(cache, token_bytes=token, state_bytes=conv + delta)
+    return Layer(cache, count_token_bytes(config), count_state_bytes(config))
 
 
 # --- drawing ----------------------------------------------------------------------------
@@ -419,3 +412,7 @@ class PrefixSystem(ABC):
     @abstractmethod
     def verify_attention(self, model: Any) -> None:
         """Puts the last pass through the framework's attention."""
+
+    @abstractmethod
+    def verify_memory(self, op: Op, model: Any) -> None:
+        """See `System.verify_memory`."""

@@ -348,6 +348,9 @@ class SlotsSystem(PrefixSystem):
         if model.unified.batch is not None:  # no pass was refused
             self.unified.verify_attention(model.unified)
 
+    def verify_memory(self, op: Op, model: SlotsModel) -> None:
+        self.unified.verify_memory(op, model.unified)
+
     def settle(self, op: Op) -> None:
         self.unified.settle({"op": "forward"})
 

@@ -9,6 +9,12 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array
+from lockstep.harness.contracts.memory import (
+    Need,
+    ask_held,
+    count_state_bytes,
+    count_token_bytes,
+)
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
@@ -59,6 +65,7 @@ class UnifiedSystem(System):
         self.attention = Attention(backend.arrays, config)
         self.last: list[View] = []
         self.cache = backend.open(self.config)
+        self.need: Need | None = None
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
@@ -368,6 +375,21 @@ class UnifiedSystem(System):
             self.watch.check()
             self.watch.drop("a")
 
+    def verify_memory(self, op: Op, model: UnifiedModel) -> None:
+        if self.declared.held is None:
+            return
+        self.need = count_need(model, self.config)
+        if self.every:
+            self.check_memory()
+
+    def check_memory(self) -> None:
+        if self.declared.held is not None and self.need is not None:
+            self.need.check(ask_held([self.cache]), self.declared.held)
+
+    def finish(self) -> None:
+        super().finish()
+        self.check_memory()
+
     def verify_attention(self, model: UnifiedModel) -> None:
         """Puts the pass through the framework's attention, layer by layer."""
         assert model.batch is not None
@@ -383,6 +405,24 @@ def make_zeros(sizes: Mapping[str, int]) -> tuple[F32, F32]:
     keys = 1, sizes["heads"], sizes["rows"], sizes["key_dim"]
     values = 1, sizes["value_heads"], sizes["rows"], sizes["value_dim"]
     return np.zeros(keys, np.float32), np.zeros(values, np.float32)
+
+
+def count_need(model: UnifiedModel, config: Config) -> Need:
+    """Counts the bytes of all that there is room for, and the tokens that are stored."""
+    token, state = count_token_bytes(config), count_state_bytes(config)
+    size = tokens = 0
+    for part in model.parts:
+        if isinstance(part, EncoderCache):
+            size += IMAGE * token
+            continue
+        size += part.room * token
+        tokens += len(part.tokens)
+        if isinstance(part, RecurrentCache):
+            kept = part.checkpoint_count if part.interval else 0
+            size += part.slot_count * (1 + kept) * state
+    # What a wrapper has dropped before it refuses is free.
+    counts = {} if config["kind"] == "wrapper" else {"blocks": tokens}
+    return Need(config["layers"] * size, counts=counts)
 
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:
