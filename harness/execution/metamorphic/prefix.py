@@ -305,7 +305,7 @@ class SlotShadow(ShadowState):
         answer, user = step.answer, get_user(step)
         if step.name == "begin" and "slot" in answer:
             self.users[user] = answer["slot"]
-        if user in self.users and "tokens" in answer:
+        if user in self.users and "tokens" in answer and step.name != "statistics":
             self.slots[self.users[user]] = list(answer["tokens"])
         if step.name in ("close", "cancel"):
             self.users.pop(user, None)
