@@ -11,7 +11,7 @@ from .batch import (
     check_position,
     check_range,
 )
-from .errors import CacheFull, NotSupported, Shared
+from .errors import CacheFull, NotSupported, Shared, refuse
 from .token import SharedToken
 
 
@@ -83,11 +83,11 @@ class CausalCache:
         """
         batch.check(self.sequences, self.batch)
         self.close()
+        reasons = self.list_refusals(batch, reserve)
         if not reserve:
             self.evict(batch)
-            refusal = self.get_refusal(batch)
-            if refusal is not None:
-                raise refusal
+        refuse(reasons)
+        if not reserve:
             self.add(batch, tags)
 
     def close(self) -> None:
@@ -97,19 +97,34 @@ class CausalCache:
     def evict(self, batch: Batch) -> None:
         """Drops the tokens that lie more than `memory` before the next token of their
         sequence, also of sequences that are not in the batch."""
-        if self.memory == inf:
-            return
-        for sequence in range(self.sequences):
-            own = batch.get_positions(sequence)
-            low = min(own) if own else self.get_end(sequence)
-            self.drop(sequence, 0, low - self.memory)
+        self.tokens = self.get_kept(batch)
 
-    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
-        """Returns CacheFull if there is no room for the batch, else None."""
-        free = self.room - len(self.tokens)
-        if free < len(batch):
-            return CacheFull(f"{len(batch)} tokens, and room for {free}")
-        return None
+    def get_kept(self, batch: Batch) -> list[SharedToken]:
+        """Returns the tokens that a batch leaves, with the sequences that keep them."""
+        if self.memory == inf:
+            return self.tokens
+        first = {
+            sequence: min(batch.get_positions(sequence) or [self.get_end(sequence)])
+            - self.memory
+            for sequence in range(self.sequences)
+        }
+        kept = [
+            token._replace(
+                sequences=frozenset(
+                    each for each in token.sequences if token.position >= first[each]
+                )
+            )
+            for token in self.tokens
+        ]
+        return [token for token in kept if token.sequences]
+
+    def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
+        """Returns CacheFull if the batch, after its evictions, has no room. To reserve
+        needs none."""
+        free = self.room - len(self.get_kept(batch))
+        if reserve or len(batch) <= free:
+            return []
+        return [CacheFull(f"{len(batch)} tokens, and room for {free}")]
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         rows = zip(tags, batch.positions, batch.sequences, strict=True)

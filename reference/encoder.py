@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from .batch import Batch, check_copy, check_position, check_range
-from .errors import CacheFull, NotSupported
+from .errors import NotSupported
 
 
 class Image(NamedTuple):
@@ -90,9 +90,9 @@ class EncoderCache:
     def evict(self, batch: Batch) -> None:
         """Does nothing: an image stays until it is replaced or removed."""
 
-    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+    def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
         """None: there is always room."""
-        return None
+        return []
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         """Opens the pass."""

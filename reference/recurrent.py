@@ -29,6 +29,12 @@ class Slot:
         return Slot(self.read, self.checkpoints)
 
 
+def get_place(read: Sequence[Token]) -> int:
+    """Returns where a state stands that has read these tokens: at the highest of their
+    positions, whatever came last; -1 if it has read none."""
+    return max([token.position for token in read], default=-1)
+
+
 class RecurrentCache(CausalCache):
     """The causal cache of `reference.causal` without limits, and one state per sequence.
 
@@ -58,17 +64,19 @@ class RecurrentCache(CausalCache):
         self.interval, self.checkpoint_count = interval, checkpoints
         self.slots: dict[int, Slot] = {}
 
-    def get_refusal(self, batch: Batch) -> CacheFull | NotSupported | None:
+    def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
         """Returns NotSupported if the sequences of the batch differ in their number of
-        rows, CacheFull if there is no room for the tokens or the states, else None."""
+        rows, even to reserve; CacheFull if there is no room for tokens or states."""
         own = set(batch.sequences)
         lengths = {len(batch.get_positions(sequence)) for sequence in own}
-        if len(lengths) > 1:
-            return NotSupported(f"sequences with {sorted(lengths)} rows in one batch")
         others = {slot for sequence, slot in self.slots.items() if sequence not in own}
-        if len(own) + len(others) > self.slot_count:
-            return CacheFull(f"{len(own)} states, and {len(others)} others are kept")
-        return super().get_refusal(batch)
+        reasons = super().list_refusals(batch, reserve)
+        if not reserve and len(own) + len(others) > self.slot_count:
+            reasons = [CacheFull(f"{len(own)} states beside {len(others)} others")]
+        if len(lengths) > 1:
+            words = f"sequences with {sorted(lengths)} rows in one batch"
+            reasons = [NotSupported(words), *reasons]
+        return reasons
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         super().add(batch, tags)
@@ -85,9 +93,9 @@ class RecurrentCache(CausalCache):
         """Makes a checkpoint if the last one lies far enough back."""
         if not self.interval:
             return
-        position = slot.read[-1].position
-        last = slot.checkpoints[-1][-1].position if slot.checkpoints else -self.interval
-        if position - last >= self.interval:
+        places = [get_place(checkpoint) for checkpoint in slot.checkpoints]
+        last = places[-1] if places else -self.interval
+        if get_place(slot.read) - last >= self.interval:
             slot.checkpoints.append(list(slot.read))
             slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
 
@@ -125,16 +133,16 @@ class RecurrentCache(CausalCache):
         """
         check_range(sequence, begin, end, self.sequences)
         stop = inf if end is None else end
-        read = [token.position for token in self.get_read(sequence)]
-        if any(position >= stop for position in read):
+        place = get_place(self.get_read(sequence))
+        if place >= stop:
             raise NotSupported("a state cannot forget what came before its end")
-        cut = any(position >= begin for position in read)
+        cut = place >= begin
         kept = [
             checkpoint
             for checkpoint in self.slots.get(sequence, Slot()).checkpoints
-            if all(token.position < begin for token in checkpoint)
+            if get_place(checkpoint) < begin
         ]
-        stands = bool(kept) and kept[-1][-1].position == begin - 1
+        stands = bool(kept) and get_place(kept[-1]) == begin - 1
         if cut and begin > 0 and not stands:
             raise NotSupported(f"there is no checkpoint at position {begin - 1}")
         full = len(set(self.slots.values())) >= self.slot_count
@@ -150,9 +158,5 @@ class RecurrentCache(CausalCache):
         """Returns whether the state or a checkpoint stands just before `position`."""
         check_position(sequence, position, self.sequences)
         slot = self.slots.get(sequence, Slot())
-        states = [state for state in (slot.read, *slot.checkpoints) if state]
-        return position == 0 or any(
-            state[-1].position == position - 1
-            and all(token.position < position for token in state)
-            for state in states
-        )
+        places = [get_place(read) for read in (slot.read, *slot.checkpoints)]
+        return position == 0 or position - 1 in places

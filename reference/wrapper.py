@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from itertools import product
 
 from .batch import Batch, check_copy, check_range
 from .causal import CausalCache
 from .encoder import EncoderCache
+from .errors import refuse
 
 Cache = CausalCache | EncoderCache
 
@@ -14,7 +17,9 @@ Cache = CausalCache | EncoderCache
 class WrapperCache:
     """An ordered list of caches under one interface.
 
-    The wrapper stores nothing: each answer follows from the answers of its caches.
+    The wrapper stores nothing: each answer follows from the answers of its caches. When
+    one of them refuses a pass, any of them may have evicted tokens to make room for it
+    already; `list_outcomes` says what may be left.
 
     Args:
         caches: one for each type of layer; `caches[type]` tells what such a layer sees.
@@ -27,19 +32,32 @@ class WrapperCache:
         """Adds the batch to all caches if every one of them takes it, else to none.
 
         Raises:
-            CacheFull, NotSupported: the answer of the first cache that refuses. Tokens
-                that were evicted to make room stay evicted, in all caches.
+            CacheFull, NotSupported: the answer of the first cache that refuses. Nothing
+                is added, and no pass is open.
         """
         batch.check(self.caches[0].sequences, self.caches[0].batch)
         self.close()
-        if reserve:
-            return
-        self.each(lambda cache: cache.evict(batch))
-        answers = [cache.get_refusal(batch) for cache in self.caches]
-        refusals = [answer for answer in answers if answer is not None]
-        if refusals:
-            raise refusals[0]
-        self.each(lambda cache: cache.add(batch, tags))
+        self.each(lambda cache: refuse(cache.list_refusals(batch, reserve)))
+        if not reserve:
+            self.each(lambda cache: cache.evict(batch))
+            self.each(lambda cache: cache.add(batch, tags))
+
+    def list_outcomes(self, batch: Batch) -> list[list[Cache]]:
+        """Returns what the caches may hold after they have refused this batch.
+
+        Each has either evicted for the batch or not. So nothing is there that was not
+        there before, and what `can_resume` promised may have become false.
+
+        Returns:
+            Every combination, each with caches of its own; first the one without
+            evictions.
+        """
+        choices = []
+        for cache in self.caches:
+            smaller = deepcopy(cache)
+            smaller.evict(batch)
+            choices.append((cache, smaller))
+        return [deepcopy(list(caches)) for caches in product(*choices)]
 
     def close(self) -> None:
         """Ends the pass in all caches."""

@@ -63,12 +63,45 @@ ERRORS: Mapping[type[Exception], str] = {
 
 
 def ask(call: Callable[[], Any]) -> Answer:
-    """Returns {"error": name} if the reference refuses, else {"result": value} or {}."""
+    """Returns {"error": name} if the reference refuses, else {"result": value} or {}; all
+    answers that are right if it has several reasons to refuse."""
     try:
         result = call()
+    except ExceptionGroup as group:
+        names = dict.fromkeys(map(name_error, group.exceptions))
+        return choose([{"error": name} for name in names])
     except tuple(ERRORS) as error:
-        return {"error": next(ERRORS[kind] for kind in ERRORS if isinstance(error, kind))}
+        return {"error": name_error(error)}
     return {} if result is None else {"result": result}
+
+
+def name_error(error: Exception) -> str:
+    return next(ERRORS[kind] for kind in ERRORS if isinstance(error, kind))
+
+
+def choose(answers: Sequence[Answer]) -> Answer:
+    """Returns the answer, or all that are right; see `Operation.accept`."""
+    return answers[0] if len(answers) == 1 else {"one_of": list(answers)}
+
+
+def list_allowed(answer: Answer) -> list[Answer]:
+    """Lists the answers that an expectation allows as a whole."""
+    return list(answer.get("one_of", [answer]))
+
+
+def agrees(right: Any, observed: Any) -> bool:
+    """Says whether an observed answer is this one. It may have more fields, and lists
+    for tuples; tokens are in the same order."""
+    if isinstance(right, Mapping):
+        if not isinstance(observed, Mapping):
+            return False
+        same = ("error" in right) == ("error" in observed)
+        return same and all(agrees(right[name], observed.get(name)) for name in right)
+    if isinstance(right, list | tuple):
+        if not isinstance(observed, list | tuple) or len(right) != len(observed):
+            return False
+        return all(map(agrees, right, observed))
+    return bool(right == observed)
 
 
 class Unreachable(NamedTuple):

@@ -114,8 +114,17 @@ def compare_answers(
     found = [find_difference(answer, observed, describe) for answer in allowed]
     if found[0] is None or None in found:
         return None
-    others = " or ".join(map(say, allowed[1:]))
+    others = " or ".join(dict.fromkeys(map(say_answer, allowed[1:])))
     return replace(found[0], message=f"{found[0].message}; also allowed: {others}")
+
+
+def say_answer(answer: Answer) -> str:
+    """Puts an answer in a few words."""
+    if "error" in answer:
+        return say(answer["error"])
+    if {ROWS, TAGS, PARTS} & answer.keys():
+        return "other tokens"
+    return ", ".join(f"{name} {say(value)}" for name, value in answer.items()) or "done"
 
 
 def compare_choice(

@@ -278,6 +278,9 @@ def walk(program: Program, rows: bool = True) -> Iterator[Step]:
 def trace(program: Program) -> list[Answer]:
     """The answer that the reference expects of each operation; skipped ones say why.
 
+    Where it leaves a choice, the answers that follow hold if the first one was given; see
+    `Operation.accept`.
+
     Raises:
         UsageError: the answers hold more than MAX_ANSWERED numbers.
     """

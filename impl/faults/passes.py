@@ -110,6 +110,29 @@ def remove_rows(cache: Any, batch: Batch) -> None:
             cache.remove(sequence, position, None)
 
 
+@mistake("wrapper", 3)
+def wrapper_evicts_more(wrapper: Any) -> None:
+    """When a child refuses a pass, each window loses one token more than the pass would
+    have evicted."""
+    for cache in wrapper.caches:
+        cache.refuse = evict_more(cache.refuse, wrapper.caches)
+
+
+def evict_more(
+    refuse: Callable[[Batch], None], caches: Sequence[Any]
+) -> Callable[[Batch], None]:
+    def refuse_and_evict(batch: Batch) -> None:
+        try:
+            refuse(batch)
+        except (CacheFullError, NotSupportedError):
+            for cache in caches:
+                rows = batch.positions + 1, batch.sequences, (), ()
+                cache.evict(cache.make_batch(*rows))
+            raise
+
+    return refuse_and_evict
+
+
 @mistake("encoder", 3, "ollama a1cda80bc")
 def encoder_position(encoder: Any) -> None:
     """The first position of the batch is taken for that of the image."""

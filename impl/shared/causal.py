@@ -167,6 +167,7 @@ class CausalCacheBase(ABC):
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
         if reserve:
+            self.check_rows(batch)
             self.reserve(batch)
             return
         self.evict(batch)
@@ -181,6 +182,9 @@ class CausalCacheBase(ABC):
     def close(self) -> None:
         """Ends the pass."""
         self.current = self.mask = None
+
+    def check_rows(self, batch: Batch) -> None:  # noqa: B027
+        """Does nothing: rows of any number fit together."""
 
     def reserve(self, batch: Batch) -> None:
         """Opens a pass over all cells that stores nothing."""

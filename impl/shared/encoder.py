@@ -56,6 +56,9 @@ class EncoderCacheBase:
     def evict(self, batch: Batch) -> None:
         """Does nothing: an image is not evicted."""
 
+    def check_rows(self, batch: Batch) -> None:
+        """Does nothing: rows of any number fit together."""
+
     def refuse(self, batch: Batch) -> None:
         """Does nothing: there is always room."""
 

@@ -25,13 +25,17 @@ class RecurrentCacheBase(CausalCacheBase):
     slots: Slots
     pending: Sequence[Checkpoint | None] = ()
 
-    def refuse(self, batch: Batch) -> None:
+    def check_rows(self, batch: Batch) -> None:
+        """Refuses sequences that differ in their number of rows."""
         lengths = set(batch.count_rows())
         if len(lengths) > 1:
             raise NotSupportedError(
                 f"the sequences of the batch have {sorted(lengths)} rows; recurrent"
                 " layers take the same number of each"
             )
+
+    def refuse(self, batch: Batch) -> None:
+        self.check_rows(batch)
         super().refuse(batch)
         self.slots.check(batch.owners)
 
@@ -47,8 +51,7 @@ class RecurrentCacheBase(CausalCacheBase):
     def advance(self, owner: int, batch: Batch) -> Checkpoint | None:
         """Advances the state of one sequence by its rows of the batch; returns the
         checkpoint to fill, if one is due."""
-        last = int(batch.positions[batch.get_rows(owner)][-1])
-        return self.slots.advance(owner, last, batch.get_span(owner)[1])
+        return self.slots.advance(owner, batch.get_span(owner)[1])
 
     def list_slots(self) -> list[int]:
         """Returns the slots of the open pass, one for each sequence.
@@ -76,10 +79,10 @@ class RecurrentCacheBase(CausalCacheBase):
         """
         check_range(sequence, begin, end, self.sizes.sequences)
         slot = self.slots.assigned.get(sequence)
-        highest = slot.highest if slot else -1
-        if end is not None and highest >= end:
+        position = slot.position if slot else -1
+        if end is not None and position >= end:
             raise NotSupportedError("a state cannot forget what came before its end")
-        if begin == 0 or highest < begin:
+        if begin == 0 or position < begin:
             super().remove(sequence, begin, end)
             if begin == 0:
                 self.slots.drop(sequence)
@@ -99,8 +102,7 @@ class RecurrentCacheBase(CausalCacheBase):
         if position == 0 or slot is None:
             return position == 0
         found = self.slots.find(sequence, position - 1)
-        stands = slot.position == slot.highest == position - 1
-        return stands or found is not None
+        return slot.position == position - 1 or found is not None
 
     def list_arrays(self) -> list[Any]:
         slots = self.slots.assigned.values()

@@ -14,16 +14,14 @@ from lockstep.impl.shared.errors import CacheFullError
 
 @dataclass
 class Checkpoint:
-    """The states of all layers after the token at `position`.
+    """The states of all layers at one time.
 
     Attributes:
-        position: position of the last token read.
-        highest: highest position read until then.
+        position: highest position read until then.
         arrays: the states by layer, filled in as the layers are written.
     """
 
     position: int
-    highest: int
     arrays: dict[int, Any] = field(default_factory=dict)
 
 
@@ -33,15 +31,13 @@ class Slot:
 
     Attributes:
         index: its index in the buffers.
-        position: position of the last token read; -1 if none.
-        highest: highest position read; -1 if none.
+        position: highest position read; -1 if none.
         owners: number of sequences that share the slot.
         checkpoints: earlier states, ascending.
     """
 
     index: int
     position: int = -1
-    highest: int = -1
     owners: int = 1
     checkpoints: list[Checkpoint] = field(default_factory=list)
 
@@ -93,34 +89,32 @@ class Slots:
                 copies.append((slot.index, own.index))
         return fresh, copies
 
-    def advance(self, owner: int, position: int, highest: int) -> Checkpoint | None:
+    def advance(self, owner: int, highest: int) -> Checkpoint | None:
         """Records that the state of a sequence has read tokens.
 
         Args:
             owner: the sequence.
-            position: position of the last token read.
             highest: highest position among the tokens read.
 
         Returns:
             The checkpoint to fill, if one is due.
         """
         slot = self.assigned[owner]
-        slot.position = position
-        slot.highest = max(slot.highest, highest)
+        slot.position = max(slot.position, highest)
         if self.interval is None:
             return None
         last = slot.checkpoints[-1].position if slot.checkpoints else -self.interval
-        if position - last < self.interval:
+        if slot.position - last < self.interval:
             return None
-        checkpoint = Checkpoint(position, slot.highest)
+        checkpoint = Checkpoint(slot.position)
         slot.checkpoints = [*slot.checkpoints, checkpoint][-self.kept :]
         return checkpoint
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
-        """Returns the checkpoint at exactly `position` if nothing behind it was read."""
+        """Returns the checkpoint at exactly `position`."""
         slot = self.assigned.get(owner)
         for checkpoint in slot.checkpoints if slot else ():
-            if checkpoint.position == checkpoint.highest == position:
+            if checkpoint.position == position:
                 return checkpoint
         return None
 
@@ -138,9 +132,9 @@ class Slots:
             raise CacheFullError(
                 f"the state is shared, and all {self.count} slots are in use"
             )
-        kept = [each for each in old.checkpoints if each.highest <= checkpoint.position]
+        kept = [each for each in old.checkpoints if each.position <= checkpoint.position]
         self.drop(owner)
-        slot = Slot(self.free.pop(), checkpoint.position, checkpoint.highest)
+        slot = Slot(self.free.pop(), checkpoint.position)
         slot.checkpoints = kept
         self.assigned[owner] = slot
         return slot.index

@@ -44,6 +44,8 @@ class WrapperCache:
         self.close()
         if reserve:
             for cache in self.caches:
+                cache.check_rows(batch)
+            for cache in self.caches:
                 cache.reserve(batch)
             return
         for cache in self.caches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from math import inf
 from typing import Any, NamedTuple
 
@@ -323,17 +324,18 @@ def end_of_another_goes(
     ]
 
 
-@mistake("causal", "room", CausalCache, "get_refusal")
-def copies_count_twice(self: CausalCache, batch: Batch) -> CacheFull | None:
+@mistake("causal", "room", CausalCache, "list_refusals")
+def copies_count_twice(self: CausalCache, batch: Batch, reserve: bool) -> list[Exception]:
     held = sum(len(token.sequences) for token in self.tokens)
-    return CacheFull("full") if self.room - held < len(batch) else None
+    full = self.room - held < len(batch) and not reserve
+    return [CacheFull("full")] if full else []
 
 
-@mistake("causal", "room", CausalCache, "get_refusal")
-def full_one_too_early(self: CausalCache, batch: Batch) -> CacheFull | None:
+@mistake("causal", "room", CausalCache, "list_refusals")
+def full_one_too_early(self: CausalCache, batch: Batch, reserve: bool) -> list[Exception]:
     """Always, however the tokens came."""
     room = self.room - len(self.tokens)
-    return CacheFull("full") if room <= len(batch) else None
+    return [CacheFull("full")] if room <= len(batch) and not reserve else []
 
 
 @mistake("causal", "return", CausalCache, "save")
@@ -351,13 +353,15 @@ def add_eviction(
 ) -> None:
     """Eviction that goes by a chosen position of a batch, and takes more tokens."""
 
-    def evict(self: CausalCache, batch: Batch) -> None:
+    def get_kept(self: CausalCache, batch: Batch) -> list[SharedToken]:
+        smaller = copy(self)
         for sequence in range(self.sequences):
             own = batch.get_positions(sequence)
             low = choose(own) if own else self.get_end(sequence)
-            self.drop(sequence, 0, low - self.memory + more)
+            smaller.drop(sequence, 0, low - self.memory + more)
+        return smaller.tokens
 
-    MISTAKES[name] = Mistake(kind, relation, CausalCache, "evict", evict)
+    MISTAKES[name] = Mistake(kind, relation, CausalCache, "get_kept", get_kept)
 
 
 add_eviction("last-of-the-batch-counts", "swa", "cut", choose=max)
@@ -365,11 +369,13 @@ add_eviction("evicts-early", "swa", "cut", more=1)
 add_eviction("evicts-late", "swa-memory", "room", more=-1)
 
 
-@mistake("swa", "room", CausalCache, "evict")
-def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> None:
+@mistake("swa", "room", CausalCache, "get_kept")
+def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> list[SharedToken]:
     """Only the sequences of the batch let go: the others fill the cache."""
+    smaller = copy(self)
     for sequence in set(batch.sequences):
-        self.drop(sequence, 0, min(batch.get_positions(sequence)) - self.memory)
+        smaller.drop(sequence, 0, min(batch.get_positions(sequence)) - self.memory)
+    return smaller.tokens
 
 
 @mistake("swa-memory", "resume", CausalCache, "can_resume")

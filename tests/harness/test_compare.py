@@ -76,7 +76,8 @@ def test_what_differs(
 
 FULL = {"error": "cache-full"}
 CHOICE = {"one_of": [{"offset": 1}, {"error": "shared"}]}
-ALSO = "also allowed: {'error': 'shared'}"
+ALSO = "also allowed: shared"
+RIGHT = [{"visible": [[1]]}, {"visible": [[1, 2]]}, {"visible": [[2]]}, {}]
 SIZE = {"size": {"between": [0, 4]}}
 LATER = {"size": 1, "layers": [{"size": 4}, {"size": 5}]}
 ROW = (
@@ -108,6 +109,12 @@ ROWS = {"visible": [[3]], "layers": [{"visible": [[3]]}]}
         ),
         (CHOICE, {"offset": 2}, "offset", f"offset is 2, not 1; {ALSO}"),
         (CHOICE, {"error": "usage"}, "error", f"it refused (usage error); {ALSO}"),
+        (
+            {"one_of": RIGHT},
+            {"error": "shared"},
+            "error",
+            "it refused (shared error); also allowed: other tokens or done",
+        ),
         ({"hit": {"between": [0, 4]}}, {"error": "no"}, "error", "it refused (no error)"),
         (SIZE, LATER, "size", "size is 5, allowed: 0 to 4"),
     ],

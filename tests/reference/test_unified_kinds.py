@@ -54,10 +54,64 @@ a batch that is refused takes nothing that stood at its positions
     wrapper (causal) (causal capacity=2) | forward 0 1 > 0 / 0 1 + 0 / 0 1;
     forward 0 > cache-full; forward 1 reserve=True; remove 0 1 end;
     forward 1 > 0 1:4 + 0 1:4
-what was evicted for a batch that another cache refused stays gone
+a batch that one cache refuses may have made room in another
     wrapper (swa window=1) (causal capacity=4) | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0
-    / 0 1 / 0 1 2 / 0 1 2 3; resume 0 2 > yes; forward 4 > cache-full; resume 0 2 > no;
-    resume 0 4 > yes; remove 0 2 end; forward 2 > 2:5 + 0 1 2:5
+    / 0 1 / 0 1 2 / 0 1 2 3; resume 0 2 > yes; forward 4 > cache-full; get > usage;
+    resume 0 4 > yes; resume 0 2 > yes or no = no; resume 0 1 > no; remove 0 2 end;
+    forward 2 > 2:5 + 0 1 2:5
+    # memory 1: the first cache has 0 to 3, or has evicted 0 to 2
+or not
+    wrapper (swa window=1) (causal capacity=4) | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0
+    / 0 1 / 0 1 2 / 0 1 2 3; forward 4 > cache-full; resume 0 2 > yes or no = yes;
+    resume 0 1 > yes; remove 0 2 end; forward 2 > 1 2:5 + 0 1 2:5
+    # and keeps 1 for the row at 2
+in which order they stand does not matter
+    wrapper (causal capacity=4) (swa window=1) | forward 0 1 2 3 > 0 / 0 1 / 0 1 2 /
+    0 1 2 3 + 0 / 0 1 / 1 2 / 2 3; forward 4 > cache-full; resume 0 2 > yes or no = no;
+    resume 0 1 > no
+what a row sees tells it, too
+    wrapper (swa window=1) (causal capacity=4) | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0
+    / 0 1 / 0 1 2 / 0 1 2 3; forward 4 > cache-full; remove 0 3 end;
+    forward 3 > 2 3:5 + 0 1 2 3:5 or 3:5 + 0 1 2 3:5 = 3:5 + 0 1 2 3:5; resume 0 3 > no
+    # 2 is gone, so no window that begins there
+what the next batch evicts anyway is no question any more
+    wrapper (swa window=1) (causal capacity=4) | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0
+    / 0 1 / 0 1 2 / 0 1 2 3; forward 4 > cache-full; remove 0 0 1;
+    forward 3 > 2:3 3:5 + 0:1 1:2 2:3 3:5; resume 0 2 > no; resume 0 3 > yes
+    # what moved to 0 and 1 is evicted, or was before it moved
+of two windows each may have made room or not
+    wrapper (swa window=1) (swa window=2) (causal capacity=4) |
+    forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0 / 0 1 / 0 1 2 / 1 2 3 +
+    0 / 0 1 / 0 1 2 / 0 1 2 3; forward 4 > cache-full; remove 0 3 end;
+    forward 3 > 2 3:5 + 1 2 3:5 + 0 1 2 3:5 or 2 3:5 + 2 3:5 + 0 1 2 3:5 or
+    3:5 + 1 2 3:5 + 0 1 2 3:5 or 3:5 + 2 3:5 + 0 1 2 3:5 = 3:5 + 1 2 3:5 + 0 1 2 3:5;
+    resume 0 3 > no
+    # the first has 2 no more, the second has 1 still
+of two batches that were refused each may have made room or not
+    wrapper (swa-memory window=2 memory=2) (causal capacity=4) |
+    forward 0 1 2 3 > 0 / 0 1 / 0 1 2 / 1 2 3 + 0 / 0 1 / 0 1 2 / 0 1 2 3;
+    forward 3 > cache-full; forward 4 > cache-full; resume 0 3 > yes or no = yes;
+    resume 0 2 > yes or no = no
+    # it begins at 0, 1 or 2; from 1 on a window may begin that ends at 3
+if it made room, the next batch may fit
+    wrapper (swa window=1) (recurrent) sequences=2 |
+    forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0 / 0 1 / 0 1 2 / 0 1 2 3 [0 1 2 3];
+    forward 0@1 1@1 2@1 3@1 > 0:4 / 0:4 1:5 / 1:5 2:6 / 2:6 3:7 + 0:4 / 0:4 1:5 /
+    0:4 1:5 2:6 / 0:4 1:5 2:6 3:7 [4 5 6 7]; forward 4 5 4@1 > not-supported;
+    forward 1@1 1@1 > 0:4 1:5 1:11 1:12 / 0:4 1:5 1:11 1:12 + 0:4 1:5 1:11 1:12 /
+    0:4 1:5 1:11 1:12 [4 5 6 7 11 12] or 1:11 1:12 / 1:11 1:12 + 0:4 1:5 1:11 1:12 /
+    0:4 1:5 1:11 1:12 [4 5 6 7 11 12]; forward 1@1 > cache-full
+    # memory 2, room for 8: 2 and 3 of sequence 0, 0 to 3 of sequence 1, or 2 and 3
+but for more rows there is only room then
+    wrapper (swa window=1) (recurrent) sequences=2 |
+    forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0 / 0 1 / 0 1 2 / 0 1 2 3 [0 1 2 3];
+    forward 0@1 1@1 2@1 3@1 > 0:4 / 0:4 1:5 / 1:5 2:6 / 2:6 3:7 + 0:4 / 0:4 1:5 /
+    0:4 1:5 2:6 / 0:4 1:5 2:6 3:7 [4 5 6 7]; forward 4 5 4@1 > not-supported;
+    forward 1@1 1@1 1@1 > cache-full or 1:11 1:12 1:13 / 1:11 1:12 1:13 /
+    1:11 1:12 1:13 + 0:4 1:5 1:11 1:12 1:13 / 0:4 1:5 1:11 1:12 1:13 /
+    0:4 1:5 1:11 1:12 1:13 [4 5 6 7 11 12 13] = cache-full;
+    forward 1@1 > 0:4 1:5 1:14 + 0:4 1:5 1:14 [4 5 6 7 14]
+    # it was full, so 0 and 1 of sequence 1 are there
 a removal ends with the first cache that refuses it
     wrapper (causal) (recurrent) | forward 0 1 2 > 0 / 0 1 / 0 1 2 + 0 / 0 1 / 0 1 2 [0 1
     2]; remove 0 0 1 > not-supported; forward 3 > 0:1 1:2 3 + 0 1 2 3 [0 1 2 3]
@@ -81,6 +135,10 @@ an image in it cannot be copied, and what stands behind is not
 a copied prefix is in all of them
     wrapper (causal) (swa window=1) sequences=2 | forward 0 1 2 > 0 / 0 1 / 0 1 2 + 0 / 0
     1 / 1 2; copy 0 1 2; forward 2@1 > 0 1 2:3 + 1 2:3
+to reserve for an uneven batch is refused, too, and changes nothing
+    wrapper (causal) (recurrent) sequences=2 |
+    forward 0 1 0@1 reserve=True > not-supported; get > usage;
+    forward 0 0@1 > 0:3 / 0:4 + 0:3 / 0:4 [3] [4]
 an uneven batch is refused for all
     wrapper (causal) (recurrent) sequences=2 | forward 0 1 0@1 > not-supported;
     get > usage; forward 0 0@1 > 0:3 / 0:4 + 0:3 / 0:4 [3] [4]
@@ -92,6 +150,15 @@ sequences come with as many rows each, or nothing is added
     forward 0@1 0 1@1 1 > 0:3 / 0:4 / 0:3 1:5 / 0:4 1:6 [3 5] [4 6];
     forward 2 2@1 3 > not-supported; forward 2 > 0:4 1:6 2:10 [4 6 10];
     forward 2@1 > 0:3 1:5 2:11 [3 5 11]
+nor is memory reserved for others
+    recurrent sequences=2 | forward 0 1 0@1 reserve=True > not-supported; get > usage;
+    forward 0 > 0:3 [3]
+an uneven batch for which there is no room is refused for either reason
+    recurrent sequences=2 capacity=1 | forward 0 1 0@1 > not-supported or cache-full;
+    get > usage; forward 0 0@1 > 0:3 / 0:4 [3] [4]
+so is one for whose states there is none
+    recurrent sequences=2 slots=1 | forward 0 > 0 [0];
+    forward 1 2 0@1 > not-supported or cache-full = cache-full; forward 1 > 0 1:4 [0 4]
 without a slot for it a sequence finds the cache full
     recurrent sequences=2 slots=1 | forward 0 > 0 [0]; forward 0@1 > cache-full;
     forward 1 0@1 > cache-full; get > usage; forward 1 > 0 1:4 [0 4]; remove 0 0 end;
@@ -128,6 +195,11 @@ with them the end can go where one stands, exactly
     remove 0 2 3 > not-supported; remove 0 3 end; forward 3 > 0 1 2 3:5 [0 1 2 5];
     remove 0 3 end; forward 3 > 0 1 2 3:6 [0 1 2 6]
     # a pass went on over 3; the checkpoint at 1 was the third last
+it stands at the highest position that was read, whatever came last
+    recurrent interval=1 checkpoints=2 | forward 1 0 > 0:1 1:0 / 0:1 [0 1];
+    resume 0 2 > yes; resume 0 1 > no; forward 2 > 0:1 1:0 2 [0 1 2];
+    remove 0 1 end > not-supported; remove 0 2 end;
+    forward 2 > 0:1 1:0 2:3 [0 1 3]
 a checkpoint stands the interval behind the last, or further
     recurrent interval=3 checkpoints=8 | forward 0 > 0 [0];
     forward 1 2 > 0 1 / 0 1 2 [0 1 2]; remove 0 3 end; remove 0 2 end > not-supported;
@@ -150,6 +222,9 @@ it can resume where it or a checkpoint stands and has read nothing further on
     recurrent interval=1 checkpoints=4 | forward 0 > 0 [0]; forward 1 > 0 1 [0 1];
     forward 3 > 0 1 3:2 [0 1 2]; forward 2 > 0 1 2:3 [0 1 2 3]; resume 0 0 > yes;
     resume 0 1 > yes; resume 0 2 > yes; resume 0 3 > no; resume 0 4 > yes
+it stands behind all that it has read
+    recurrent | forward 3 1 2 > 1 2 3:0 / 1 / 1 2 [0 1 2]; resume 0 3 > no;
+    resume 0 4 > yes
 it can resume at its begin and where it stands
     recurrent | resume 0 0 > yes; forward 0 1 > 0 / 0 1 [0 1]; resume 0 0 > yes;
     resume 0 2 > yes

@@ -5,7 +5,8 @@ position 1 of sequence 1; `copy 0 1 2` is source, target, length; `remove 0 2 en
 sequence, begin, end. Answers: `0 1:4 / 2` are the tokens that each row sees, by position
 and, where it is another number, tag; `[0 1] [2]` behind them the tags that the state of
 each sequence has read; `image 4 5`; ` + ` stands between the caches of a wrapper, and
-before the only one.
+before the only one. Where several answers are right, ` or ` stands between them, and
+` = ` before the one after which the case goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cases import read_table, read_words
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.programs.program import parse_program, trace
+from lockstep.harness.programs.program import parse_program, walk
 
 Op = dict[str, Any]
 Answer = dict[str, Any]
@@ -43,14 +44,14 @@ class Case:
 
     name: str
     config: Mapping[str, Any]
-    steps: Sequence[tuple[Op, Answer]]
+    steps: Sequence[tuple[Op, Answer, Answer | None]]
 
     def get_program(self) -> dict[str, Any]:
         return {
             "format": "lockstep/1",
             "contract": "unified",
             "config": self.config,
-            "ops": [op for op, _ in self.steps],
+            "ops": [op for op, *_ in self.steps],
         }
 
 
@@ -68,9 +69,13 @@ def read_config(text: str) -> dict[str, Any]:
     return {"kind": kind, **caches, **config}
 
 
-def read_step(step: str) -> tuple[Op, Answer]:
-    op, _, answer = step.partition(" > ")
-    return read_op(op), read_answer(answer)
+def read_step(step: str) -> tuple[Op, Answer, Answer | None]:
+    """Returns an operation, the right answers, and the one that it gets."""
+    op, _, answers = step.partition(" > ")
+    answers, _, chosen = answers.partition(" = ")
+    right = [read_answer(answer) for answer in re.split(" or ", answers)]
+    expected = right[0] if len(right) == 1 else {"one_of": right}
+    return read_op(op), expected, read_answer(chosen) if chosen else None
 
 
 def read_op(text: str) -> Op:
@@ -111,13 +116,22 @@ def read_answer(text: str) -> Answer:
 
 def check_case(one: Case) -> None:
     """Step by step, so that a failure names its step."""
-    answers = json.loads(json.dumps(trace(parse_program(one.get_program(), one.name))))
-    for step, ((op, expected), answer) in enumerate(zip(one.steps, answers, strict=True)):
-        assert answer == expected, f"step {step}, {op}"
+    steps = zip(walk(parse_program(one.get_program(), one.name)), one.steps, strict=True)
+    for number, (step, (op, expected, chosen)) in enumerate(steps):
+        answer = {"skipped": step.skipped} if step.skipped else step.expect()
+        assert write(answer) == write(expected), f"step {number}, {op}"
+        if chosen is not None:
+            step.accept(chosen)
+
+
+def write(answer: Answer) -> Any:
+    """Returns an answer as it comes out of a file: with lists for tuples."""
+    return json.loads(json.dumps(answer))
 
 
 def check_command(cases: Sequence[Case], folder: Path) -> None:
-    """All at once, by `lockstep trace`, as JSON."""
+    """All at once, by `lockstep trace`, as JSON. It goes on after the first answer."""
+    cases = [one for one in cases if all(chosen is None for *_, chosen in one.steps)]
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(one.get_program()) + "\n" for one in cases))
     result = CliRunner().invoke(main, ["trace", str(path)])
@@ -125,7 +139,7 @@ def check_command(cases: Sequence[Case], folder: Path) -> None:
     lines = [json.loads(line) for line in result.output.splitlines()]
     for one, line in zip(cases, lines, strict=True):
         assert line["format"] == "lockstep-trace/1"
-        assert line["expected"] == [expected for _, expected in one.steps], one.name
+        assert line["expected"] == [expected for _, expected, _ in one.steps], one.name
         printed, own = (
             parse_program(document, one.name)
             for document in (line["program"], one.get_program())

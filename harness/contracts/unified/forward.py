@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.contract import replace_at
-from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
-from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    Operation,
+    Source,
+    list_allowed,
+)
+from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_batch
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import (
     JOINT,
@@ -45,14 +51,24 @@ class UnifiedOperation(Operation):
         return side.ask(lambda: call(*fields))
 
     def expect(self, op: Op, model: UnifiedModel) -> Answer:
+        return model.follow(lambda each: self.answer(op, each))
+
+    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+        """Carries `op` out on one of the contents that the reference may have."""
         answer = self.run(op, model)
         if self.changes:
             model.close(answer.get("error"))
         return answer
 
+    def accept(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
+        model.settle(observed)
+
 
 # --- the forward pass -------------------------------------------------------------------
 
+
+MOST_OTHERS = 32
+"""Contents beside the first that a wrapper may have; no pass is asked for beyond that."""
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
@@ -87,8 +103,16 @@ class Forward(UnifiedOperation):
     def count_tags(self, op: Op) -> int:
         return count_tags(op)
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        return model.forward(op)
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        full = len(model.others) >= MOST_OTHERS
+        return "too many passes were refused without a change" if full else None
+
+    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+        answer = model.forward(op)
+        refused = list_allowed(answer)[0].get("error", "usage") != "usage"
+        if refused and model.config["kind"] == "wrapper" and not op["reserve"]:
+            model.spread(get_batch(op))
+        return answer
 
     def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.forward(op, model)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op, ask
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Held,
+    HeldToken,
+    Op,
+    agrees,
+    ask,
+    choose,
+    list_allowed,
+)
 from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
@@ -209,17 +220,18 @@ class UnifiedModel:
         moved: the sequence that was cut in its middle since the last pass.
         tags: the tags of the rows of the last pass.
         fixed: the encoder parts that had a put, which fixes the form of an image.
+        others: models with other contents that are possible too: what a pass that a
+            wrapper refused has left is not known until an answer tells it.
+        choices: during an operation, the right answers, each with the model that it
+            leads to; empty if there is only one.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.tag = 0
         configs = list_part_configs(config)
-        self.parts = [open_part(part) for part in configs]
-        self.causal = [part for part in self.parts if isinstance(part, CausalCache)]
+        self.put_parts([open_part(part) for part in configs])
         self.kinds = [part["kind"] for part in configs]
-        is_wrapper = config["kind"] == "wrapper"
-        self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
         self.turns: list[dict[int, Turns]] = [{} for _ in self.parts]
         self.saved: dict[str, Saved] = {}
         self.fixed: set[int] = set()
@@ -230,6 +242,71 @@ class UnifiedModel:
         self.ever: set[str] = set()
         self.written = 0
         self.moved: int | None = None
+        self.others: list[UnifiedModel] = []
+        self.choices: list[tuple[Answer, UnifiedModel]] = []
+
+    # --- contents that are possible -----------------------------------------------------
+
+    def put_parts(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
+        self.causal = [part for part in parts if isinstance(part, CausalCache)]
+        is_wrapper = self.config["kind"] == "wrapper"
+        self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
+
+    def fork(self, parts: Sequence[Part]) -> UnifiedModel:
+        """Returns a model that has come the same way, with other parts."""
+        other = copy(self)
+        other.put_parts(parts)
+        other.turns = [dict(turns) for turns in self.turns]
+        other.fixed, other.past, other.ever = {*self.fixed}, {*self.past}, {*self.ever}
+        other.others = []
+        return other
+
+    def spread(self, batch: Batch) -> None:
+        """Takes every content as possible that a wrapper may have after it refused."""
+        assert isinstance(self.cache, WrapperCache)
+        outcomes = map(self.fork, self.cache.list_outcomes(batch))
+        _, *self.others = {str(model.list_tokens()): model for model in outcomes}.values()
+
+    def list_tokens(self) -> list[Sequence[SharedToken]]:
+        return [get_tokens(part) for part in self.parts]
+
+    def follow(self, ask: Callable[[UnifiedModel], Answer]) -> Answer:
+        """Carries an operation out on every content that is possible.
+
+        Returns:
+            The answer, or all answers that are right; `settle` then drops the contents
+            that do not lead to the observed one.
+        """
+        if not self.others:
+            return ask(self)
+        found: dict[str, tuple[Answer, UnifiedModel]] = {}
+        for model in (self.fork(self.parts), *self.others):
+            model.tag = self.tag
+            answer = ask(model)
+            for each in (model, *model.others):
+                found.setdefault(str([answer, each.list_tokens()]), (answer, each))
+            model.others = []
+        self.choices = list(found.values())
+        taken = [model for answer, model in self.choices if "error" not in answer]
+        self.become(taken or [model for _, model in self.choices])
+        return choose(list({str(answer): answer for answer, _ in self.choices}.values()))
+
+    def become(self, models: Sequence[UnifiedModel]) -> None:
+        """Goes on as the first of these models, the others being possible too."""
+        chosen, *others = models
+        vars(self).update({**vars(chosen), "others": others, "choices": self.choices})
+
+    def settle(self, observed: Answer) -> None:
+        """Drops the contents that would have led to another answer."""
+        left = [
+            model
+            for answer, model in self.choices
+            if any(agrees(right, observed) for right in list_allowed(answer))
+        ]
+        self.choices = []
+        if left:
+            self.become(left)
 
     # --- what is held -------------------------------------------------------------------
 
@@ -283,11 +360,11 @@ class UnifiedModel:
 
     def forward(self, op: Op) -> Answer:
         """Announces a pass; answers the tokens that its rows see."""
-        batch = Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
+        batch = get_batch(op)
         tags = range(self.tag, self.tag + len(batch))
         answer = self.ask(lambda: self.cache.forward(batch, tags, op["reserve"]))
         if answer:
-            if answer["error"] != "usage":
+            if answer.get("error") != "usage":
                 self.batch = None
                 self.past.add("forward-failed")
             return answer
@@ -351,6 +428,10 @@ class UnifiedModel:
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):
             self.batch = None
+
+
+def get_batch(op: Op) -> Batch:
+    return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
 
 
 def list_places(part: Part) -> list[HeldToken]:

@@ -99,9 +99,9 @@ class Remove(UnifiedOperation):
         sequence, begin, stop = source.pick([*wrong, (one, -1, None), (one, -1, 1)])
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+    def answer(self, op: Op, model: UnifiedModel) -> Answer:
         before = model.list_keys()
-        answer = super().expect(op, model)
+        answer = super().answer(op, model)
         model.note_turns(op["sequence"], before)
         if answer.get("error", "usage") != "usage":
             model.past.add("remove-failed")
@@ -239,7 +239,7 @@ class Get(Again):
         layer = source.pick((0, layers, layers - 1, layers + 3, -1))
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+    def answer(self, op: Op, model: UnifiedModel) -> Answer:
         if model.batch is None or op["layer"] not in range(model.config["layers"]):
             return {"error": "usage"}
         if model.reserved:
@@ -285,7 +285,7 @@ class Put(Again):
         layer, which = source.below(config["layers"]), source.below(len(model.parts))
         return {"op": self.name, "layer": layer, "type": which, **source.pick(wrong)}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+    def answer(self, op: Op, model: UnifiedModel) -> Answer:
         config, part = model.config, model.parts[op["type"]]
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}

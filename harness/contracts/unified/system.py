@@ -204,7 +204,7 @@ class UnifiedSystem(System):
             tags = [
                 column[1] if isinstance(column, tuple) else column for column in columns
             ]
-            answer["stored"] = sorted(tags, key=str)
+            answer["stored"] = sort_columns([*tags])
             if self.tells_layout:
                 answer["columns"] = tags
         return answer

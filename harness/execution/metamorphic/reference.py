@@ -16,7 +16,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Answer, Config
+from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
     COLUMNS,
@@ -53,7 +53,7 @@ def find_broken_claim(
 ) -> Divergence | None:
     """Finds the first claim that the reference breaks, as a divergence of the program."""
     try:
-        answers = trace(derived.program)
+        answers = trace_first(derived.program)
     except UsageError:
         return None  # too large to be checked
     except Exception as error:
@@ -151,6 +151,11 @@ def format_derived(derived: Derived, claim: Claim | None = None) -> str:
     return f"{relates} {derived.words} ({'; '.join(lines)})"
 
 
+def trace_first(program: Program) -> list[Answer]:
+    """Traces a program; where the reference leaves a choice, takes the first answer."""
+    return list(map(get_first_allowed, trace(program)))
+
+
 # --- all relations on one program -------------------------------------------------------
 
 
@@ -202,7 +207,7 @@ def derive_one(program: Program, number: int) -> Program | None:
     relations = list_relations(program.kind)
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])
-    some = derive(program, trace(program), turned)
+    some = derive(program, trace_first(program), turned)
     return next((derived.program for _, derived in some), None)
 
 
@@ -224,7 +229,7 @@ def find_contradiction(
         wanted: the signature that the contradiction must have; others are passed over.
     """
     try:
-        answers = trace(program)
+        answers = trace_first(program)
     except UsageError:
         return None  # too large to be checked
     relations = [

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Answer, Held, Op
+from lockstep.harness.contracts.operation import Answer, Held, Op, agrees, list_allowed
 from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import Known, draw_step
@@ -130,12 +130,18 @@ class Recorder(Run):
                 kept.skipped,
                 answered=kept.got is not None,
             ),
-            (kept.expected or {}, kept.got),
+            (choose_answer(kept.expected or {}, kept.got), kept.got),
             kept.held,
             Known({}, get_places(kept.held), self.born),
             lambda row: operation.describe_row(kept.op, row),
             self.bounds,
         )
+
+
+def choose_answer(expected: Answer, got: Answer | None) -> Answer:
+    """Returns the expected answer; of several, the one that came, or the first."""
+    allowed = list_allowed(expected)
+    return next((answer for answer in allowed if agrees(answer, got)), allowed[0])
 
 
 def get_places(held: Sequence[Held]) -> dict[int, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.layer import CHOICES
-from lockstep.harness.contracts.operation import Cell, Config
+from lockstep.harness.contracts.operation import Cell, Config, list_allowed
 from lockstep.harness.programs.generate.drawer import Drawer, generate
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.programs.vectors import SEED
@@ -203,7 +203,8 @@ class Selection:
             if is_useful and SKIPPED not in reached:
                 name = f"{self.contract}-{self.kind}-{self.drawn:05d}"
                 line = make_line(program, {"name": name, "level": level.name})
-                candidates.append(Candidate(program, reached, line))
+                if '"one_of"' not in line:  # each step of a set has one right answer
+                    candidates.append(Candidate(program, reached, line))
             self.drawn += 1
 
         for turn in range(self.size.rounds):
@@ -298,7 +299,7 @@ def iter_cells(program: Program) -> Iterator[Cell]:
             continue
         for state in program.rules.get_states(step.op, step.model):
             yield state, name
-        error = step.expect().get("error")
+        error = list_allowed(step.expect())[0].get("error")
         if error is not None:
             yield ERROR + error, name
 
