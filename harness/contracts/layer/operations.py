@@ -165,7 +165,7 @@ class Update(LayerOperation):
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
         if op.get("wrong"):
-            return system.update_wrongly(name, op.get("wrong"), op["length"])
+            return system.update_wrongly(name, op["wrong"], op["length"])
         tags = range(model.tag, model.tag + op["length"])
         return system.update(name, tags, model.get(name).tokens)
 
