@@ -24,7 +24,11 @@ from lockstep.impl.shared import unified
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG, refuses=True)
+    kind: Kind(
+        operations,
+        {**unified.CONFIG, **unified.OF_KIND.get(kind, {})},
+        refuses=True,
+    )
     for kind, operations in unified.OPERATIONS.items()
 }
 LAYER = {

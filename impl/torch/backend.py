@@ -105,7 +105,9 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
             for kind, operations in OPERATIONS.items()
         },
         "unified": {
-            kind: Kind(operations, pools, refuses=True)
+            kind: Kind(
+                operations, {**pools, **unified.OF_KIND.get(kind, {})}, refuses=True
+            )
             for kind, operations in unified.OPERATIONS.items()
         },
         "prefix": {
