@@ -11,7 +11,7 @@ import numpy as np
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
-from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
     Reader,
@@ -101,6 +101,7 @@ class LayerModel:
         past: what happened to each cache since its last update, for the abstract states.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
+        taken: the tag at which each snapshot got its name.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -110,6 +111,7 @@ class LayerModel:
         self.caches: dict[str, Cache] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.past: dict[str, set[str]] = {}
+        self.taken: dict[str, int] = {}
         self.get("a")
 
     def get(self, name: str) -> Cache:
@@ -135,7 +137,12 @@ class LayerModel:
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
+            self.taken[name] = self.tag
         return get_range(snapshot)
+
+    def get_age(self, name: str) -> int:
+        """Counts the tokens that were written since a snapshot got its name."""
+        return self.tag - self.taken.get(name, self.tag)
 
     def why_illegal_snapshot(self, name: str | None) -> str | None:
         known = name is None or name in self.snapshots
@@ -372,13 +379,6 @@ class LayerSystem(System):
             )
             share = judge_attention(got[0, :, row], wanted, allowed, row, "update")
             self.margin = max(self.margin, share)
-
-
-def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the shapes of the conv and the delta state of a layer."""
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = batch, config["conv_width"] - 1, heads * key_dim
-    return conv, (batch, heads, key_dim, config["value_dim"])
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:
