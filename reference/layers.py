@@ -133,9 +133,20 @@ class Model:
                 layer.cache.update(tags)
         self.computed = end
 
+    def overrun(self, tags: Sequence[int]) -> None:
+        """Computes tokens that are never added to the request, as when it is cancelled
+        before they come out. Only the end of the request can follow."""
+        for layer in self.cached:
+            layer.cache.update(tags)
+
     def get_reached(self) -> int:
-        """Returns how many tokens every layer has read; 0 if no layer has a cache."""
-        return min((layer.offset for layer in self.cached), default=0)
+        """Returns how many tokens of the conversation every layer has read.
+
+        It is 0 if no layer has a cache. Tokens that the open request does not have do not
+        count.
+        """
+        reached = min((layer.offset for layer in self.cached), default=0)
+        return reached if self.request is None else min(reached, len(self.request))
 
 
 def check_tokens(tokens: Tokens) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from .batch import Batch, check_position, check_range
+from .batch import Batch, check_range
 from .causal import CausalCache
 from .errors import CacheFull, NotSupported
 from .token import Token
@@ -36,12 +36,13 @@ def get_place(read: Sequence[Token]) -> int:
 
 
 class RecurrentCache(CausalCache):
-    """The causal cache of `reference.causal` without limits, and one state per sequence.
+    """The causal cache of `reference.causal`, and one state per sequence, which has read
+    everything, whatever the window and the memory of the cache.
 
     A copied prefix shares the state until one of the two sequences goes on.
 
     Args:
-        sequences, capacity, batch, padding, shift: as in `CausalCache`.
+        sequences, capacity, batch, padding, shift, window, memory: as in `CausalCache`.
         slots: number of states that there is room for; 0 or None for one per sequence.
         interval: after a pass the cache makes a checkpoint of a state if the last one is
             at least so many positions back; 0 or None for never.
@@ -58,8 +59,11 @@ class RecurrentCache(CausalCache):
         checkpoints: int = 1,
         padding: int = 1,
         shift: bool = True,
+        window: int | None = None,
+        memory: int | None = None,
     ) -> None:
-        super().__init__(sequences, capacity, batch, padding=padding, shift=shift)
+        sizes = sequences, capacity, batch
+        super().__init__(*sizes, window, memory, padding=padding, shift=shift)
         self.slot_count = slots or sequences
         self.interval, self.checkpoint_count = interval, checkpoints
         self.slots: dict[int, Slot] = {}
@@ -155,8 +159,10 @@ class RecurrentCache(CausalCache):
             self.slots[sequence] = Slot(kept[-1], kept)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether the state or a checkpoint stands just before `position`."""
-        check_position(sequence, position, self.sequences)
+        """Returns whether the state or a checkpoint stands just before `position`, and
+        the tokens are there that a pass from it on sees."""
+        if not super().can_resume(sequence, position):
+            return False
         slot = self.slots.get(sequence, Slot())
         places = [get_place(read) for read in (slot.read, *slot.checkpoints)]
         return position == 0 or position - 1 in places

@@ -38,6 +38,13 @@ def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
     return FACTOR + 2 * places, places + 1
 
 
+def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the shapes of the conv and the delta states of a layer."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = batch, config["conv_width"] - 1, heads * key_dim
+    return conv, (batch, heads, key_dim, config["value_dim"])
+
+
 class Recurrence:
     """Folds tokens into states, and reads states.
 

@@ -24,7 +24,12 @@ from lockstep.impl.shared import unified
 from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
 
 UNIFIED = {
-    kind: Kind(operations, unified.CONFIG, refuses=True, held=1)
+    kind: Kind(
+        operations,
+        {**unified.CONFIG, **unified.OF_KIND.get(kind, {})},
+        refuses=True,
+        held=1,
+    )
     for kind, operations in unified.OPERATIONS.items()
 }
 LAYER = {

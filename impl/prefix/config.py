@@ -12,7 +12,7 @@ from lockstep.impl.prefix.trie import Trie
 ERRORS: Mapping[str, type[Exception]] = {"no-slot": NoSlotError}
 
 ALWAYS = {"begin", "feed", "close", "cancel", "break", "refuse", "statistics"}
-STORE = {*ALWAYS, "count", "free"}
+STORE = {*ALWAYS, "overrun", "count", "free"}
 
 OPERATIONS: Mapping[str, frozenset[str]] = {
     "session": frozenset(STORE),

@@ -45,6 +45,11 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
     "small": (None, None, 0, None, None, 16),
 }
 
+OF_KIND: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "recurrent": {"window": (None, None, None, 2, 4), "memory": (None, 4, 7)},
+}
+"""Further values of a kind; the causal cache of a recurrent one may have a window."""
+
 Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Any]], Any]
 

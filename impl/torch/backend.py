@@ -107,7 +107,12 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
             for kind, operations in OPERATIONS.items()
         },
         "unified": {
-            kind: Kind(operations, pools, refuses=True, held=1)
+            kind: Kind(
+                operations,
+                {**pools, **unified.OF_KIND.get(kind, {})},
+                refuses=True,
+                held=1,
+            )
             for kind, operations in unified.OPERATIONS.items()
         },
         "prefix": {

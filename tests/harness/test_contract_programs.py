@@ -244,6 +244,10 @@ def test_every_operation_says_what_it_does() -> None:
         "refuse": ({"layers": [0, 2]}, "layers 0, 2 refuse to go back the next time"),
         "checkpoint": ({"offsets": [3]}, "capture the next request after 3 tokens"),
         "count": ({}, "count what is stored"),
+        "overrun": (
+            {"count": 2},
+            "all layers compute 2 more, and the request is not told",
+        ),
         "statistics": ({}, "count requests, reused tokens and what is stored"),
         "limit": ({"bytes": None}, "store any number of bytes from now on"),
         "free": ({}, "free everything"),

@@ -144,3 +144,24 @@ to nothing every layer goes back
 @each(CASES)
 def test_session(one: Case) -> None:
     check_steps(one.name, Session(make_layers(one.layers), get_tags), one.steps)
+
+
+def test_tokens_that_a_request_was_never_told_do_not_count() -> None:
+    """[1, 2] computed, two more never told: two are stored, and all layers go back."""
+    session = Session(make_layers("kv rotating:4"), lambda tokens: tokens)
+    session.begin([1, 2])
+    session.feed(2)
+    session.overrun([8, 9])
+    assert [layer.offset for layer in session.cached] == [4, 4]
+    assert session.close() == 2
+    assert session.begin([1, 2, 3]) == [3]
+    assert [layer.offset for layer in session.cached] == [2, 2]
+
+
+def test_a_window_that_moved_on_with_them_does_not_go_back() -> None:
+    session = Session(make_layers("kv rotating:4"), lambda tokens: tokens)
+    session.begin([1, 2, 3])
+    session.feed(3)
+    session.overrun([8, 9])  # token 1 has left the window
+    assert session.close() == 3
+    assert session.begin([1, 2, 3, 4]) == [1, 2, 3, 4]

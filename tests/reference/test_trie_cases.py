@@ -221,3 +221,14 @@ to nothing every layer goes back
 def test_trie(one: Case) -> None:
     trie = Trie(make_layers(one.layers), get_tags, **one.options)
     check_steps(one.name, trie, one.steps)
+
+
+def test_tokens_that_a_request_was_never_told_are_not_stored() -> None:
+    """Of [1, 2] and two more, a kv layer stores two; a state, which stands at 4, none."""
+    trie = Trie(make_layers("kv state"), lambda tokens: tokens)
+    trie.begin([1, 2])
+    trie.feed(2)
+    trie.overrun([8, 9])
+    assert trie.close() == 2
+    assert (trie.count_tokens(), trie.list_layer_bytes()) == (2, [2, 0])
+    assert trie.begin([1, 2, 3]) == [1, 2, 3]

@@ -10,6 +10,7 @@ from unified_program import Case, check_case, check_command, read_cases
 
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
+from lockstep.reference.recurrent import RecurrentCache
 
 CASES = read_cases(
     """
@@ -248,3 +249,13 @@ def test_a_removal_ends_the_pass_of_an_encoder() -> None:
     with pytest.raises(ValueError, match="no row of this pass stands for an image"):
         cache.put([1])
     assert not cache.cached
+
+
+def test_a_state_resumes_only_where_the_window_is_still_there() -> None:
+    """Window and memory of 1, a checkpoint after every token: of 0 … 3, 2 and 3 stay."""
+    cache = RecurrentCache(1, 16, 4, interval=1, checkpoints=8, window=1, memory=1)
+    for position in range(4):
+        cache.forward(Batch([position], [0]), [position])
+    assert [token.position for token in cache.visible(0)] == [2, 3]
+    assert [token.position for token in cache.get_read(0)] == [0, 1, 2, 3]
+    assert [cache.can_resume(0, position) for position in (4, 3, 2)] == [1, 1, 0]

@@ -35,11 +35,15 @@ from lockstep.harness.core.document import MAX_LENGTH
 
 
 APPENDS = ("append-after-rewind", "append-after-restore")
-SNAPSHOT_STATES = ("snapshot-live", "snapshot-outlived", "restore-after-change")
+RESTORES = ("restore-after-change", "restore-long-after")
+SNAPSHOT_STATES = ("snapshot-live", "snapshot-outlived", *RESTORES)
+LONG_AFTER = 12
+"""Tokens after which a snapshot that no longer is what its cache holds is an old one."""
 STEP_STATES = ("at-step", "before-step", "after-step")
 CHUNK_STATES = ("chunk-boundary", "inside-chunk", "past-chunk")
 BELOW = ("below-window", "before-window")
 UPDATES = ("ends-wrapped", "several-after-wrap")
+CAPTURING = ("captures-crossed",)
 WINDOW_STATES = (
     *BELOW,
     *("at-window", "after-window"),
@@ -51,6 +55,7 @@ STATES = (
     *("append-after-restore", "refusal"),
     *SNAPSHOT_STATES,
     "captures-pending",
+    *CAPTURING,
     *STEP_STATES,
     *CHUNK_STATES,
     *WINDOW_STATES,
@@ -69,11 +74,16 @@ def get_layer_states(op: Op, model: LayerModel) -> list[str]:
     outlived = any(
         each.tokens[-1] not in cache.tokens for each in model.snapshots.values()
     )
+    crossed = range(cache.offset + 1, cache.offset + op.get("length", 0) + 1)
+    restored = outlived and op["op"] == "restore" and op["snapshot"]
     found = {
         "snapshot-live": model.snapshots,
         "snapshot-outlived": outlived,
-        "restore-after-change": outlived and op["op"] == "restore" and op["snapshot"],
+        "restore-after-change": restored,
+        "restore-long-after": restored and model.get_age(op["snapshot"]) >= LONG_AFTER,
         "captures-pending": cache.captures.scheduled,
+        "captures-crossed": is_update
+        and sum(at in crossed for at in cache.captures.scheduled) > 1,
         "append-after-rewind": is_update and "rewind" in past,
         "append-after-restore": is_update and "restore" in past,
         "ends-wrapped": ends_wrapped,
@@ -124,8 +134,8 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
         "refusal": "restore" in has or "trim" in has,
         "snapshot-live": "snapshot" in has,
         "snapshot-outlived": "snapshot" in has and outlives,
-        "restore-after-change": {"snapshot", "restore"} <= has,
-        "captures-pending": "prepare" in has,
+        **dict.fromkeys(RESTORES, {"snapshot", "restore"} <= has),
+        **dict.fromkeys(("captures-pending", *CAPTURING), "prepare" in has),
         **dict.fromkeys(STEP_STATES, kind != "state" and "step" in config),
         **dict.fromkeys(CHUNK_STATES, chunks),
         **dict.fromkeys(WINDOW_STATES, kind == "rotating"),
@@ -141,10 +151,10 @@ def list_layer_states(kind: str, declared: Kind) -> Sequence[str]:
 UNREACHABLE = (
     Unreachable(
         "tells what an update finds, or where it leads",
-        (*APPENDS, *UPDATES),
+        (*APPENDS, *UPDATES, *CAPTURING),
         only=("update",),
     ),
-    Unreachable("tells what is restored", ("restore-after-change",), only=("restore",)),
+    Unreachable("tells what is restored", RESTORES, only=("restore",)),
 )
 
 

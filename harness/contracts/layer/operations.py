@@ -127,6 +127,9 @@ class Update(LayerOperation):
             return None if source.below(4) else {"length": 1}
         if source.below(2):
             return {"length": 1}
+        if model.config["window"] and model.snapshots and not source.below(16):
+            # Around the whole ring, while a snapshot may only refer to a part of it.
+            return {"length": source.pick((13, 16, 23, 32))}
         lengths = [1, 2, 3, *self.list_edges(model, cache, offset)]
         if model.reach > REACH:
             lengths += [63, 100, 255, 256, 257, 300]

@@ -20,7 +20,7 @@ from lockstep.harness.contracts.operation import (
     Op,
     ask,
 )
-from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
     Reader,
@@ -121,6 +121,7 @@ class LayerModel:
         updates: of each cache, for the conditions of the ledger.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
+        taken: the tag at which each snapshot got its name.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -131,6 +132,7 @@ class LayerModel:
         self.snapshots: dict[str, Snapshot] = {}
         self.past: dict[str, set[str]] = {}
         self.updates: dict[str, Updates] = {}
+        self.taken: dict[str, int] = {}
         self.get("a")
 
     def get(self, name: str) -> Cache:
@@ -158,10 +160,15 @@ class LayerModel:
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
+            self.taken[name] = self.tag
         return get_range(snapshot)
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         return ask(call)
+
+    def get_age(self, name: str) -> int:
+        """Counts the tokens that were written since a snapshot got its name."""
+        return self.tag - self.taken.get(name, self.tag)
 
     def why_illegal_snapshot(self, name: str | None) -> str | None:
         known = name is None or name in self.snapshots
@@ -445,13 +452,6 @@ class LayerSystem(System):
             )
             share = judge_attention(got[0, :, row], wanted, allowed, row, "update")
             self.attention = max(self.attention, share)
-
-
-def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the shapes of the conv and the delta state of a layer."""
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = batch, config["conv_width"] - 1, heads * key_dim
-    return conv, (batch, heads, key_dim, config["value_dim"])
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:

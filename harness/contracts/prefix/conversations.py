@@ -62,6 +62,8 @@ class ConversationModel(PrefixModel):
         tokens, ahead = op["tokens"], [self.refusing]
         if self.trie:
             ahead.insert(0, self.checkpoints)
+        elif op.get("checkpoints"):
+            return {"error": "usage"}
         self.checkpoints, self.refusing = [], []
         answer = ask(lambda: self.cache.begin(tokens, *ahead))
         if "error" in answer:
@@ -88,6 +90,17 @@ class ConversationModel(PrefixModel):
             self.past.add("broken-off")
         if generated := op.get("generate"):
             answer |= ask(lambda: cache.extend(generated))
+        return answer
+
+    def overrun(self, op: Op) -> Answer:
+        cache, before = self.cache, self.get_offsets()
+        self.fed = range(self.tag, self.tag + op["count"])
+        cache.overrun(self.fed)
+        self.broken.add("a")
+        answer: Answer = {"offsets": self.get_offsets()}
+        if self.rows:
+            pairs = zip(cache.layers, before, strict=True)
+            answer["caches"] = [answer_rows(*pair) for pair in pairs]
         return answer
 
     def close(self, op: Op) -> Answer:
@@ -412,7 +425,8 @@ class ConversationSystem(PrefixSystem):
     # --- operations ---------------------------------------------------------------------
 
     def begin(self, op: Op, model: ConversationModel) -> Answer:
-        checkpoints, refusing = list(self.checkpoints), self.refusing
+        asked = op.get("checkpoints") or self.checkpoints
+        checkpoints, refusing = list(asked), self.refusing
         self.checkpoints, self.refusing = (), ()
         self.set_refusing(refusing)
         answer = self.lend(
@@ -446,6 +460,12 @@ class ConversationSystem(PrefixSystem):
             answer |= self.lend(self.cache.extend, generated)
         self.check_watched()
         return answer
+
+    def overrun(self, op: Op, model: ConversationModel) -> Answer:
+        caches: list[Answer] = [{} for _ in self.layers]
+        for number, layer, right in self.get_layers(model):
+            caches[number] = layer.update("a", model.fed, right.cache.tokens)
+        return {"offsets": self.get_offsets(), "caches": caches}
 
     def close(self, op: Op, model: ConversationModel) -> Answer:
         answer = self.ask(getattr(self.cache, op["op"]))

@@ -142,6 +142,9 @@ def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
     else:
         wrong = [{"op": "close"}, {"op": "cancel"}]
         wrong += [{"op": "checkpoint", "offsets": [source.pick((0, -1))]}]
+        if model.config["kind"] == "session":
+            tokens = draw_request(source, model)
+            wrong += [{"op": "begin", "tokens": tokens, "checkpoints": [1]}]
     return [*wrong, {"op": "open", "interval": -source.below(3)}]
 
 

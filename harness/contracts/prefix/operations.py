@@ -115,9 +115,15 @@ def join(items: Iterable[Any]) -> str:
 class Begin(PrefixOperation):
     name = "begin"
     weight = 9
-    fields: ClassVar[Mapping[str, Schema]] = {"tokens": TOKENS, **USER}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "tokens": TOKENS,
+        **USER,
+        "checkpoints": {**NUMBERS, "default": []},
+    }
 
     def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        if op.get("checkpoints") and model.config["kind"] != "session":
+            return "only a session is given checkpoints so, and must refuse them"
         if model.has_users and model.is_open(get_user(op)):
             return f"user {op['user']} has an open request"
         return None
@@ -224,6 +230,27 @@ class Break(Pass):
     def describe_here(self, op: Op) -> str:
         tokens, layers = count(op["count"], "token"), count(op["layers"], "layer")
         return f"a pass of {tokens} breaks off after {layers}"
+
+
+class Overrun(RequestOperation):
+    """A pass with tokens that the request is never told: they were generated, and it was
+    cancelled before they came out. All layers run ahead of it."""
+
+    name, method = "overrun", None
+    kinds = CONVERSATIONS
+    words = "all layers compute {count} more, and the request is not told"
+    fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, MAX_LENGTH)}
+
+    def count_tags(self, op: Op) -> int:
+        return int(op["count"])
+
+    def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
+        if not model.is_open("a") or model.is_broken("a"):
+            return "no request is open, or its last pass broke off"
+        return "tokens remain" if model.get_remaining("a") else None
+
+    def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields:
+        return {"count": source.between(1, 3)}
 
 
 class Close(RequestOperation):
@@ -451,6 +478,7 @@ OPERATIONS = index(
     Close(),
     Cancel(),
     Break(),
+    Overrun(),
     Refuse(),
     Checkpoint(),
     Count(),

@@ -173,6 +173,8 @@ MODELS: Sequence[Sequence[str | None]] = (
     ["state", "rotating:1"],
     ["rotating:5", "rotating:2"],
     ["rotating:2", "state"],
+    [None, "kv"],
+    [None, "kv", "rotating:3"],
     [None],
 )
 """Layers under a session or a trie, in the combinations that models use."""

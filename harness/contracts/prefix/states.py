@@ -98,12 +98,12 @@ LIMITED = Unreachable("tells when a limit comes", ("limit-while-open",), only=("
 BROKEN = Unreachable(
     "is followed by the end of the request; no other one is open beside it",
     ("broken-off",),
-    never=("feed", "break"),
+    never=("feed", "break", "overrun"),
 )
 BETWEEN = Unreachable(
     "lies between two requests, and there is nothing to compute",
     ("closed-untouched", "freed"),
-    never=("feed", "break"),
+    never=("feed", "break", "overrun"),
 )
 MISUSE_ONLY = Unreachable(
     "is asked only to break a rule of usage",

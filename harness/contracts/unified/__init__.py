@@ -17,6 +17,7 @@ from lockstep.harness.contracts.unified.forward import list_places
 from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
+    MAY_HAVE,
     UnifiedModel,
     why_illegal_config,
 )
@@ -34,6 +35,7 @@ from lockstep.harness.contracts.unified.states import (
     list_unreachable,
 )
 from lockstep.harness.contracts.unified.system import UnifiedSystem
+from lockstep.harness.core.document import MAX_POSITION
 
 # --- small worlds: two sequences, a window of two, passes of up to three rows -----------
 
@@ -238,7 +240,10 @@ class UnifiedContract(Contract):
             return ()
         options = super().list_options(name, config, declared)
         if config["kind"] == "recurrent" and name not in declared.config:
-            options = STATEFUL.get(name, options)
+            options = () if name in MAY_HAVE["recurrent"] else STATEFUL.get(name, options)
+        if config["kind"] == "recurrent" and name == "memory":
+            window = config["window"] or MAX_POSITION
+            return [size for size in options if size is None or size >= window]
         if name == "memory" and name not in declared.config:
             return [add_limits(config["window"], more) for more in options]
         return options
@@ -304,8 +309,8 @@ class UnifiedContract(Contract):
 
 
 BELONGS = {
-    "window": ("swa", "swa-memory"),
-    "memory": ("swa-memory",),
+    "window": ("swa", "swa-memory", "recurrent"),
+    "memory": ("swa-memory", "recurrent"),
     "chunk": ("chunked",),
     "slots": ("recurrent", "wrapper"),
     "interval": ("recurrent", "wrapper"),

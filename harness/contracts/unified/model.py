@@ -136,6 +136,8 @@ RECURRENT = ("slots", "interval", "checkpoints")
 """The fields of recurrent caches only."""
 
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
+MAY_HAVE = {"recurrent": ("window", "memory")}
+"""Kind → the sizes that it needs; those that it may also have, if a backend says so."""
 
 
 def why_illegal_part(config: Config) -> str | None:
@@ -144,7 +146,7 @@ def why_illegal_part(config: Config) -> str | None:
     for name in SIZES:
         if name in needs and config[name] is None:
             return f"{kind} needs a {name} (0 for no limit)"
-        if name not in needs and config[name] is not None:
+        if name not in (*needs, *MAY_HAVE.get(kind, ())) and config[name] is not None:
             return f"{name} does not belong to {kind}"
     try:
         open_part(config)
@@ -181,7 +183,8 @@ def open_part(config: Config) -> Part:
     if config["kind"] == "recurrent":
         slots, interval = config["slots"], config["interval"]
         return RecurrentCache(
-            *sizes, slots, interval, config["checkpoints"], padding, shift
+            *(*sizes, slots, interval, config["checkpoints"], padding, shift),
+            *(config["window"], config["memory"]),
         )
     window, memory, chunk = config["window"], config["memory"], config["chunk"]
     if config["kind"] == "swa":

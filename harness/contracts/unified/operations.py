@@ -256,7 +256,21 @@ class Put(Again):
     """Puts K and V again, unchanged, or in a shape that the pass must refuse."""
 
     name, writes = "put", True
-    fields: ClassVar[Mapping[str, Schema]] = {**LAYER, **FORM}
+    fields: ClassVar[Mapping[str, Schema]] = {
+        **LAYER,
+        **FORM,
+        "states": optional(integer(0, 64)),
+    }
+
+    def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        states, why = op.get("states"), super().why_illegal(op, model)
+        if why or states is None:
+            return why
+        if model.kinds[op["type"]] != "recurrent":
+            return f"a {model.kinds[op['type']]} cache has no states"
+        is_known = op["layer"] in range(model.config["layers"])
+        owners = len(set(model.batch.sequences)) if model.batch else None
+        return None if is_known and states != owners else "the pass would write them"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -280,6 +294,7 @@ class Put(Again):
             {"value_dim": config["value_dim"] + 1},
             {"layer": config["layers"]},
             {"layer": -1},
+            {"states": rows + 1},
             {},
         )
         layer, which = source.below(config["layers"]), source.below(len(model.parts))
@@ -287,6 +302,8 @@ class Put(Again):
 
     def answer(self, op: Op, model: UnifiedModel) -> Answer:
         config, part = model.config, model.parts[op["type"]]
+        if op.get("states") is not None:
+            return {"error": "usage"}
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
         right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
@@ -311,6 +328,8 @@ class Put(Again):
         return system.put_again(op, model)
 
     def describe(self, op: Op) -> str:
+        if op.get("states") is not None:
+            return f"write {op['states']} states of layer {op['layer']}"
         other = format_fields(op, [name for name in FORM if op[name] is not None])
         form = f" with {other}" if other else " again"
         return f"put layer {op['layer']} of type {op['type']}{form}"

@@ -16,7 +16,7 @@ from lockstep.harness.contracts.memory import (
     count_token_bytes,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
     System,
@@ -336,6 +336,8 @@ class UnifiedSystem(System):
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
         """Puts the K and V of the open or last pass again, perhaps in another form."""
         config = self.config
+        if op.get("states") is not None:
+            return self.write_wrongly(op)
         kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
         first = model.tags.start
         if kind == "encoder":
@@ -364,6 +366,16 @@ class UnifiedSystem(System):
             if at_once:
                 return self.ask(lambda: part.put_all(keys, values))
             return self.ask(lambda: part.put(op["layer"], keys, values))
+
+    def write_wrongly(self, op: Op) -> Answer:
+        """Writes states for another number of sequences than the pass has."""
+        conv, delta = get_state_shapes(self.config, op["states"])
+        pair = (
+            self.arrays.from_numpy(np.zeros(conv, np.float32), self.config["dtype"]),
+            self.arrays.from_numpy(np.zeros(delta, np.float32), "float32"),
+        )
+        part = self.get_part(op["type"])
+        return self.ask(lambda: part.write_states(op["layer"], *pair))
 
     # --- checks beside the answer -------------------------------------------------------
 

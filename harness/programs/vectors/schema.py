@@ -127,6 +127,7 @@ def get_conversations(kind: str) -> Mapping[str, Schema]:
         "begin": any_of(record(remaining=TOKENS, **HELD), USAGE),
         "feed": any_of(READ, FED, *refused),
         "break": READ,
+        "overrun": READ,
         "close": any_of(record(stored=NUMBER), USAGE),
         "cancel": any_of(record(stored=NUMBER), USAGE),
         "refuse": NOTHING,
