@@ -54,6 +54,7 @@ class LayerMemory:
         self.unit = count(config)
         self.step = 0 if self.is_state else config["step"]
         self.least = int(self.is_state)
+        self.is_window = config["kind"] == "rotating"
         self.owned: dict[int, Owned] = {}
         self.fresh: Mapping[str, int] = {}
         self.need: Need | None = None
@@ -83,8 +84,8 @@ class LayerMemory:
         owned = self.own(cache)
         owned.tokens = 1 if self.is_state else right.size()
         owned.peak = max(owned.peak, owned.tokens)
-        if length and not self.is_state:
-            # The first new token sees itself and the old ones that it needs.
+        if length and self.is_window:
+            # An update returns, with all new tokens, the old ones that the first sees.
             seen = right.visible(right.offset - length)
             owned.peak = max(owned.peak, len(seen) - 1 + length)
         captures = right.captures.captured.values()
@@ -121,7 +122,9 @@ class LayerMemory:
     def check_released(self) -> None:
         """The same, after everything was closed and freed."""
         count = len(self.owned)
-        check_released(self.ask(), {name: n * count for name, n in self.fresh.items()})
+        if count:
+            fresh = {name: number * count for name, number in self.fresh.items()}
+            check_released(self.ask(), fresh)
 
     def ask(self) -> dict[str, int]:
         return ask_held(owned.cache for owned in self.owned.values())

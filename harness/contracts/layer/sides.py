@@ -259,6 +259,7 @@ class LayerSystem(System):
         # What is quantized, or left to no later query by chunks, may take less.
         is_exact = not backend.tolerance and config["chunk"] is None
         self.memory = LayerMemory(config, declared.held, is_exact)
+        self.open: Mapping[str, Snapshot] = {}  # the reference's snapshots
         self.last: tuple[Array, Array, Mask, int] | None = None
         self.attention = 0.0
 
@@ -404,21 +405,28 @@ class LayerSystem(System):
         return mask[(None,) * missing] if missing > 0 else mask[..., :length, :]
 
     def verify_memory(self, op: Op, model: LayerModel) -> None:
+        if self.declared.held is None:
+            return
         cache, memory = self.get(op["cache"]), self.memory
         if op["op"] == "clone":
             memory.own(self.get(op["into"]), like=cache)
         if op["op"] == "free":
             memory.reset(cache)
         memory.note(cache, model.get(op["cache"]), op.get("length", 0))
-        memory.weigh(model.snapshots.values())
+        self.open = model.snapshots
         if self.every:
-            memory.check()
+            self.check_memory()
+
+    def check_memory(self) -> None:
+        if self.declared.held is not None:
+            self.memory.weigh(self.open.values())
+            self.memory.check()
 
     def finish(self) -> None:
         """Checks arrays and memory; then closes and frees everything, if both are
         declared, and checks that nothing is left."""
         super().finish()
-        self.memory.check()
+        self.check_memory()
         if (
             self.declared.held is not None
             and {"close", "free"} <= self.declared.operations
