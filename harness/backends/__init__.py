@@ -1,5 +1,6 @@
 """The declarations that authors of backends import; protocols are in `interface`."""
 
 from lockstep.harness.backends.backend import Alignment, Backend, Kind, Lifetime, Planted
+from lockstep.harness.core.errors import Unavailable
 
-__all__ = ["Alignment", "Backend", "Kind", "Lifetime", "Planted"]
+__all__ = ["Alignment", "Backend", "Kind", "Lifetime", "Planted", "Unavailable"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
+    UsageError,
     format_error,
     format_missing,
     format_raised,
+    is_from_user,
     make_plain,
 )
 from lockstep.harness.execution.compare import Difference, find_difference
@@ -108,9 +111,9 @@ class Run:
             # does not raise where an operation is legal.
             self.require_device(error)
             self.diverge(Difference("error", format_raised(error)), number, operation)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_from_user(error):
+                raise
             message = f"would have ended the process: raised {format_error(error)}"
             self.diverge(Difference("crash", message), number, operation)
         finally:
@@ -221,6 +224,16 @@ SIZE = 1 << 16
 STEP = b', "step": '
 WIDTH = 8
 
+OPENING = -1
+"""The step in a record while the backend opens a cache."""
+
+EMPTY = b"{}"
+
+
+def prepare_record(path: Path) -> None:
+    """Makes the file of a record in which nothing is running. Raises OSError."""
+    path.write_bytes(EMPTY)
+
 
 class Record:
     """The record of one worker: the program that is running, on disk before it runs.
@@ -229,30 +242,50 @@ class Record:
     was written survives when the process is killed. It is a valid program file at any
     time: the number of the step has a fixed place and width, and the rest is padded with
     blanks.
+
+    Args:
+        path: the file; from `prepare_record`, if somebody reads it from the beginning.
+
+    Raises:
+        UsageError: the file cannot be written; so does `begin`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")  # it gets its name once it can be read
-        self.file = draft.open("w+b")
-        self.map = self.make_map(SIZE)
         self.place = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
+        except OSError as error:
+            raise self.explain(error) from None
+        self.map = self.make_map(SIZE)
         self.clear()
-        draft.replace(path)
 
     def make_map(self, size: int) -> mmap.mmap:
-        self.file.truncate(size)
+        """Writes blanks behind what stands there: a page that is mapped where the disk is
+        full ends the process."""
+        rest = size - self.file.seek(0, os.SEEK_END)
+        try:
+            while rest > 0:
+                rest -= self.file.write(b" " * rest)
+        except OSError as error:
+            raise self.explain(error) from None
         self.used = size
         return mmap.mmap(self.file.fileno(), size)
+
+    def explain(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"{self.path}: the write-ahead record cannot be written ({error.strerror});"
+            " its program was not run; choose another folder with --failures"
+        )
 
     def begin(self, program: Program, backend: str) -> bytes:
         """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
         meta = json.dumps({"backend": backend, "running": True}).encode()
         head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
+        self.put(head + b"%8d}}" % OPENING)
         self.place = len(head)
-        self.put(head + b"0".rjust(WIDTH) + b"}}")
         return body
 
     def step(self, step: int) -> None:
@@ -261,13 +294,14 @@ class Record:
 
     def clear(self) -> None:
         """Records that nothing is running."""
-        self.put(b"{}")
+        self.put(EMPTY)
 
     def put(self, content: bytes) -> None:
         """Writes a content and blanks over what stood there."""
         if len(content) > len(self.map):
+            larger = self.make_map(2 * len(content))
             self.map.close()
-            self.map = self.make_map(2 * len(content))
+            self.map = larger
         self.map[: len(content)] = content
         self.map[len(content) : self.used] = b" " * (self.used - len(content))
         self.used = len(content)

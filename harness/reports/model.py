@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.programs.program import ERRORS
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class PairSummary:
         missing: part of the backend that is not written yet → operation that needs it.
         undeclared: operations that the backend does not declare, if it was asked for by
             name.
+        shortfall: how many programs ran, if crashes or errors kept others from running.
     """
 
     backend: str
@@ -45,6 +45,7 @@ class PairSummary:
     outdated: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     undeclared: Sequence[str] = ()
+    shortfall: str | None = None
 
     @property
     def name(self) -> str:
@@ -62,11 +63,11 @@ class PairSummary:
     @property
     def verdict(self) -> str:
         """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
-        if self.outdated or any(what not in ERRORS for what in self.whats):
+        if self.outdated or self.whats:
             return "diverges"
         if self.missing:
             return "unfinished"
-        if self.errors or self.whats:
+        if self.errors:
             return "error"
         return "cut" if self.programs < self.wanted else "agrees"
 
@@ -109,7 +110,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
     return OutcomeSummary(
         [summarize_pair(pair, chosen) for pair in outcome.pairs],
         outcome.settings.seed,
-        complete=not outcome.is_cut,
+        complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
     )
@@ -125,7 +126,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(pair, *same, "errors", "outdated", "missing"),
+        **get_fields(pair, *same, "errors", "outdated", "missing", "shortfall"),
     )
 
 
@@ -140,7 +141,8 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 class Note(NamedTuple):
     """One line about what the matrix leaves open.
 
-    sort: "missing", "undeclared", "error", "outdated", "dead" or "unavailable".
+    sort: "missing", "undeclared", "error", "stopped", "outdated", "dead" or
+        "unavailable".
     """
 
     sort: str
@@ -148,7 +150,11 @@ class Note(NamedTuple):
     words: str
 
     def format(self, verb: str = "checked") -> str:
-        prefixes = {"error": "ERROR: ", "dead": "ERROR: ", "unavailable": f"not {verb}: "}
+        prefixes = {
+            "error": "ERROR: ",
+            "dead": "ERROR: could not be loaded: ",
+            "unavailable": f"not {verb}: ",
+        }
         return f"{self.subject}: {prefixes.get(self.sort, '')}{self.words}"
 
 
@@ -161,6 +167,8 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
         for error in pair.errors:
             yield Note("error", pair.name, error)
+        if pair.shortfall:
+            yield Note("stopped", pair.name, pair.shortfall)
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
     for backend, why in outcome.dead.items():
@@ -176,7 +184,9 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     """The verdict on several checks in a few words. found: failures."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
-    failed = any(one.dead or one.exit_status not in (0, 130) for one in outcomes)
+    failed = any(
+        one.dead or one.exit_status not in (0, 129, 130, 143) for one in outcomes
+    )
     is_cut = not all(outcome.complete for outcome in outcomes)
     if found:
         words = f"{found} failure" + ("" if found == 1 else "s")

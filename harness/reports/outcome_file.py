@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import jsonschema
@@ -28,19 +32,60 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "seed": outcome.settings.seed,
         "front": outcome.settings.generator,
         "seconds": round(outcome.seconds, 2),
-        "complete": not outcome.is_cut,
+        "complete": outcome.is_complete,
         "exit_status": outcome.get_exit_status(),
         **get_fields(outcome, "versions", "unavailable", "dead"),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
 
-def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Leaves the outcome beside the failures, for `lockstep report`."""
+class OutcomeFile:
+    """The file of an outcome beside the failures, for `lockstep report`.
+
+    It is outcome.json, unless another check in the same folder has written that in the
+    meantime: then it has a name of its own. Make it before the check begins.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / OUTCOME
+        self.before = get_version(self.path)
+
+    def write(self, outcome: Outcome) -> Path:
+        """Writes the file, and returns where it is.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            if get_version(self.path) not in (self.before, None):
+                name, _, ending = OUTCOME.partition(".")
+                self.path = self.folder / f"{name}-{token_hex(4)}.{ending}"
+            write_whole(self.path, json.dumps(to_json(outcome), indent=1) + "\n")
+            self.before = get_version(self.path)
+        return self.path
+
+
+def get_version(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced; None if there is no such file."""
     try:
-        write_whole(folder / OUTCOME, json.dumps(to_json(outcome), indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(f"{folder / OUTCOME}: cannot be written: {error}") from None
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other checks from writing into the folder, where it can be locked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def describe_pair(pair: Pair) -> dict[str, Any]:
@@ -56,7 +101,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         },
         "cells": {"reachable": len(pair.cells), "empty": pair.group_empty_cells()},
         "known_divergences": pair.known,
-        **get_fields(pair, "outdated", "errors", "missing"),
+        **get_fields(pair, "outdated", "errors", "missing", "crashes", "shortfall"),
         "undeclared": pair.list_undeclared(),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
@@ -69,6 +114,8 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "operations": len(failure.program.ops),
         "likely_one_with": failure.likely,
         "why_likely": failure.why_likely,
+        "options": dict(failure.options),
+        "unsaved": failure.unsaved,
         "divergence": failure.divergence.to_json(),
         "program": failure.program.to_json(),
     }
@@ -112,7 +159,7 @@ FAILURE = make_schema(
         "divergence": DIVERGENCE,
         "program": {"type": "object"},
     },
-    {"why_likely": {"type": ["string", "null"]}},
+    {"why_likely": {"type": ["string", "null"]}, "options": {"type": "object"}},
 )
 CELLS = make_schema(
     {"reachable": COUNT, "empty": {"type": "object", "additionalProperties": TEXTS}}
@@ -134,6 +181,7 @@ PAIR = make_schema(
         "outdated": TEXTS,
         "errors": TEXTS,
         "missing": NAMED,
+        "shortfall": {"type": ["string", "null"]},
     },
 )
 SCHEMA = make_schema(
@@ -179,7 +227,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margin", "errors",
-    "outdated", "missing",
+    "outdated", "missing", "shortfall",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,12 @@ def speak(*_: Any) -> Any:
     time.sleep(3600)
 
 
+def speak_later(*_: Any) -> Any:
+    """Writes once the answer has gone, which is soon."""
+    connection = int(sys.argv[1])
+    Timer(0.5, lambda: os.write(connection, b"hello")).start()
+
+
 def once(act: Callable[[], Any]) -> Callable[[], None]:
     """Writes the process id into a file, and acts; from then on, or if no file is named,
     nothing."""
@@ -277,6 +284,7 @@ hangs = misbehave(lambda *_: time.sleep(3600))
 babbles = misbehave(babble)
 speaks_to_its_pool = misbehave(speak)
 """Writes what the environment names to the connection of its worker, and waits."""
+speaks_when_idle = from_third_token(speak_later)
 stands_still = from_third_token(once(lambda: time.sleep(3600)))
 dies_once = from_third_token(once(die))
 wrong_and_slow = misbehave(reverse_slowly)

@@ -14,34 +14,33 @@ from tests.harness.commands import CORRECT, HERE, Ended, Run
 DIVERGES, CANNOT = 1, 2
 
 BLAMED = [
-    # backend, exit status, what, tokens in the shrunk update, words
-    ("returns_none", CANNOT, "malformed", 1, "update returned None, not a pair"),
-    ("returns_a_list", CANNOT, "malformed", 1, "K of update is a list"),
-    ("one_column_less", CANNOT, "malformed", 1, "0 columns of K and 1 of V"),
-    ("shows_nan", DIVERGES, "contents", 3, "NaN"),
-    ("shows_infinity", DIVERGES, "contents", 3, "row 0: key of "),
-    ("writes_its_input", DIVERGES, "alias", 1, "array that update was given has changed"),
-    ("wrong_mask_width", DIVERGES, "mask", 1, "for 1 rows × 1 columns"),
-    ("raises", DIVERGES, "error", 1, "raised RuntimeError: no room"),
-    ("raises_at_length", DIVERGES, "error", 1, "raised RuntimeError: xxx"),
-    ("raises_the_unspeakable", DIVERGES, "error", 1, "raised Unspeakable"),
-    ("exits_politely", CANNOT, "crash", 1, "exit"),
-    ("exits", CANNOT, "crash", 1, "the process ended with exit status 3"),
+    # backend, what, tokens in the shrunk update, words
+    ("returns_none", "malformed", 1, "update returned None, not a pair"),
+    ("returns_a_list", "malformed", 1, "K of update is a list"),
+    ("one_column_less", "malformed", 1, "0 columns of K and 1 of V"),
+    ("shows_nan", "contents", 3, "NaN"),
+    ("shows_infinity", "contents", 3, "row 0: key of "),
+    ("writes_its_input", "alias", 1, "array that update was given has changed"),
+    ("wrong_mask_width", "mask", 1, "for 1 rows × 1 columns"),
+    ("raises", "error", 1, "raised RuntimeError: no room"),
+    ("raises_at_length", "error", 1, "raised RuntimeError: xxx"),
+    ("raises_the_unspeakable", "error", 1, "raised Unspeakable"),
+    ("exits_politely", "crash", 1, "exit"),
+    ("exits", "crash", 1, "the process ended with exit status 3"),
     (
         "loses_its_device",
-        CANNOT,
         "crash",
         1,
         "last words: raised RuntimeError: CUDA error",
     ),
-    ("loses_it_when_read", CANNOT, "crash", 1, "raised RuntimeError: CUDA error"),
-    ("dies", CANNOT, "crash", 3, "the process was ended by SIGSEGV"),
-    ("babbles", CANNOT, "crash", 1, "assertion failed: ring.size > 0"),
-    ("hangs", CANNOT, "hang", 1, "no step ended within 0.3 s"),
+    ("loses_it_when_read", "crash", 1, "raised RuntimeError: CUDA error"),
+    ("dies", "crash", 3, "the process was ended by SIGSEGV"),
+    ("babbles", "crash", 1, "assertion failed: ring.size > 0"),
+    ("hangs", "hang", 1, "no step ended within 0.3 s"),
 ]
 """What else is malformed is in `test_reading`."""
 
-UNAVAILABLE = {
+UNLOADABLE = {
     "factory_raises": "its factory raised OSError: the driver is too old",
     "factory_returns_five": "its factory returned int, not a Backend",
     "lacks_a_method": "has no method size",
@@ -58,11 +57,10 @@ def check(run: Run, *names: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize(("name", "status", "what", "tokens", "words"), BLAMED)
+@pytest.mark.parametrize(("name", "what", "tokens", "words"), BLAMED)
 def test_the_program_to_blame_is_kept_and_replays(
     request: pytest.FixtureRequest,
     name: str,
-    status: int,
     what: str,
     tokens: int,
     words: str,
@@ -70,7 +68,7 @@ def test_the_program_to_blame_is_kept_and_replays(
     is_fatal = what in ("crash", "hang")
     run = request.getfixturevalue("run_workers" if is_fatal else "run")
     ended = check(run, name)
-    assert ended.status == status
+    assert ended.status == DIVERGES
     assert f"layer-kv-update-{what}" in ended.out
     assert words in ended.words
 
@@ -82,18 +80,18 @@ def test_the_program_to_blame_is_kept_and_replays(
     assert path.stat().st_size < 10_000
 
     replayed = run("replay", path, "--backend", f"{HERE}:{name}", "--step-time", 0.3)
-    assert replayed.status == status
-    assert replayed.text.startswith("FAILED" if status == DIVERGES else "ERROR")
+    assert replayed.status == DIVERGES
+    assert replayed.text.startswith("FAILED")
     assert words in replayed.text
     assert "in another way" not in replayed.text
     assert replayed.text[:-1].isprintable()
 
 
 def test_what_cannot_be_checked_is_said_in_a_line(run_workers: Run) -> None:
-    ended = check(run_workers, *UNAVAILABLE)
+    ended = check(run_workers, *UNLOADABLE)
     assert ended.status == CANNOT
-    for name, words in UNAVAILABLE.items():
-        assert f"{HERE}:{name}: not checked: " in ended.words
+    for name, words in UNLOADABLE.items():
+        assert f"{HERE}:{name}: ERROR: could not be loaded: " in ended.words
         assert words in ended.words
     assert [path.name for path in Path("failures").iterdir()] == ["outcome.json"]
 

@@ -53,10 +53,10 @@ class Limits:
     strict: bool = False
 
 
-def limit_by(step_seconds: float, strict: bool) -> Limits:
+def limit_by(step_seconds: float, start_seconds: float, strict: bool) -> Limits:
     """The limits in a pool whose workers may take `step_seconds` for a step: a message
     gets less, so that its operation can be named."""
-    return Limits(message_seconds=step_seconds / 2, strict=strict)
+    return Limits(step_seconds / 2, start_seconds, strict=strict)
 
 
 # --- the process ------------------------------------------------------------------------

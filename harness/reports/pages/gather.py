@@ -24,6 +24,7 @@ from lockstep.harness.reports.pages.view import (
     Played,
     Saved,
     check_step,
+    read_options,
     read_saved,
 )
 from lockstep.harness.workers import messages
@@ -100,6 +101,7 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                     divergence["message"],
                     outcome.versions,
                     failure.get("why_likely"),
+                    read_options(failure.get("options", {})),
                 )
             )
 

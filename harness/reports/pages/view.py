@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.jobs.outcome import get_replay_line
+from lockstep.harness.jobs.outcome import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
@@ -36,6 +36,7 @@ class Saved:
         path: of its file.
         what, step, message: of the divergence.
         likely: a line about the failure that is likely the same bug.
+        options: see `Failure`.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class Saved:
     message: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     likely: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str | None]:
@@ -116,7 +118,17 @@ def read_saved(program: Program, path: str) -> Saved:
         check_step(meta.get("step"), program),
         get_text(meta, "what"),
         dict(list_texts(versions)) if isinstance(versions, Mapping) else {},
+        options=read_options(meta),
     )
+
+
+def read_options(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the check that found a failure, as far as they can be used."""
+    return {
+        name: meta[name]
+        for name, types in OPTIONS.items()
+        if type(meta.get(name)) in types and 0 < meta[name] <= MOST_SECONDS
+    }
 
 
 def check_step(step: Any, program: Program) -> int | None:
@@ -147,6 +159,9 @@ MOST_PROGRAM = 16_000
 """Characters of a program that is shown."""
 
 MOST_SENTENCE = 600
+
+MOST_SECONDS = 3600
+"""Of an option in a file; no option takes more."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,8 @@ class FailureView:
         """The line that runs it again; of a file in a zip, all of that."""
         zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
         path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
-        return get_replay_line(path, self.played.backend or self.saved.backend or "NAME")
+        backend = self.played.backend or self.saved.backend or "NAME"
+        return get_replay_line(path, backend, self.saved.options)
 
     @property
     def operation(self) -> str:
