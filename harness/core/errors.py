@@ -40,12 +40,21 @@ class Broken(Exception):
     Attributes:
         what: the name of what differs, as it stands in a signature.
         operation: the operation to blame, if it is not the one that was running.
+        is_late: whether it happened before the step that was running: the one before is
+            to blame.
     """
 
-    def __init__(self, what: str, message: str, operation: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        message: str,
+        operation: str | None = None,
+        is_late: bool = False,
+    ) -> None:
         super().__init__(message)
         self.what = what
         self.operation = operation
+        self.is_late = is_late
 
 
 # --- text from outside ------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Run:
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
-        number, operation = 0, "open"
+        number, operation = before = 0, "open"
         try:
             with self.backend.scope():
                 self.system = self.open_system()
@@ -95,13 +95,19 @@ class Run:
                         self.result.skip(step.skipped)
                         continue
                     observed, difference = self.take(step)
+                    before = number, operation
+                    self.backend.follow(False)
                     if difference is not None:
                         self.diverge(difference, number, operation, step.answer, observed)
                         return self.result
                 self.system.finish()
                 self.result.margin = self.system.margin
+                self.system = None
+                self.backend.follow(True)
         except Broken as broken:
             self.require_device(broken.__cause__)
+            if broken.is_late:
+                number, operation = before
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:

@@ -75,7 +75,7 @@ def save(
     backend: str,
     environment: Mapping[str, Any],
     found: Mapping[str, Any],
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] = {},
 ) -> Failure:
     """Writes the file of a failure. If that fails, the failure says why.
 
