@@ -17,6 +17,7 @@ from lockstep.harness import __version__
 from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import (
+    Commands,
     Seconds,
     command,
     count_cores,
@@ -136,7 +137,7 @@ Examples:
 """
 
 
-@click.group(context_settings=CONTEXT, epilog=EXAMPLES)
+@click.group(cls=Commands, context_settings=CONTEXT, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="lockstep")
 def main() -> None:
     """Runs KV caches side by side with a slow, obviously correct reference.

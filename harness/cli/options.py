@@ -70,12 +70,9 @@ def run_command(function: Callable[[], int]) -> int:
     except KeyboardInterrupt as interrupt:
         print_error("stopped")
         return get_interrupt_status(interrupt)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or is_output_lost():
-            return end_output(Unprinted(error, 2))
-        print_error(describe_own_error(error))
-        return 2
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:  # not of opening a file
+            return end_output(Unprinted(error, 2))
         print_error(describe_own_error(error))
         return 2
 
@@ -207,19 +204,20 @@ def end_output(error: Unprinted) -> int:
     return error.status
 
 
-def is_output_lost() -> bool:
-    """Whether what was printed cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
-
-
 def silence(stream: Any) -> None:
     """Lets the rest of a stream go nowhere: Python flushes it at its end."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Commands(click.Group):
+    """A group whose help may fail to be written as well."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:
+            sys.exit(end_output(Unprinted(error, 2)))
 
 
 def count_cores() -> int:

@@ -227,6 +227,7 @@ def run(
 
 
 SIZE = 1 << 16
+RUNNING, OVER = b'"running": true ', b'"running": false'
 STEP = b', "step": '
 WIDTH = 8
 
@@ -288,11 +289,19 @@ class Record:
     def begin(self, program: Program, backend: str) -> bytes:
         """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
-        meta = json.dumps({"backend": backend, "running": True}).encode()
-        head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
+        meta = json.dumps({"backend": backend}).encode()
+        head = (
+            body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
+        )
         self.put(head + b"%8d}}" % OPENING)
         self.place = len(head)
         return body
+
+    def end(self) -> None:
+        """Records that the program is over. It stays: a backend may end the process when
+        its caches are freed."""
+        end = self.place - len(STEP)
+        self.map[end - len(OVER) : end] = OVER
 
     def step(self, step: int) -> None:
         """Records the step that is about to run."""

@@ -24,10 +24,11 @@ from secrets import token_hex
 from typing import IO, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from lockstep.harness.backends.driver.client import limit_by
 from lockstep.harness.core.errors import UsageError, clean, format_exit
-from lockstep.harness.execution.executor import OPENING, prepare_record
+from lockstep.harness.execution.executor import EMPTY, OPENING, OVER, prepare_record
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.channel import Channel, Stray, make_channel
@@ -122,8 +123,10 @@ class Process:
             if seconds > step:
                 return self.describe_death("hang", f"no step ended within {step:g} s")
         elif seconds > start + START_GRACE:
-            why = f"it was not loaded within {start:g} s; --start-time gives it more"
-            return self.describe_death("hang", why)
+            died = self.describe_death("hang", "")
+            what = "no program was begun" if died.running else "it was not loaded"
+            why = f"{what} within {start:g} s; --start-time gives it more"
+            return structs.replace(died, why=why, running=None)
         return None
 
     def describe_end(self) -> str:
@@ -333,8 +336,8 @@ class Pool:
 
 
 def is_running(content: bytes) -> bool:
-    """Whether a record says that a program is running."""
-    return content.strip() not in (b"", b"{}")
+    """Whether a record says that a program is running, and not over."""
+    return content.strip() not in (b"", EMPTY) and OVER not in content
 
 
 def get_running(content: bytes) -> tuple[Program | None, int]:

@@ -80,7 +80,9 @@ class Runner:
         """Runs a program with the record kept. wanted: see `executor.run`."""
         self.note(program)
         step = self.record.step
-        return run(program, backend, every=every, on_step=step, wanted=wanted)
+        result = run(program, backend, every=every, on_step=step, wanted=wanted)
+        self.record.end()
+        return result
 
     def run_both(self, program: Program, backend: Backend) -> Result:
         """Runs a program with every check at every step. If it agrees, runs it again with
@@ -229,6 +231,7 @@ class Slice(ABC, Generic[T]):
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
         result = run(program, self.backend, coverage=self.coverage, on_step=record.step)
+        record.end()
         self.counts.margin = max(self.counts.margin, result.margin)
         if result.divergence is not None:
             self.report(program, result.divergence)
