@@ -20,11 +20,14 @@ START = "from lockstep.harness.__main__ import main; main()"
 
 
 def run_in_shell(
-    folder: Path, redirection: str, *arguments: object, **more: str
+    folder: Path, redirection: str, *arguments: object, before: str = ":", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """`lockstep` in a shell, which gives it other streams than ours."""
+    """`lockstep` in a shell, which gives it other streams than ours.
+
+    before: a command of the shell.
+    """
     words = [sys.executable, "-c", START, *map(str, arguments)]
-    line = f"{' '.join(map(quote, words))} {redirection}"
+    line = f"{before}; {' '.join(map(quote, words))} {redirection}"
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line}"],
         cwd=folder,
@@ -79,6 +82,8 @@ def test_other_streams_are_not_needed(tmp_path: Path, redirection: str) -> None:
     done = check(tmp_path, redirection)
     assert (done.returncode, done.stderr) == (0, "")
     assert "all agree" in done.stdout
+    left = sorted(path.name for path in tmp_path.rglob("*"))
+    assert left == ["failures", "outcome.json"]  # and nothing of Hypothesis
 
 
 @pytest.mark.parametrize(
