@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import click
 
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import (
@@ -30,7 +31,6 @@ from lockstep.harness.core.errors import (
     make_printable,
 )
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.workers.pool import START_SECONDS, STEP_SECONDS
 from lockstep.harness.workers.registry import get_target
 
 # --- the frame of a command -------------------------------------------------------------

@@ -24,7 +24,7 @@ from lockstep.harness.core.errors import (
     make_plain,
 )
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.programs.program import Divergence, Program, walk
+from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
@@ -230,9 +230,6 @@ SIZE = 1 << 16
 RUNNING, OVER = b'"running": true ', b'"running": false'
 STEP = b', "step": '
 WIDTH = 8
-
-OPENING = -1
-"""The step in a record while the backend opens a cache."""
 
 EMPTY = b"{}"
 

@@ -17,13 +17,13 @@ from shlex import quote
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import get_interrupt_status
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
-from lockstep.harness.workers.pool import START_SECONDS, STEP_SECONDS
 
 # --- failures on disk -------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Settings:
 
     Attributes:
         backends: empty for all that are available here.
-        step_seconds: see `harness.workers.pool`; so is `start_seconds`.
+        step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
         strict: validate the messages of drivers against their schemas.
         slice: programs in a slice.
     """

@@ -78,6 +78,10 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+OPENING = -1
+"""The step that is running, as long as the backend opens the first cache."""
+
+
 # --- how a program fails ----------------------------------------------------------------
 
 FATAL = frozenset({"crash", "hang"})

@@ -19,9 +19,8 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import OPENING
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
 from lockstep.harness.programs.vectors import Problem
 
 Document = dict[str, Any]

@@ -26,20 +26,14 @@ from typing import IO, Any, Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-from lockstep.harness.backends.driver.client import limit_by
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, limit_by
 from lockstep.harness.core.errors import UsageError, clean, format_exit
-from lockstep.harness.execution.executor import EMPTY, OPENING, OVER, prepare_record
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.execution.executor import EMPTY, OVER, prepare_record
+from lockstep.harness.programs.program import OPENING, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.channel import Channel, Stray, make_channel
 
 A = TypeVar("A")
-
-STEP_SECONDS = 20.0
-"""A worker hangs if one step takes longer."""
-
-START_SECONDS = 60.0
-"""The same for loading a backend."""
 
 START_GRACE = 2.0
 """Seconds more for a worker to come up, and to say of a driver that it is late."""

@@ -41,6 +41,13 @@ from lockstep.harness.core.errors import Broken, UsageError, clean, format_exit
 # --- its process: lines go in, lines come out, within limits ----------------------------
 
 
+STEP_SECONDS = 20.0
+"""A worker hangs if one step takes longer."""
+
+START_SECONDS = 60.0
+"""The same for loading a backend."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The time and size of a driver's answers, and how strictly they are checked.
@@ -50,8 +57,8 @@ class Limits:
     sides' messages are held against the schemas.
     """
 
-    message_seconds: float = 10.0
-    start_seconds: float = 60.0
+    message_seconds: float = STEP_SECONDS / 2
+    start_seconds: float = START_SECONDS
     line_bytes: int = 1 << 24
     strict: bool = False
 
