@@ -252,10 +252,19 @@ def main() -> None:
     os.set_inheritable(channel.fileno(), False)  # drivers have nothing to say on it
     set_hypothesis_home_dir(os.devnull)  # it would keep what it found in the sources
     sys.path.append(os.getcwd())
+
+    def emit(event: m.Event) -> None:
+        try:
+            channel.send(encode(event))
+        except OSError:
+            if isinstance(event, m.Found):
+                os._exit(1)  # the record still has a program that nobody has heard of
+            raise
+
     try:
         record = Record(Path(sys.argv[2]))
         limits = msgspec.json.decode(sys.argv[3], type=Limits)
-        worker = Worker(record, lambda event: channel.send(encode(event)), limits)
+        worker = Worker(record, emit, limits)
         while True:
             worker.do(decode_task(channel.wait()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
