@@ -127,7 +127,7 @@ class Cache(misbehaving.Cache):
         pair = super().update(keys, values)
         if self.offset > 2 and os.environ.get(PLACE) == "between":
             Timer(0.02, act).start()
-        if self.offset > 2 and (os.environ.get(PLACE), os.environ[ACT]) == (
+        if self.offset > 2 and (os.environ.get(PLACE), os.environ.get(ACT)) == (
             "update",
             "nan",
         ):
