@@ -1,5 +1,6 @@
 """The command `lockstep`; Ctrl-C while it is imported ends it in a line, too."""
 
+import signal
 import sys
 
 
@@ -9,7 +10,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("lockstep: stopped\n")
         sys.exit(130)
-    run(prog_name="lockstep")
+    try:
+        run(prog_name="lockstep")
+    finally:  # the exit status is decided, and Python takes a moment to end
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

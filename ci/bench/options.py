@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
 from lockstep.harness.workers.registry import load as load_or_raise
 
 
@@ -33,5 +33,5 @@ def load(name: str) -> Backend:
     """Raises click.UsageError, which ends the command, if it cannot be used here."""
     try:
         return load_or_raise(name)
-    except (Unavailable, UsageError) as error:
+    except (Unavailable, Unloadable, UsageError) as error:
         raise click.UsageError(f"{name}: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any
 
 import coverage
 
-from lockstep.harness.core.errors import Unavailable, format_error, format_exit
+from lockstep.harness.core.errors import Unloadable, format_error, format_exit
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -175,7 +175,7 @@ def check_mutant(
     assert module not in sys.modules
     try:
         backend = load(BACKEND)
-    except Unavailable as error:
+    except Unloadable as error:
         return f"not loaded: {error}"
     deadline = time.monotonic() + seconds
     for program in programs:

@@ -8,5 +8,14 @@ from lockstep.harness.backends.backend import (
     Lifetime,
     Planted,
 )
+from lockstep.harness.core.errors import Unavailable
 
-__all__ = ["Alignment", "Backend", "Inputs", "Kind", "Lifetime", "Planted"]
+__all__ = [
+    "Alignment",
+    "Backend",
+    "Inputs",
+    "Kind",
+    "Lifetime",
+    "Planted",
+    "Unavailable",
+]

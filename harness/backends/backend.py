@@ -172,6 +172,9 @@ class Backend:
             it; its arguments are those of `harness.execution.executor.run`. Nothing is
             opened then.
         share: it gets one of this many programs that other backends run.
+        follow: for a backend that is a process of its own: is called after each step with
+            False, and with True when the caches of a program are gone. Raises `Broken` if
+            the process has ended.
         is_fatal: whether an exception means that nothing more can run in this process,
             such as an illegal access on CUDA. The program counts as one that ends its
             process, and the next one gets a new process.
@@ -198,6 +201,7 @@ class Backend:
     notes: str = ""
     execute: Callable[..., Any] | None = None
     share: int = 1
+    follow: Callable[[bool], None] = lambda is_over: None
     is_fatal: Callable[[Exception], bool] = lambda error: False
 
     def get_scope(self, number: int) -> Scope:

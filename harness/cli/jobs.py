@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.cli.options import command, shared
+from lockstep.harness.cli.options import (
+    Unprinted,
+    command,
+    print_error,
+    print_line,
+    printing,
+    shared,
+    shielded,
+)
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import Campaign
@@ -25,9 +33,11 @@ from lockstep.harness.jobs.vectors.export import (
     audit_set,
     export,
 )
+from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import (
+    PlainConsole,
     Progress,
     draw_progress,
     get_check_status,
@@ -48,7 +58,7 @@ from lockstep.harness.reports.jobs import (
     print_verification,
     verification_to_json,
 )
-from lockstep.harness.reports.outcome_file import to_json, write_outcome
+from lockstep.harness.reports.outcome_file import OutcomeFile, to_json
 from lockstep.harness.workers.registry import list_names
 
 # --- check, explore and faults ----------------------------------------------------------
@@ -96,14 +106,15 @@ Examples:
     is_flag=True,
     help="Exit status 2 if a program was not run or a cell not reached.",
 )
-@shared("jobs", "step", "strict", "failures", "json")
+@shared("jobs", "step", "start", "strict", "failures", "json")
 @command
 def check(
     settings: Settings, profile: str, count: int | None, chosen: int | None, as_json: bool
 ) -> int:
     """Runs backends side by side with the reference, and ends in a matrix.
 
-    Exit status: 0 all agree, 1 a divergence, 2 something could not run.
+    The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
+    agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
     """
     seed = int(time.time()) if profile == "nightly" else 0
     settings = replace(
@@ -111,25 +122,53 @@ def check(
         programs=count or PROFILES[profile].programs,
         seed=seed if chosen is None else chosen,
     )
-    console = Console(stderr=as_json, highlight=False)
-    with Progress(console, draw_progress, get_check_status) as progress:
-        outcome = Campaign(settings, list(list_names()), progress.show).run()
-    require_pairs(outcome)
-    try:
-        if as_json:
-            click.echo(json.dumps(to_json(outcome), indent=1))
-        else:
-            print_outcome(console, outcome)
-    finally:
-        write_outcome(settings.failures, outcome)
+    console = PlainConsole(stderr=as_json)
+    campaign = Campaign(settings, list(list_names()))
+    with kept(campaign.outcome) as outcome:
+        with Progress(console, draw_progress, get_check_status) as progress:
+            campaign.watch = progress.show
+            campaign.run()
+        with printing(outcome.get_exit_status):
+            if as_json:
+                click.echo(json.dumps(to_json(outcome), indent=1))
+            else:
+                print_outcome(console, outcome)
     return outcome.get_exit_status()
 
 
-def require_pairs(outcome: Outcome) -> None:
-    """Raises UsageError if no backend declares a kind that was asked for."""
-    if not outcome.pairs and not outcome.unavailable and not outcome.is_cut:
-        kinds = ", ".join(outcome.settings.kinds)
-        raise UsageError(f"no chosen backend declares a kind {kinds}")
+@contextmanager
+def kept(outcome: Outcome) -> Iterator[Outcome]:
+    """Leaves the outcome of its body in the folder for failures, however that ends."""
+    file, is_refused = OutcomeFile(outcome.settings.failures), False
+    try:
+        yield outcome
+    except KeyboardInterrupt as interrupt:
+        outcome.stop(interrupt)
+        raise
+    except UsageError as error:
+        is_refused = not isinstance(error, Unprinted)
+        raise
+    finally:
+        if not is_refused:
+            with shielded():
+                keep(outcome, file)
+
+
+def keep(outcome: Outcome, file: OutcomeFile) -> None:
+    """Writes the outcome; if it cannot be written, standard error gets the programs that
+    have no file."""
+    try:
+        path = file.write(outcome)
+    except OSError as error:
+        outcome.unwritten = f"{file.path}: cannot be written: {error.strerror or error}"
+        print_error(outcome.unwritten)
+        for failure in outcome.failures:
+            if failure.unsaved:
+                print_line(json.dumps(failure.to_json()))
+        return
+    if path.name != OUTCOME:
+        shared = f"another check has written {path.with_name(OUTCOME)} in the meantime"
+        print_error(f"{shared}; the outcome of this one is {path}")
 
 
 # --- explore ----------------------------------------------------------------------------
@@ -163,7 +202,7 @@ Examples:
 )
 @shared("seconds")
 @click.option("--resume", is_flag=True, help="Continue where an earlier run has stopped.")
-@shared("jobs", "step", "strict", "failures", "json")
+@shared("jobs", "step", "start", "strict", "failures", "json")
 @command
 def explore(
     settings: Settings, depth: int, size: str, resume: bool, as_json: bool
@@ -173,17 +212,17 @@ def explore(
     A domain has few operations, with all their numbers, and a small config. Operations
     that a backend does not declare are skipped.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = PlainConsole(stderr=as_json)
     with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
         explorer = Explorer(settings, names, size, depth, resume, progress.show)
         exploration = explorer.explore()
     outcome = exploration.outcome
-    require_pairs(outcome)
-    if as_json:
-        click.echo(json.dumps(explore_to_json(exploration), indent=1))
-    else:
-        print_exploration(console, exploration)
+    with printing(outcome.get_exit_status):
+        if as_json:
+            click.echo(json.dumps(explore_to_json(exploration), indent=1))
+        else:
+            print_exploration(console, exploration)
     return outcome.get_exit_status()
 
 
@@ -215,20 +254,21 @@ Examples:
     help="A fault that this many programs do not show counts as not found.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@shared("jobs", "step", "failures", "json")
+@shared("jobs", "step", "start", "failures", "json")
 @command
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Looks for the mistakes that are planted in backends, to see that they are found.
 
     Exit status: 0 all are found, 1 a mistake survives, 2 something could not run.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = PlainConsole(stderr=as_json)
     with Progress(console, get_search_status, get_search_status) as progress:
         searches = Hunt(settings, list(list_names()), ids, progress.show).run()
-    if as_json:
-        click.echo(json.dumps(searches.to_json(), indent=1))
-    else:
-        print_searches(console, searches)
+    with printing(searches.get_exit_status):
+        if as_json:
+            click.echo(json.dumps(searches.to_json(), indent=1))
+        else:
+            print_searches(console, searches)
     return searches.get_exit_status()
 
 
@@ -297,7 +337,7 @@ def vectors(
 def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) -> int:
     if folder is None:
         raise UsageError("give a folder for the set with -o DIR")
-    console = Console(highlight=False)
+    console = PlainConsole()
     with Progress(console, get_export_status, get_export_status) as progress:
         work = export(folder, size, kinds, jobs, progress.show)
     print_export(console, work, folder)
@@ -306,7 +346,7 @@ def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) 
 
 @vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
 @folder_argument
-@shared("backends", "jobs", "step", "failures", "json")
+@shared("backends", "jobs", "step", "start", "failures", "json")
 @command
 def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     """Checks that a set is complete and that the reference here expects what it says.
@@ -314,7 +354,7 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     With --backend, also runs its programs there. Exit status: 0 all agree, 1 a
     divergence, 2 the set is damaged, or something could not run.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = PlainConsole(stderr=as_json)
     with Progress(console, get_audit_status, get_audit_status) as progress:
         audit = audit_set(folder, settings.jobs, progress.show)
     status, outcome = audit.get_exit_status(), None
@@ -323,12 +363,13 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
         with Progress(console, get_run_status, get_run_status) as running:
             outcome = Verification(settings, audit.programs, running.show).run()
         status = outcome.get_exit_status()
-    if as_json:
-        click.echo(json.dumps(verification_to_json(audit, outcome, status), indent=1))
-        return status
-    for problem in list_problems(audit):
-        console.print(problem, soft_wrap=True)
-    console.print(format_audit(audit), soft_wrap=True)
-    if outcome is not None:
-        print_verification(console, outcome)
+    with printing(lambda: status):
+        if as_json:
+            click.echo(json.dumps(verification_to_json(audit, outcome, status), indent=1))
+            return status
+        for problem in list_problems(audit):
+            console.print(problem, soft_wrap=True)
+        console.print(format_audit(audit), soft_wrap=True)
+        if outcome is not None:
+            print_verification(console, outcome)
     return status

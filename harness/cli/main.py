@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness import __version__
 from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
-from lockstep.harness.cli.options import Seconds, command, shared
+from lockstep.harness.cli.options import (
+    Commands,
+    Seconds,
+    command,
+    count_cores,
+    print_line,
+    printing,
+    shared,
+)
 from lockstep.harness.cli.replay import (
     get_own_backend,
     get_single,
@@ -27,12 +35,18 @@ from lockstep.harness.cli.replay import (
 )
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.jobs.outcome import get_replay_line, save
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings, get_replay_line, save
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import load_programs, trace
-from lockstep.harness.reports.console import print_failure
-from lockstep.harness.workers.messages import Declare, Declared, Shrink, Stopped
-from lockstep.harness.workers.pool import Pool
+from lockstep.harness.reports.console import PlainConsole, print_failure
+from lockstep.harness.workers.messages import (
+    Declare,
+    Declared,
+    Refused,
+    Shrink,
+    Stopped,
+)
 from lockstep.harness.workers.registry import list_names
 
 # --- what is installed, what it can check, and what to do about the rest ----------------
@@ -44,7 +58,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def list_checks(failures: Path) -> Iterator[Text]:
+def list_checks(settings: Settings) -> Iterator[Text]:
     """The lines of a report; nothing of a backend is imported in this process."""
     yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
     yield Text(f"  {platform.platform()}, {sys.executable}")
@@ -52,14 +66,27 @@ def list_checks(failures: Path) -> Iterator[Text]:
         yield check_package(package)
     if len(list_names()) == 1:  # the reference is always there
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
-    with Pool(1, failures / RUNNING) as pool:
-        for name in list_names():
-            event = pool.call(Declare(name))
-            if isinstance(event, Stopped):
-                yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
-            else:
-                yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
-    yield from check_records(failures / RUNNING)
+    for name, event in declare_all(list(list_names()), settings).items():
+        if isinstance(event, Refused):
+            yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
+        elif isinstance(event, Stopped):
+            words = f"{name}: could not be loaded: {event.describe()}"
+            yield Text.assemble(("✗ ", "bold red"), words)
+        else:
+            yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
+    yield from check_records(settings.failures / RUNNING)
+
+
+def declare_all(
+    names: Sequence[str], settings: Settings
+) -> Mapping[str, Declared | Stopped]:
+    """Loads backends on all cores: name → its declaration, or why there is none."""
+    found: dict[str, Declared | Stopped] = {}
+    with open_pool(settings, count_cores()) as pool:
+        for task, event in pool.run(deque(map(Declare, names))):
+            if isinstance(event, Declared | Stopped):
+                found[task.backend] = event
+    return {name: found[name] for name in names}
 
 
 def check_package(package: str) -> Text:
@@ -110,12 +137,13 @@ Examples:
 """
 
 
-@click.group(context_settings=CONTEXT, epilog=EXAMPLES)
+@click.group(cls=Commands, context_settings=CONTEXT, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="lockstep")
 def main() -> None:
     """Runs KV caches side by side with a slow, obviously correct reference.
 
-    Exit status: 0 all agree, 1 a divergence, 2 something could not run.
+    Exit status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not
+    run.
     """
 
 
@@ -133,25 +161,18 @@ def main() -> None:
     metavar="S",
     help="Stop after S seconds.",
 )
-@shared("step", "strict", "failures")
+@shared("step", "start", "strict", "failures")
 @command
-def shrink(
-    file: Path,
-    backend: str | None,
-    seconds: float,
-    step_seconds: float,
-    strict: bool,
-    failures: Path,
-) -> int:
+def shrink(settings: Settings, file: Path, backend: str | None) -> int:
     """Continues to shrink a program that diverges, and saves the shortest one."""
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    console = Console(highlight=False)
-    with Pool(1, failures / RUNNING, step_seconds, strict) as pool:
+    console = PlainConsole()
+    with open_pool(settings, 1) as pool:
         declared = pool.call(Declare(name))
         if isinstance(declared, Stopped):
             raise UsageError(f"{name}: {declared.describe()}")
-        event = pool.call(Shrink(name, program.to_json(), seconds))
+        event = pool.call(Shrink(name, program.to_json(), settings.seconds or 0))
     meta = {"shrunk_from": file.name}
     if isinstance(event, Stopped):
         blamed = event.blame()
@@ -165,9 +186,14 @@ def shrink(
         small, divergence = event.found.parse(), event.found.divergence
         if event.found.flaky is not None:
             meta["flaky"] = event.found.flaky
-    place = failures, small, divergence, name, declared.get_environment()
-    print_failure(console, save(*place, meta))
-    return 2 if divergence.is_error else 1
+    place = settings.failures, small, divergence, name, declared.get_environment()
+    failure = save(*place, meta, settings.get_options())
+    status = 2 if divergence.is_unwritten else 1
+    with printing(lambda: status):
+        print_failure(console, failure)
+        if failure.unsaved:
+            print_line(json.dumps(failure.to_json()))
+    return status
 
 
 @main.command(
@@ -191,19 +217,17 @@ def trace_command(file: Path) -> int:
 
 
 @main.command(short_help="Lists what can be checked here.")
-@shared("backends", "failures")
+@shared("backends", "start", "failures")
 @command
-def backends(backends: Sequence[str], failures: Path) -> int:
+def backends(settings: Settings) -> int:
     """Lists what can be checked here, and why the rest cannot."""
-    console = Console(highlight=False)
-    missing = False
-    with Pool(1, failures / RUNNING) as pool:
-        for name in backends or list_names():
-            event = pool.call(Declare(name))
-            missing = missing or isinstance(event, Stopped)
-            for line in describe_backend(name, event):
-                console.print(line, soft_wrap=True)
-    return 2 if missing and backends else 0
+    console = PlainConsole()
+    events = declare_all(settings.backends or list(list_names()), settings)
+    for name, event in events.items():
+        for line in describe_backend(name, event):
+            console.print(line, soft_wrap=True)
+    missing = any(isinstance(event, Stopped) for event in events.values())
+    return 2 if missing and settings.backends else 0
 
 
 def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
@@ -224,12 +248,12 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
 
 
 @main.command(short_help="Lists what is installed and missing here.")
-@shared("failures")
+@shared("start", "failures")
 @command
-def doctor(failures: Path) -> int:
+def doctor(settings: Settings) -> int:
     """Lists what this machine can check, with versions, and what to install."""
-    console = Console(highlight=False)
-    for line in list_checks(failures):
+    console = PlainConsole()
+    for line in list_checks(settings):
         console.print(line, soft_wrap=True)
     return 0
 

@@ -188,12 +188,10 @@ def ask_backends(config: pytest.Config) -> Declared:
 
     # pytest-xdist is done sooner if long tests begin first.
     pairs = sorted(outcome.pairs, key=estimate_work, reverse=True)
-    broken = dict(outcome.dead)
+    broken = {name: f"could not be loaded: {why}" for name, why in outcome.dead.items()}
     for name in named:
         if name in outcome.unavailable:
             broken[name] = outcome.unavailable[name]
-        elif name not in broken and not any(pair.backend == name for pair in pairs):
-            broken[name] = f"declares no cache of kind {', '.join(kinds)}"
     cases = [Case(name, "", why) for name, why in broken.items()]
     cases += [Case(pair.backend, pair.kind) for pair in pairs]
     others = outcome.unavailable.items()
@@ -260,22 +258,19 @@ def describe(outcome: Outcome) -> str:
     from collections import Counter
     from io import StringIO
 
-    from rich.console import Console
-
-    from lockstep.harness.reports.console import print_failure, print_notes
+    from lockstep.harness.reports.console import PlainConsole, print_failure, print_notes
     from lockstep.harness.reports.model import format_gaps, list_notes, summarize
 
     text = StringIO()
     counts = sum((pair.count_signatures() for pair in outcome.pairs), Counter[str]())
-    console = Console(file=text, width=100, highlight=False)
-    failures = sorted(outcome.failures, key=lambda failure: failure.divergence.is_error)
+    console = PlainConsole(file=text, width=100)
     summary = summarize(outcome)
-    causes = [f"{one.signature}: {one.divergence.message}" for one in failures]
+    causes = [f"{one.signature}: {one.divergence.message}" for one in outcome.failures]
     notes = (note for note in list_notes(summary) if note.sort != "undeclared")
     causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
     console.print(cause, markup=False, soft_wrap=True)
-    for failure in failures:
+    for failure in outcome.failures:
         print_failure(console, failure, counts[failure.signature])
     print_notes(console, summary)
     return text.getvalue()

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.cli.options import command, print_error, shared
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.files import RUNNING, iterate_saved, load_saved
-from lockstep.harness.programs.program import Flaky, Program, read_flaky
-from lockstep.harness.reports.console import print_replayed
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.programs.files import iterate_saved, load_saved
+from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
+from lockstep.harness.reports.console import PlainConsole, print_replayed
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
@@ -25,7 +26,6 @@ from lockstep.harness.reports.pages.view import (
     make_report,
 )
 from lockstep.harness.workers.messages import Ran, RunProgram, Stopped, WriteSnippet
-from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
 REPLAY_EXAMPLES = """\b
@@ -42,15 +42,9 @@ Examples:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
-@shared("backends", "step", "strict", "failures")
+@shared("backends", "step", "start", "strict", "failures")
 @command
-def replay(
-    paths: Sequence[Path],
-    backends: Sequence[str],
-    step_seconds: float,
-    strict: bool,
-    failures: Path,
-) -> int:
+def replay(settings: Settings, paths: Sequence[Path]) -> int:
     """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
 
     PATH is a program file, a folder or a zip of them, or a file in a zip, written
@@ -58,14 +52,14 @@ def replay(
     that its file names. Of a program that no longer fails, the line says what differs
     from the machine that found it.
     """
-    console = Console(highlight=False)
+    console = PlainConsole()
     statuses = []
-    with Pool(1, failures / RUNNING, step_seconds, strict) as pool:
+    with open_pool(settings, 1) as pool:
         for path, program in iterate_saved(list(paths)):
             try:
                 if isinstance(program, UsageError):
                     raise program
-                for backend in backends or [get_own_backend(path, program)]:
+                for backend in settings.backends or [get_own_backend(path, program)]:
                     flaky = read_flaky(program.meta)
                     runs = 1 if flaky is None else flaky.runs
                     event = pool.call(RunProgram(backend, program.to_json(), runs))
@@ -109,26 +103,31 @@ def judge(
         flaky: says that it does not fail each time: if it agrees now, nothing is fixed.
     """
     if isinstance(event, Stopped):
-        return "ERROR", event.describe()
-    divergence = event.divergence
+        blamed = event.blame()
+        if blamed is None:
+            return "ERROR", event.describe()
+        return judge_divergence(blamed[1], program)
     now = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
-    if divergence is None and flaky is not None:
-        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
-    if divergence is None:
-        steps = event.steps
-        if program.ops and not steps:
-            return "ERROR", f"no step was run; the first: {event.why_skipped}"
-        words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
-        if event.skipped:
-            words += f"; {event.skipped} skipped, first: {event.why_skipped}"
-        return "FIXED", words
-    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
-    before, signature = program.meta.get("signature"), divergence.get_signature(program)
-    if before and before != signature:
-        words = f"in another way than before, {signature}: {words}"
+    if event.divergence is not None:
+        status, words = judge_divergence(event.divergence, program)
+        return status, words if flaky is None else f"flaky: {now}: {words}"
     if flaky is not None:
-        words = f"flaky: {now}: {words}"
-    return "ERROR" if divergence.is_error else "FAILED", words
+        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
+    steps = event.steps
+    if program.ops and not steps:
+        return "ERROR", f"no step was run; the first: {event.why_skipped}"
+    words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
+    if event.skipped:
+        words += f"; {event.skipped} skipped, first: {event.why_skipped}"
+    return "FIXED", words
+
+
+def judge_divergence(divergence: Divergence, program: Program) -> tuple[str, str]:
+    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
+    before, now = program.meta.get("signature"), divergence.get_signature(program)
+    if before and before != now:
+        words = f"in another way than before, {now}: {words}"
+    return "ERROR" if divergence.is_unwritten else "FAILED", words
 
 
 def format_environment(event: Ran, program: Program, backend: str) -> str:
@@ -152,9 +151,9 @@ Example:
     short_help="Prints a failure as code for those who make the cache.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@shared("backend", "failures")
+@shared("backend", "start", "failures")
 @command
-def snippet(file: Path, backend: str | None, failures: Path) -> int:
+def snippet(settings: Settings, file: Path, backend: str | None) -> int:
     """Prints a failure as a Python script in the framework's own API.
 
     It needs nothing of this project, and ends with status 1 as long as the failure is
@@ -162,7 +161,7 @@ def snippet(file: Path, backend: str | None, failures: Path) -> int:
     """
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    with Pool(1, failures / RUNNING) as pool:
+    with open_pool(settings, 1) as pool:
         event = pool.call(WriteSnippet(name, program.to_json()))
     if isinstance(event, Stopped):
         raise UsageError(f"{file}: no snippet: {event.describe()}")
@@ -206,15 +205,9 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
     metavar="N",
     help="Step to draw; default: the one that diverges.",
 )
-@shared("step", "failures")
+@shared("step", "start", "failures")
 @command
-def show(
-    file: Path,
-    backend: str | None,
-    number: int | None,
-    step_seconds: float,
-    failures: Path,
-) -> int:
+def show(settings: Settings, file: Path, backend: str | None, number: int | None) -> int:
     """Shows a failure: its steps in words, and the one that diverges as a picture.
 
     The program runs again, on the backend given or on the registered one that FILE
@@ -225,9 +218,9 @@ def show(
     if number is not None and number >= len(saved.program.ops):
         last = len(saved.program.ops) - 1
         raise UsageError(f"--step {number}: the last step of {file} is {last}")
-    console = Console(highlight=False)
+    console = PlainConsole()
     painter = Painter(console)
-    with Pool(1, failures / RUNNING, step_seconds) as pool:
+    with open_pool(settings, 1) as pool:
         stage = Stage(pool, [backend] if backend else [])
         view = make_failure(1, saved, stage, get_bounds(console.width))
     painter.show(view, number)
@@ -260,15 +253,10 @@ def get_single_saved(file: Path) -> Saved:
     default="html",
     show_default=True,
 )
-@shared("backends", "step", "failures")
+@shared("backends", "step", "start", "failures")
 @command
 def report(
-    paths: Sequence[Path],
-    folder: Path | None,
-    form: str,
-    backends: Sequence[str],
-    step_seconds: float,
-    failures: Path,
+    settings: Settings, paths: Sequence[Path], folder: Path | None, form: str
 ) -> int:
     """Makes a page of what a check found: one file, which needs no network.
 
@@ -279,6 +267,7 @@ def report(
     """
     if form == "html" and folder is None:
         raise UsageError("a page needs a folder; choose one with -o DIR")
+    failures = settings.failures
     if not paths and not failures.exists():
         raise UsageError(
             f"{failures}: there is no such folder; `lockstep check` makes it"
@@ -290,8 +279,9 @@ def report(
         render, name = TEXTS[form]
         text = render(make_report(material, None))
     else:
-        with Pool(1, failures / RUNNING, step_seconds) as pool:
-            text = render_html(make_report(material, Stage(pool, backends)))
+        with open_pool(settings, 1) as pool:
+            stage = Stage(pool, settings.backends)
+            text = render_html(make_report(material, stage))
         name = "report.html"
     if folder is None:
         click.echo(text, nl=False)

@@ -13,6 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
@@ -116,8 +117,13 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all: nobody ever reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:  # such as a full disk
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 # --- schemas of fields ------------------------------------------------------------------

@@ -20,8 +20,13 @@ class UsageError(Exception):
 
 
 class Unavailable(Exception):
-    """A backend cannot be used here (exit status 2). The message says why and what to
-    do."""
+    """A backend is not here: it needs a package, a device or a setting that this machine
+    does not have. A factory may raise it. The message says what to do."""
+
+
+class Unloadable(Exception):
+    """A backend is broken: its module, its factory or its declaration is wrong (exit
+    status 2). The message says where."""
 
 
 class DeviceLost(BaseException):
@@ -35,12 +40,21 @@ class Broken(Exception):
     Attributes:
         what: the name of what differs, as it stands in a signature.
         operation: the operation to blame, if it is not the one that was running.
+        is_late: whether it happened before the step that was running: the one before is
+            to blame.
     """
 
-    def __init__(self, what: str, message: str, operation: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        message: str,
+        operation: str | None = None,
+        is_late: bool = False,
+    ) -> None:
         super().__init__(message)
         self.what = what
         self.operation = operation
+        self.is_late = is_late
 
 
 # --- text from outside ------------------------------------------------------------------
@@ -69,8 +83,31 @@ def make_printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal that asks the command to end, as Ctrl-C does. number: of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def get_interrupt_status(interrupt: KeyboardInterrupt) -> int:
+    """The exit status of a command that was asked to end: 130 for Ctrl-C."""
+    return 128 + getattr(interrupt, "number", signal.SIGINT)
+
+
+def is_from_user(error: BaseException) -> bool:
+    """Whether an exception may be the user's Ctrl-C. Where SIGINT is ignored, as in a
+    worker, it cannot be: there, the code of a backend has raised it."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
 def format_error(error: BaseException) -> str:
     """An exception's type and message, even if the message cannot be read."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        return f"SystemExit: exit status {error.code or 0}"
     try:
         message = clean(str(error))
     except Exception:
@@ -100,8 +137,12 @@ def format_needed(part: str, operation: str) -> str:
 
 
 def find_place(error: BaseException) -> str | None:
-    """The function that raised, with file and line; None if the harness itself did."""
-    *_, last = traceback.extract_tb(error.__traceback__)
+    """The function that raised, with file and line; None if the harness itself did, or if
+    the exception is of a file that was not run."""
+    frames = traceback.extract_tb(error.__traceback__)
+    *_, last = (frame for frame in frames if not frame.filename.startswith("<frozen"))
+    if isinstance(error, SyntaxError):  # its message names the file and the line
+        return None
     if Path(last.filename).is_relative_to(OWN):
         return None
     return f"{last.name} ({clean(Path(last.filename).name)}:{last.lineno})"

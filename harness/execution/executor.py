@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +16,16 @@ from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
+    UsageError,
     format_error,
     format_missing,
     format_raised,
+    is_from_user,
     make_plain,
 )
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.programs.program import Divergence, Program, walk
+from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
@@ -82,7 +85,7 @@ class Run:
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
-        number, operation = 0, "open"
+        number, operation = before = 0, "open"
         try:
             with self.backend.get_scope(self.program.config["scope"])():
                 self.system = self.open_system()
@@ -93,13 +96,19 @@ class Run:
                         self.result.skip(step.skipped)
                         continue
                     observed, difference = self.take(step)
+                    before = number, operation
+                    self.backend.follow(False)
                     if difference is not None:
                         self.diverge(difference, number, operation, step.answer, observed)
                         return self.result
                 self.system.finish()
                 self.result.margins = self.system.margins
+                self.system = None
+                self.backend.follow(True)
         except Broken as broken:
             self.require_device(broken.__cause__)
+            if broken.is_late:
+                number, operation = before
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
@@ -109,9 +118,9 @@ class Run:
             # does not raise where an operation is legal.
             self.require_device(error)
             self.diverge(Difference("error", format_raised(error)), number, operation)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_from_user(error):
+                raise
             message = f"would have ended the process: raised {format_error(error)}"
             self.diverge(Difference("crash", message), number, operation)
         finally:
@@ -220,8 +229,16 @@ def run(
 
 
 SIZE = 1 << 16
+RUNNING, OVER = b'"running": true ', b'"running": false'
 STEP = b', "step": '
 WIDTH = 8
+
+EMPTY = b"{}"
+
+
+def prepare_record(path: Path) -> None:
+    """Makes the file of a record in which nothing is running. Raises OSError."""
+    path.write_bytes(EMPTY)
 
 
 class Record:
@@ -231,31 +248,59 @@ class Record:
     was written survives when the process is killed. It is a valid program file at any
     time: the number of the step has a fixed place and width, and the rest is padded with
     blanks.
+
+    Args:
+        path: the file; from `prepare_record`, if somebody reads it from the beginning.
+
+    Raises:
+        UsageError: the file cannot be written; so does `begin`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")  # it gets its name once it can be read
-        self.file = draft.open("w+b")
-        self.map = self.make_map(SIZE)
         self.place = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
+        except OSError as error:
+            raise self.explain(error) from None
+        self.map = self.make_map(SIZE)
         self.clear()
-        draft.replace(path)
 
     def make_map(self, size: int) -> mmap.mmap:
-        self.file.truncate(size)
+        """Writes blanks behind what stands there: a page that is mapped where the disk is
+        full ends the process."""
+        rest = size - self.file.seek(0, os.SEEK_END)
+        try:
+            while rest > 0:
+                rest -= self.file.write(b" " * rest)
+        except OSError as error:
+            raise self.explain(error) from None
         self.used = size
         return mmap.mmap(self.file.fileno(), size)
+
+    def explain(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"{self.path}: the write-ahead record cannot be written ({error.strerror});"
+            " its program was not run; choose another folder with --failures"
+        )
 
     def begin(self, program: Program, backend: str) -> bytes:
         """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
-        meta = json.dumps({"backend": backend, "running": True}).encode()
-        head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
+        meta = json.dumps({"backend": backend}).encode()
+        head = (
+            body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
+        )
+        self.put(head + b"%8d}}" % OPENING)
         self.place = len(head)
-        self.put(head + b"0".rjust(WIDTH) + b"}}")
         return body
+
+    def end(self) -> None:
+        """Records that the program is over. It stays: a backend may end the process when
+        its caches are freed."""
+        end = self.place - len(STEP)
+        self.map[end - len(OVER) : end] = OVER
 
     def step(self, step: int) -> None:
         """Records the step that is about to run."""
@@ -263,13 +308,14 @@ class Record:
 
     def clear(self) -> None:
         """Records that nothing is running."""
-        self.put(b"{}")
+        self.put(EMPTY)
 
     def put(self, content: bytes) -> None:
         """Writes a content and blanks over what stood there."""
         if len(content) > len(self.map):
+            larger = self.make_map(2 * len(content))
             self.map.close()
-            self.map = self.make_map(2 * len(content))
+            self.map = larger
         self.map[: len(content)] = content
         self.map[len(content) : self.used] = b" " * (self.used - len(content))
         self.used = len(content)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Shrinker, get_rank
 from lockstep.harness.jobs.outcome import (
     Failure,
@@ -47,7 +48,7 @@ def open_pool(
         jobs: workers; None for as many as the user chose.
         variables: environment variables of the workers.
     """
-    limits = settings.step_seconds, settings.strict
+    limits = settings.step_seconds, settings.start_seconds, settings.strict
     folder = settings.failures / RUNNING
     return Pool(jobs or settings.jobs, folder, *limits, variables)
 
@@ -96,16 +97,31 @@ class Campaign:
         try:
             with open_pool(self.settings) as pool:
                 self.run_in(pool)
-        except KeyboardInterrupt:
-            self.outcome.is_cut = self.outcome.is_interrupted = True
-            for pair in self.outcome.pairs:
-                pair.stop()
+        except KeyboardInterrupt as interrupt:
+            self.outcome.stop(interrupt)
+        except UsageError as error:
+            self.give_up(error)
         self.outcome.seconds = time.monotonic() - self.outcome.started
         return self.outcome
+
+    def give_up(self, error: UsageError) -> None:
+        """No worker can be started any more: what was done counts.
+
+        Raises:
+            UsageError: nothing was done.
+        """
+        pairs = self.outcome.pairs
+        if not any(pair.steps or pair.running or pair.failures for pair in pairs):
+            raise error
+        for pair in pairs:
+            pair.stop()
+            if pair.programs < pair.wanted:
+                pair.errors.append(str(error))
 
     def run_in(self, pool: Pool) -> Outcome:
         """The same in a pool that is there already."""
         self.declare(pool)
+        self.require_kinds()
         self.plan()
         for task, event in pool.run(self.tasks, self.tick):
             if isinstance(task, messages.SliceTask):
@@ -129,7 +145,26 @@ class Campaign:
         for name in self.names:
             if name in declared:
                 self.outcome.versions.update(declared[name].versions)
-                self.outcome.pairs += list_pairs(name, declared[name], self.settings)
+                self.add_pairs(name, declared[name])
+
+    def add_pairs(self, name: str, declared: messages.Declared) -> None:
+        """Adds the pairs of a backend that were asked for."""
+        pairs = list(list_pairs(name, declared, self.settings))
+        self.outcome.pairs += pairs
+        if not pairs and name in self.settings.backends:
+            kinds = [kind for kinds in declared.contracts.values() for kind in kinds]
+            asked = " or ".join(self.settings.kinds)
+            why = f"declares no cache of kind {asked} (it has: {', '.join(kinds)})"
+            self.outcome.unavailable[name] = why
+
+    def require_kinds(self) -> None:
+        """Raises UsageError if no backend declares a kind that was asked for."""
+        outcome, kinds = self.outcome, self.settings.kinds
+        found = {pair.kind for pair in outcome.pairs}
+        absent = [kind for kind in kinds if kind not in found]
+        if absent and not outcome.dead and not outcome.unavailable:
+            words = "no chosen backend declares a kind"
+            raise UsageError(f"{words} {' or '.join(absent)}: {', '.join(self.names)}")
 
     def plan(self) -> None:
         """Known divergences first, then the slices of all pairs in turn."""
@@ -202,7 +237,7 @@ class Campaign:
 
     def relate(self, pool: Pool, pair: Pair) -> None:
         """Notes which failures of a pair are likely one bug."""
-        related = [one for one in pair.failures if not one.divergence.is_error]
+        related = [one for one in pair.failures if not one.divergence.is_fatal]
         if len(related) < 2:
             return
         programs = [failure.program.to_json() for failure in related]
@@ -294,12 +329,13 @@ class Campaign:
             "shard": task.number,
             **meta.get("found", {}),
         }
-        place = self.settings.failures, program, divergence, pair.backend
-        try:
-            saved = save(*place, pair.environment, {**meta, "found": found})
-        except OSError as error:
-            words = f"step {divergence.step}: {divergence.message}"
-            pair.errors.append(f"{signature} could not be saved ({error}): {words}")
+        saved = save(
+            *(self.settings.failures, program, divergence, pair.backend),
+            pair.environment,
+            {**meta, "found": found},
+            self.settings.get_options(),
+        )
+        if saved.unsaved is not None and before:  # a longer program with a file is better
             return
         kept = choose_kept(before, saved, original)
         paths = [failure.path for failure in kept]
@@ -325,17 +361,8 @@ class Campaign:
         self.save(pair, task, program, divergence)
         original = program.digest()
         with open_pool(self.settings, jobs=1, variables=BLOCKING) as pool:
-
-            def fails(candidate: Program) -> bool:
-                event = pool.call(messages.RunProgram(pair.backend, candidate.to_json()))
-                return isinstance(event, messages.Died) and event.what == divergence.what
-
-            if fails(program):
-                program = Shrinker(program, fails, CRASH_SHRINK_SECONDS).shrink()
-        last = max(0, len(program.ops) - 1)
-        operation = program.ops[last]["op"] if program.ops else "open"
-        divergence = replace(divergence, step=last, operation=operation)
-        self.save(pair, task, program, divergence, original)
+            smaller = shrink_crash(pool, pair.backend, program, divergence)
+        self.save(pair, task, *smaller, original)
 
 
 def choose_kept(
@@ -354,6 +381,33 @@ def choose_kept(
     for failure in sorted([*rest, new], key=lambda one: get_rank(one.program)):
         simplest.setdefault(" ".join(failure.form), failure)
     return list(simplest.values())[:MOST_KEPT]
+
+
+def shrink_crash(
+    pool: Pool, backend: str, program: Program, divergence: Divergence
+) -> tuple[Program, Divergence]:
+    """Shortens a program that ends its process, or hangs, in processes of its own."""
+    signature = divergence.get_signature(program)
+    latest = shown = divergence
+
+    def fails(candidate: Program) -> bool:
+        nonlocal latest
+        event = pool.call(messages.RunProgram(backend, candidate.to_json()))
+        blamed = event.blame() if isinstance(event, messages.Died) else None
+        if blamed is None or blamed[1].get_signature(candidate) != signature:
+            return False
+        latest = blamed[1]
+        return True
+
+    def cut(failing: Program) -> Program:
+        nonlocal shown
+        shown = latest  # of the program that is the best from now on
+        return replace(failing, ops=failing.ops[: latest.step + 1])
+
+    if not fails(program):
+        return program, divergence
+    best = cut(program)
+    return Shrinker(best, fails, CRASH_SHRINK_SECONDS, cut=cut).shrink(), shown
 
 
 def list_pairs(

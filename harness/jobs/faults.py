@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, cast
 
 from lockstep.harness.backends.backend import Planted
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import UsageError, get_interrupt_status
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.workers import messages
@@ -66,29 +66,35 @@ class Search:
 
 @dataclass
 class Searches:
-    """All searches. unavailable: backend → why its faults could not be listed."""
+    """All searches.
+
+    Attributes:
+        unavailable: backend → why it is not here.
+        dead: backend → how loading it failed: it is broken.
+        interrupted: the exit status of a search that Ctrl-C or a signal ended; else 0.
+    """
 
     settings: Settings
     all: list[Search] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
+    dead: dict[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
-    is_interrupted: bool = False
+    interrupted: int = 0
 
     @property
     def found(self) -> list[Search]:
         return [search for search in self.all if search.is_found]
 
     def get_exit_status(self) -> int:
-        """0 all found, 1 one survives, 2 something could not run, 130 Ctrl-C."""
+        """0 all found, 1 one survives, 2 something was not run, 130 Ctrl-C."""
         if any(s.is_over and not s.is_found and not s.error for s in self.all):
             return 1
-        if any(s.error for s in self.all) or not self.all:
+        if any(s.error for s in self.all) or self.dead:
             return 2
-        asked = set(self.settings.backends) & set(self.unavailable)
-        if asked:
+        if set(self.settings.backends) & set(self.unavailable):
             return 2
-        return 130 if self.is_interrupted else 0
+        return self.interrupted or (0 if self.all else 2)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,9 +103,10 @@ class Searches:
             "front": self.settings.generator,
             "most_programs": self.settings.programs,
             "seconds": round(self.seconds, 2),
-            "complete": not self.is_interrupted,
+            "complete": not self.interrupted,
             "exit_status": self.get_exit_status(),
             "unavailable": self.unavailable,
+            "dead": self.dead,
             "summary": summarize_searches(self),
             "faults": [search.to_json() for search in self.all],
         }
@@ -156,8 +163,8 @@ class Hunt:
                     self.add_task(search, 0)
                 for task, event in pool.run(self.tasks, lambda: self.watch(searches)):
                     self.handle(cast(messages.RandomTask, task), event)
-        except KeyboardInterrupt:
-            searches.is_interrupted = True
+        except KeyboardInterrupt as interrupt:
+            searches.interrupted = get_interrupt_status(interrupt)
         searches.seconds = time.monotonic() - searches.started
         return searches
 
@@ -166,13 +173,16 @@ class Hunt:
         known: list[str] = []
         for name in self.names:
             event = pool.call(messages.ListFaults(name))
-            if isinstance(event, messages.Stopped):
+            if isinstance(event, messages.Refused):
                 self.searches.unavailable[name] = event.why
+                continue
+            if isinstance(event, messages.Stopped):
+                self.searches.dead[name] = event.describe()
                 continue
             known += [fault.id for fault in event.faults]
             chosen = [one for one in event.faults if not self.ids or one.id in self.ids]
             self.searches.all += [Search(name, fault) for fault in chosen]
-        for missing in set(self.ids) - set(known):
+        for missing in set(self.ids) - set(known) if not self.searches.dead else ():
             near = get_close_matches(missing, known) or sorted(set(known))
             raise UsageError(f"there is no fault {missing}; known: {', '.join(near)}")
 

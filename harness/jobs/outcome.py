@@ -18,9 +18,11 @@ from shlex import quote
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
+from lockstep.harness.core.errors import get_interrupt_status
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
@@ -39,6 +41,9 @@ class Failure:
         likely: the signature of another failure that is likely the same bug; see
             `harness.execution.shrink`.
         flaky: the failure did not come back each time.
+        options: of the command that runs it again, as its `meta` has them: without them
+            the verdict may be another.
+        unsaved: why there is no such file.
     """
 
     program: Program
@@ -48,12 +53,25 @@ class Failure:
     path: Path
     likely: str | None = None
     flaky: Flaky | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    unsaved: str | None = None
 
     @property
     def form(self) -> Sequence[str]:
         """The operations without their fields and order. Programs with one signature and
         another form may show another bug."""
         return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
+
+    def to_json(self) -> dict[str, Any]:
+        """The program as its file would have it."""
+        meta = {"signature": self.signature, "backend": self.backend, **self.options}
+        meta |= {"step": self.divergence.step, "what": self.divergence.message}
+        return replace(self.program, meta=meta).to_json()
+
+    @property
+    def replay(self) -> str:
+        """The command that runs it again."""
+        return get_replay_line(self.path, self.backend, self.options)
 
     @property
     def why_likely(self) -> str | None:
@@ -70,8 +88,9 @@ def save(
     backend: str,
     environment: Mapping[str, Any],
     found: Mapping[str, Any],
+    options: Mapping[str, Any] = {},
 ) -> Failure:
-    """Writes the file of a failure.
+    """Writes the file of a failure. If that fails, the failure says why.
 
     Args:
         folder: of all failures.
@@ -80,6 +99,7 @@ def save(
         backend: by the name that the user gave.
         environment: for `meta`: versions, device and platform, see `get_environment`.
         found: for `meta`: how it was found (front, seed, number of the slice).
+        options: see `Failure`.
     """
     signature = divergence.get_signature(program)
     path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
@@ -89,16 +109,24 @@ def save(
         **environment,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **found,
+        **options,
         "step": divergence.step,
         "what": divergence.message,
         "expected": divergence.expected,
         "got": divergence.got,
-        "replay": get_replay_line(path, backend),
+        "replay": get_replay_line(path, backend, options),
     }
     program = replace(program, meta=meta)
-    write(path, program)
-    flaky = read_flaky(meta)
-    return Failure(program, divergence, backend, signature, path, flaky=flaky)
+    failure = Failure(
+        *(program, divergence, backend, signature, path),
+        flaky=read_flaky(meta),
+        options=options,
+    )
+    try:
+        write(path, program)
+    except OSError as error:
+        return replace(failure, unsaved=error.strerror or str(error))
+    return failure
 
 
 def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:
@@ -119,9 +147,21 @@ def slug(backend: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
 
 
-def get_replay_line(path: Path, backend: str) -> str:
-    """The command that runs a failure again."""
-    return f"lockstep replay {quote(str(path))} --backend {quote(backend)}"
+OPTIONS: Mapping[str, tuple[type, ...]] = {
+    "strict": (bool,),
+    "step_time": (int, float),
+    "start_time": (int, float),
+}
+"""Options of a check that may change a verdict, as `meta` names them → their types."""
+
+
+def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
+    """The command that runs a failure again. options: see `Failure`."""
+    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
+    for name, value in options.items():
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True else [f"{value:g}"]
+    return " ".join(words)
 
 
 # --- settings and results ---------------------------------------------------------------
@@ -198,13 +238,21 @@ class Pair(Counts):
 
     @property
     def is_diverging(self) -> bool:
-        found = any(not failure.divergence.is_error for failure in self.failures)
-        return found or bool(self.outdated)
+        return bool(self.failures or self.outdated)
 
     @property
     def is_error(self) -> bool:
-        broken = any(failure.divergence.is_error for failure in self.failures)
-        return bool(self.errors or self.missing) or self.crashes > 0 or broken
+        return bool(self.errors or self.missing)
+
+    @property
+    def shortfall(self) -> str | None:
+        """Words for the programs that crashes or errors kept from running."""
+        done = self.get_progress()[0] + self.undeclared.total() + self.avoided
+        if done >= self.wanted or not (self.crashes or self.errors):
+            return None
+        crashes = f"{self.crashes} crash" + ("es" if self.crashes > 1 else "")
+        why = crashes if self.crashes else "an error"
+        return f"stopped after {why}: {done:,} of {self.wanted:,} programs ran"
 
     @property
     def has_gaps(self) -> bool:
@@ -283,6 +331,7 @@ class Settings:
 
     Attributes:
         backends: empty for all that are available here.
+        step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
         strict: validate the messages of drivers against their schemas.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
@@ -296,10 +345,20 @@ class Settings:
     seconds: float | None = None
     jobs: int = 1
     failures: Path = Path("failures")
-    step_seconds: float = 20.0
+    step_seconds: float = STEP_SECONDS
+    start_seconds: float = START_SECONDS
     strict: bool = False
     require_complete: bool = False
     slice: int = SLICE
+
+    def get_options(self) -> dict[str, Any]:
+        """The options of `OPTIONS` that are not at their default."""
+        own = {
+            "strict": (self.strict, False),
+            "step_time": (self.step_seconds, STEP_SECONDS),
+            "start_time": (self.start_seconds, START_SECONDS),
+        }
+        return {name: value for name, (value, usual) in own.items() if value != usual}
 
     def list_slices(self) -> list[tuple[int, int]]:
         """(number, programs) of the slices."""
@@ -312,9 +371,11 @@ class Outcome:
     """The result of a campaign so far.
 
     Attributes:
-        unavailable: backend → why it cannot be used.
-        dead: backend → how its worker ended or stood still when it was loaded.
+        unavailable: backend → why it is not here, or why nothing of it was run.
+        dead: backend → how loading it failed: it is broken.
         versions: package → version, of all backends.
+        interrupted: the exit status of a check that Ctrl-C or a signal ended; else 0.
+        unwritten: why there is no file of it.
     """
 
     settings: Settings
@@ -325,21 +386,35 @@ class Outcome:
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     is_cut: bool = False
-    is_interrupted: bool = False
+    interrupted: int = 0
+    unwritten: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.is_cut and not any(pair.shortfall for pair in self.pairs)
+
+    def stop(self, interrupt: KeyboardInterrupt) -> None:
+        """Ctrl-C or a signal has ended the check: what was done counts."""
+        self.is_cut, self.interrupted = True, get_interrupt_status(interrupt)
+        for pair in self.pairs:
+            pair.stop()
 
     @property
     def failures(self) -> list[Failure]:
         return [failure for pair in self.pairs for failure in pair.failures]
 
     def get_exit_status(self) -> int:
-        """0 all agree, 1 a divergence, 2 something could not run, 130 Ctrl-C."""
+        """0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not run;
+        130 Ctrl-C, 143 SIGTERM."""
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         asked = set(self.settings.backends) & set(self.unavailable)
         if asked or self.dead or any(pair.is_error for pair in self.pairs):
             return 2
-        if self.is_interrupted:
-            return 130
+        if self.unwritten:
+            return 2
+        if self.interrupted:
+            return self.interrupted
         if self.settings.require_complete and any(pair.has_gaps for pair in self.pairs):
             return 2
         return 0 if any(pair.programs for pair in self.pairs) else 2

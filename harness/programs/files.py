@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import struct
 import zlib
@@ -112,7 +113,10 @@ def read_member(archive: ZipFile, member: ZipInfo, where: str) -> bytes:
 
 
 OUTCOME = "outcome.json"
-"""The file with the outcome of a check, beside the folders of signatures."""
+"""The file with the outcome of a check, beside the folders of signatures. Of checks that
+share a folder at the same time, one has a name such as outcome-1a2b3c4d.json."""
+
+OUTCOMES = re.compile(r"outcome(-[0-9a-f]{8})?\.json")
 
 RUNNING = "running"
 """The folder, among those of signatures, where the write-ahead records are."""
@@ -207,7 +211,7 @@ def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
 
 def is_outcome(file: PurePath) -> bool:
     """Whether a file has the name of an outcome, possibly at the top of a zip."""
-    return file.name.rpartition("!")[2] == OUTCOME
+    return OUTCOMES.fullmatch(file.name.rpartition("!")[2]) is not None
 
 
 def make_reader(path: Path) -> Read:

@@ -24,7 +24,7 @@ from lockstep.harness.core.document import (
     read_text,
     show,
 )
-from lockstep.harness.core.errors import UsageError, clean
+from lockstep.harness.core.errors import UsageError, clean, make_printable
 from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
@@ -79,10 +79,14 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+OPENING = -1
+"""The step that is running, as long as the backend opens the first cache."""
+
+
 # --- how a program fails ----------------------------------------------------------------
 
-ERRORS = frozenset({"malformed", "crash", "hang", "missing"})
-"""Values of `what` for a backend that is not wrong about a cache, but does not answer."""
+FATAL = frozenset({"crash", "hang"})
+"""Values of `what` for a program that may end the process that runs it."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,18 @@ class Divergence:
     got: Answer | None = None
     tokens: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        """A backend, or a worker, may have put anything into the message."""
+        object.__setattr__(self, "message", make_printable(self.message))
+
     @property
-    def is_error(self) -> bool:
-        return self.what in ERRORS
+    def is_fatal(self) -> bool:
+        return self.what in FATAL
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether a part of the backend is not written yet: neither green nor red."""
+        return self.what == "missing"
 
     def get_signature(self, program: Program) -> str:
         """The same for all divergences that are counted as one bug of a backend."""
@@ -354,7 +367,7 @@ def describe_failure(
     first = 0 if most is None else max(0, last + 1 - most)
     if first:
         yield f"  steps 0 to {first - 1} are left out"
-    for number in range(first, last + 1):
+    for number in range(first, min(last + 1, len(program.ops))):
         op = program.ops[number]
         mark = "→" if number == step else " "
         words = program.rules.operations[op["op"]].describe(op)

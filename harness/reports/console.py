@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from textwrap import TextWrapper
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
-from lockstep.harness.jobs.outcome import Failure, Outcome, Pair, get_replay_line
+from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
 from lockstep.harness.programs.program import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
     Matrix,
@@ -27,6 +29,30 @@ from lockstep.harness.reports.model import (
     make_matrices,
     summarize,
 )
+
+
+class PlainConsole(Console):
+    """A terminal on which text from outside does nothing: in the place of each control
+    character in it, such as the beginning of an escape sequence, stands a dot."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text.isprintable():
+                yield segment
+            else:
+                lines = map(make_printable, text.split("\n"))
+                yield Segment("\n".join(lines), style)
+
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError; rich would end the command with status 1."""
+        raise BrokenPipeError
+
 
 STYLES = {
     "diverges": "bold red",
@@ -133,8 +159,11 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
         console.print(Text(indent(line, console.width)), soft_wrap=True)
     for line in list_remarks(programs, failure.flaky, failure.why_likely):
         console.print(Text(indent(line, console.width), "yellow"))
-    line = get_replay_line(failure.path, failure.backend)
-    console.print(Text(f"  {line}", "bold"), soft_wrap=True)
+    if failure.unsaved:
+        why = f"its file could not be written ({failure.unsaved}); outcome.json has it"
+        console.print(Text(indent(why, console.width), "bold yellow"))
+    else:
+        console.print(Text(f"  {failure.replay}", "bold"), soft_wrap=True)
 
 
 def print_failures(console: Console, outcome: Outcome) -> None:
@@ -202,7 +231,7 @@ T = TypeVar("T")
 class Progress(Generic[T]):
     """Shows running work: redrawn on a terminal, else a line now and then.
 
-    draw: what a terminal shows; say: the line.
+    draw: what a terminal shows; say: the line. If the terminal is gone, the work goes on.
     """
 
     def __init__(
@@ -219,22 +248,25 @@ class Progress(Generic[T]):
 
     def __enter__(self) -> Progress[T]:
         if self.redraws:
-            self.live.__enter__()
+            with suppress(OSError):
+                self.live.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.redraws:
-            self.live.__exit__(None, None, None)
+            with suppress(OSError):
+                self.live.__exit__(None, None, None)
 
     def show(self, work: T) -> None:
         now = time.monotonic()
-        if self.redraws:
-            if now - self.drawn > DRAWN_SECONDS:
-                self.drawn = now
-                self.live.update(self.draw(work), refresh=True)
-        elif now - self.printed > QUIET_SECONDS:
-            self.printed = now
-            self.console.print(self.say(work))
+        with suppress(OSError):
+            if self.redraws:
+                if now - self.drawn > DRAWN_SECONDS:
+                    self.drawn = now
+                    self.live.update(self.draw(work), refresh=True)
+            elif now - self.printed > QUIET_SECONDS:
+                self.printed = now
+                self.console.print(self.say(work))
 
 
 def draw_progress(outcome: Outcome) -> RenderableType:

@@ -214,6 +214,9 @@ def print_searches(console: Console, searches: Searches) -> None:
         why = f"ERROR: {search.error}" if search.error else "not found"
         text = f"{search.backend}: {search.planted.id}: {why}: {search.planted.mistake}"
         console.print(Text(text, "bold red"))
+    for backend, why in searches.dead.items():
+        text = f"{backend}: ERROR: could not be loaded: {why}"
+        console.print(Text(text, "bold yellow"))
     for backend, why in searches.unavailable.items():
         console.print(Text(f"{backend}: not searched: {why}", "yellow"))
     console.print(format_searches(searches))
@@ -255,7 +258,7 @@ def format_searches(searches: Searches) -> Text:
             f" {counts['median_excess']:g}, at most {counts['most_excess']}"
         )
     text += f"; {searches.seconds:.0f} s, seed {searches.settings.seed}"
-    if searches.is_interrupted:
+    if searches.interrupted:
         text += " (stopped before the end)"
     return Text(text, "green" if searches.get_exit_status() == 0 else "bold red")
 
@@ -370,7 +373,8 @@ def draw_counts(outcome: Outcome) -> Table:
     table = make_table("vectors", *columns, is_folded=True)
     for pair in outcome.pairs:
         diverged = count_diverged(pair)
-        style = "bold red" if diverged else "bold yellow" if pair.is_error else "green"
+        has_found = diverged or pair.is_diverging
+        style = "bold red" if has_found else "bold yellow" if pair.is_error else "green"
         agreed = Text(str(count_agreed(pair)), style)
         rest = (diverged, pair.undeclared.total(), pair.avoided, pair.crashes)
         table.add_row(pair.name, agreed, *(str(number or "–") for number in rest))
@@ -381,8 +385,11 @@ def format_verification(outcome: Outcome) -> Text:
     programs = sum(pair.programs for pair in outcome.pairs)
     diverged = sum(map(count_diverged, outcome.pairs))
     status = outcome.get_exit_status()
+    crashes = sum(pair.crashes for pair in outcome.pairs)
     words = "all agree" if status == 0 else f"{diverged} of them diverge"
-    if not diverged and any(pair.missing for pair in outcome.pairs):
+    if crashes:
+        words += f", {crashes} crash or hang"
+    if not diverged and not crashes and any(pair.missing for pair in outcome.pairs):
         words = "unfinished"
     if not programs:
         words = "nothing was run: no backend declares what the set asks for"

@@ -16,7 +16,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.programs.program import ERRORS, Flaky
+from lockstep.harness.programs.program import Flaky
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class PairSummary:
         undeclared: operations that the backend does not declare, if it was asked for by
             name.
         unchecked: promises that cannot be checked, in words.
+        shortfall: how many programs ran, if crashes or errors kept others from running.
     """
 
     backend: str
@@ -51,6 +52,7 @@ class PairSummary:
     missing: Mapping[str, str] = field(default_factory=dict)
     undeclared: Sequence[str] = ()
     unchecked: Sequence[str] = ()
+    shortfall: str | None = None
 
     @property
     def name(self) -> str:
@@ -74,11 +76,11 @@ class PairSummary:
     @property
     def verdict(self) -> str:
         """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
-        if self.outdated or any(what not in ERRORS for what in self.whats):
+        if self.outdated or self.whats:
             return "diverges"
         if self.missing:
             return "unfinished"
-        if self.errors or self.whats:
+        if self.errors:
             return "error"
         return "cut" if self.programs < self.wanted else "agrees"
 
@@ -127,7 +129,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
     return OutcomeSummary(
         [summarize_pair(pair, chosen) for pair in outcome.pairs],
         outcome.settings.seed,
-        complete=not outcome.is_cut,
+        complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         require_complete=outcome.settings.require_complete,
         **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
@@ -146,6 +148,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
         **get_fields(pair, *same, "errors", "outdated", "missing", "unchecked"),
+        shortfall=pair.shortfall,
     )
 
 
@@ -160,8 +163,8 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 class Note(NamedTuple):
     """One line about what the matrix leaves open.
 
-    sort: "missing", "undeclared", "unchecked", "error", "outdated", "dead" or
-        "unavailable".
+    sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated", "dead"
+        or "unavailable".
     """
 
     sort: str
@@ -169,7 +172,11 @@ class Note(NamedTuple):
     words: str
 
     def format(self, verb: str = "checked") -> str:
-        prefixes = {"error": "ERROR: ", "dead": "ERROR: ", "unavailable": f"not {verb}: "}
+        prefixes = {
+            "error": "ERROR: ",
+            "dead": "ERROR: could not be loaded: ",
+            "unavailable": f"not {verb}: ",
+        }
         return f"{self.subject}: {prefixes.get(self.sort, '')}{self.words}"
 
 
@@ -182,6 +189,8 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
         for error in pair.errors:
             yield Note("error", pair.name, error)
+        if pair.shortfall:
+            yield Note("stopped", pair.name, pair.shortfall)
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
         if pair.unchecked:
@@ -220,7 +229,7 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
     failed = any(
-        one.dead or (one.exit_status not in (0, 130) and not is_short(one))
+        one.dead or (one.exit_status not in (0, 129, 130, 143) and not is_short(one))
         for one in outcomes
     )
     is_cut = not all(outcome.complete for outcome in outcomes)

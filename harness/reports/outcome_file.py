@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import jsonschema
@@ -28,7 +32,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "seed": outcome.settings.seed,
         "front": outcome.settings.generator,
         "seconds": round(outcome.seconds, 2),
-        "complete": not outcome.is_cut,
+        "complete": outcome.is_complete,
         "exit_status": outcome.get_exit_status(),
         "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
@@ -36,12 +40,53 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Leaves the outcome beside the failures, for `lockstep report`."""
+class OutcomeFile:
+    """The file of an outcome beside the failures, for `lockstep report`.
+
+    It is outcome.json, unless another check in the same folder has written that in the
+    meantime: then it has a name of its own. Make it before the check begins.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / OUTCOME
+        self.before = get_version(self.path)
+
+    def write(self, outcome: Outcome) -> Path:
+        """Writes the file, and returns where it is.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            if get_version(self.path) not in (self.before, None):
+                name, _, ending = OUTCOME.partition(".")
+                self.path = self.folder / f"{name}-{token_hex(4)}.{ending}"
+            write_whole(self.path, json.dumps(to_json(outcome), indent=1) + "\n")
+            self.before = get_version(self.path)
+        return self.path
+
+
+def get_version(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced; None if there is no such file."""
     try:
-        write_whole(folder / OUTCOME, json.dumps(to_json(outcome), indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(f"{folder / OUTCOME}: cannot be written: {error}") from None
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other checks from writing into the folder, where it can be locked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def describe_pair(pair: Pair) -> dict[str, Any]:
@@ -59,7 +104,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "known_divergences": pair.known,
         "known_programs": pair.entered,
         "signatures": pair.count_signatures(),
-        **get_fields(pair, "outdated", "errors", "missing"),
+        **get_fields(pair, "outdated", "errors", "missing", "crashes", "shortfall"),
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
         "failures": [describe_failure(failure) for failure in pair.failures],
@@ -74,6 +119,8 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "flaky": None if failure.flaky is None else str(failure.flaky),
         "likely_one_with": failure.likely,
         "why_likely": failure.why_likely,
+        "options": dict(failure.options),
+        "unsaved": failure.unsaved,
         "divergence": failure.divergence.to_json(),
         "program": failure.program.to_json(),
     }
@@ -118,7 +165,11 @@ FAILURE = make_schema(
         "divergence": DIVERGENCE,
         "program": {"type": "object"},
     },
-    {name: {"type": ["string", "null"]} for name in ("why_likely", "flaky")},
+    {
+        "why_likely": {"type": ["string", "null"]},
+        "flaky": {"type": ["string", "null"]},
+        "options": {"type": "object"},
+    },
 )
 CELLS = make_schema(
     {"reachable": COUNT, "empty": {"type": "object", "additionalProperties": TEXTS}}
@@ -143,6 +194,7 @@ PAIR = make_schema(
         "errors": TEXTS,
         "missing": NAMED,
         "unchecked": TEXTS,
+        "shortfall": {"type": ["string", "null"]},
     },
 )
 SCHEMA = make_schema(
@@ -189,7 +241,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
-    "outdated", "missing", "unchecked",
+    "outdated", "missing", "unchecked", "shortfall",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -21,17 +21,14 @@ from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
 from lockstep.harness.programs.vectors import Problem
-
-MAX_BYTES = 128 << 20
-"""Size of a message: a file of a set of vectors may have 64 MiB."""
 
 Document = dict[str, Any]
 """A program as JSON, see `Program.to_json`; the receiver parses it."""
 
-Natural = Annotated[int, Meta(ge=0)]
-NonNegative = Annotated[float, Meta(ge=0)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e15)]
 SIGNATURE = re.compile(r"[\w .-]+", re.ASCII)
 
 A = TypeVar("A")
@@ -176,7 +173,11 @@ class Stopped(Event, frozen=True):
 
 
 class Refused(Stopped, frozen=True):
-    """The backend cannot be used, or not for this task."""
+    """The backend is not here, or cannot be used for this task."""
+
+
+class LoadFailed(Stopped, frozen=True):
+    """The backend is broken: see `Unloadable`."""
 
 
 class HarnessFailed(Stopped, frozen=True):
@@ -188,7 +189,7 @@ class Died(Stopped, frozen=True):
 
     Attributes:
         running: the program that was running, None if there was none.
-        step: the step of that program.
+        step: the step of that program, OPENING before the first one.
         last_words: the end of what the worker printed.
     """
 
@@ -197,8 +198,13 @@ class Died(Stopped, frozen=True):
     step: int
     last_words: str
 
+    @classmethod
+    def before(cls, why: str) -> Died:
+        """The death of a worker that was not at any program."""
+        return cls(why, what="crash", running=None, step=0, last_words="")
+
     def describe(self) -> str:
-        where = f"step {self.step}: " if self.running else ""
+        where = f"step {self.step}: " if self.running and self.step >= 0 else ""
         return f"{where}{self.describe_end()}"
 
     def describe_end(self) -> str:
@@ -208,9 +214,10 @@ class Died(Stopped, frozen=True):
     def blame(self) -> tuple[Program, Divergence] | None:
         if self.running is None:
             return None
-        program = replace(self.running, ops=self.running.ops[: self.step + 1])
-        operation = program.ops[-1]["op"] if program.ops else "open"
-        return program, Divergence(self.what, self.step, operation, self.describe_end())
+        step = max(0, self.step)
+        program = replace(self.running, ops=self.running.ops[: step + 1])
+        operation = program.ops[step]["op"] if self.step != OPENING else "open"
+        return program, Divergence(self.what, step, operation, self.describe_end())
 
 
 # --- tasks and their answers ------------------------------------------------------------
@@ -513,4 +520,4 @@ def list_events(task: type[Task[Any]]) -> Any:
     """The union of all events of a task."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    return Progress | Found | Agreed | Refused | HarnessFailed | answer
+    return Progress | Found | Agreed | Refused | LoadFailed | HarnessFailed | answer

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -34,7 +35,14 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
-from lockstep.harness.core.errors import Broken, Unavailable, UsageError, format_error
+from lockstep.harness.core.errors import (
+    Broken,
+    Unavailable,
+    Unloadable,
+    UsageError,
+    format_raised,
+    is_from_user,
+)
 from lockstep.harness.core.payload import UNIT
 from lockstep.harness.workers.requirements import require_packages
 
@@ -81,89 +89,117 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
     """Imports the backend, or starts the driver, and checks its declaration.
 
     Raises:
-        Unavailable: it cannot be used here; the message says what to do.
+        Unavailable: it needs something that is not here.
+        Unloadable: it is broken.
+        UsageError: its name is wrong.
     """
     for entry in entry_points(group=GROUP, name=name):
         require_packages(entry)
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
-    check_declaration(backend)
+    module = "" if is_driver(name) else get_target(name).partition(":")[0]
+    with loading("checking its declaration", module):
+        check_declaration(backend, module)
     return backend
+
+
+@contextmanager
+def loading(doing: str, module: str) -> Iterator[None]:
+    """Says of whatever the code of a backend raises whether the backend is not here or
+    broken.
+
+    Args:
+        doing: the work of the body, for the message.
+        module: of the backend; its own files are not a package to install.
+
+    Raises:
+        Unavailable: a package is missing, or the backend says that it is not here.
+        Unloadable: anything else.
+    """
+    try:
+        yield
+    except (Unavailable, Unloadable):
+        raise
+    except ModuleNotFoundError as error:
+        raise explain_missing(error, doing, module) from error
+    except BaseException as error:
+        if is_from_user(error):
+            raise
+        raise Unloadable(f"{doing} {format_raised(error)}") from error
+
+
+def explain_missing(
+    error: ModuleNotFoundError, doing: str, module: str
+) -> Unavailable | Unloadable:
+    """Tells a package that is not installed from a module that should be there."""
+    absent = error.name or ""
+    package = absent.partition(".")[0]
+    if absent and f"{module}.".startswith(f"{absent}."):
+        return Unloadable(f"there is no module {absent}; is its folder on PYTHONPATH?")
+    if not absent or is_importable(package):
+        return Unloadable(f"{doing} {format_raised(error)}")
+    return Unavailable(f"needs the package {package}: pip install {package}")
+
+
+def is_importable(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # it is in sys.modules, and odd
+        return True
 
 
 def start_driver(name: str, limits: Limits) -> Backend:
     try:
         return load_driver(name, limits)
     except Broken as broken:
-        raise Unavailable(str(broken)) from None
+        raise Unloadable(str(broken)) from None
     except UsageError:
         raise
     except Exception as error:
-        raise Unavailable(f"it refused to say what it has: {error}") from error
+        raise Unloadable(f"it refused to say what it has: {error}") from error
 
 
 def import_backend(name: str) -> Backend:
-    factory = import_function(get_target(name), "factory")
-    try:
+    target = get_target(name)
+    factory = import_function(target, "factory")
+    with loading("its factory", target.partition(":")[0]):
         backend = factory()
-    except Exception as error:
-        raise Unavailable(f"its factory raised {format_error(error)}") from error
     if not isinstance(backend, Backend):
-        raise Unavailable(f"its factory returned {type(backend).__name__}, not a Backend")
+        raise Unloadable(f"its factory returned {type(backend).__name__}, not a Backend")
     return backend
 
 
 def load_faults(target: str) -> list[Planted]:
     """The mistakes that the function `target` of a backend lists."""
-    faults = list(import_function(target, "function")())
+    function = import_function(target, "function")
+    with loading(target, target.partition(":")[0]):
+        faults = list(function())
     for planted in faults:
         if not isinstance(planted, Planted):
-            raise Unavailable(f"{target} returned {planted!r}, not a Planted")
+            raise Unloadable(f"{target} returned {planted!r}, not a Planted")
     return faults
 
 
 def import_function(target: str, what: str) -> Callable[[], Any]:
     """The function that "module:function" names."""
     module_name, _, function_name = target.partition(":")
-    module = import_module(module_name)
+    with loading(f"importing {module_name}", module_name):
+        module = importlib.import_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
         near = get_close_matches(function_name, dir(module))
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise Unavailable(f"{module_name} has no {what} {function_name}{hint}")
+        raise Unloadable(f"{module_name} has no {what} {function_name}{hint}")
     return function  # type: ignore[no-any-return]
 
 
-def import_module(module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        absent = error.name or ""
-        missing = absent.partition(".")[0]
-        if absent and f"{module_name}.".startswith(f"{absent}."):
-            raise Unavailable(
-                f"there is no module {absent}; is its folder on PYTHONPATH?"
-            ) from error
-        install = f"pip install {missing}"
-        if missing != absent and importlib.util.find_spec(missing):
-            raise Unavailable(
-                f"the {missing} that is installed has no {absent}; it takes another"
-                f" version: {install} --upgrade"
-            ) from error
-        raise Unavailable(f"needs the package {missing}: {install}") from error
-    except Exception as error:
-        raise Unavailable(
-            f"importing {module_name} raised {format_error(error)}"
-        ) from error
-
-
-def check_declaration(backend: Backend) -> None:
+def check_declaration(backend: Backend, module: str) -> None:
     """Requires that all declared names exist, and that every operation is implemented."""
     for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
         require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
     for dtype in backend.dtypes:
         require(dtype, UNIT, "dtype")
     if not backend.dtypes or not any(backend.contracts.values()):
-        raise Unavailable("declares no kind, or no dtype")
+        raise Unloadable("declares no kind, or no dtype")
     for contract_name, kinds in backend.contracts.items():
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
@@ -175,7 +211,7 @@ def check_declaration(backend: Backend) -> None:
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
             if backend.execute is None:
-                check_operations(backend, contract_name, kind, declared)
+                check_operations(backend, module, contract_name, kind, declared)
 
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
@@ -185,7 +221,7 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
         require(name, REFUSALS, "refusal")
         error = backend.errors.get(name)
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise Unavailable(
+            raise Unloadable(
                 f"declares {contract.name} kinds, but its errors name no exception class"
                 f' for "{name}"'
             )
@@ -199,55 +235,52 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
 def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """Requires that the declaration of a kind has the right types."""
     if not isinstance(declared, Kind):
-        raise Unavailable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
+        raise Unloadable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
     held = declared.held
     if held is not None and not (isinstance(held, int | float) and held >= 1):
-        raise Unavailable(
-            f"declares {kind} with held={held!r}, not a factor of 1 or more"
-        )
+        raise Unloadable(f"declares {kind} with held={held!r}, not a factor of 1 or more")
     require(declared.inputs, dict.fromkeys(get_args(Inputs)), f"inputs of {kind}")
     for operation in contract.required:
         if operation not in declared.operations:
-            raise Unavailable(f"declares {kind} without {operation}")
+            raise Unloadable(f"declares {kind} without {operation}")
     for field, values in declared.config.items():
         require(field, contract.config, f"config field of {contract.name}")
         if not isinstance(values, tuple | list) or not values:
-            raise Unavailable(
+            raise Unloadable(
                 f"declares {kind} with {field}: {values!r}, not a tuple of values"
             )
         for value in values:
             try:
                 check_field(value, contract.config[field], f"declares {kind}: {field}")
             except UsageError as error:
-                raise Unavailable(str(error)) from None
+                raise Unloadable(str(error)) from None
 
 
 def require(name: str, options: Mapping[str, Any], what: str) -> None:
     if name not in options:
         near = get_close_matches(name, options) or list(options)
-        raise Unavailable(
+        raise Unloadable(
             f'declares "{name}", which is no {what}; did you mean {", ".join(near)}?'
         )
 
 
-def check_operations(backend: Backend, contract: str, kind: str, declared: Kind) -> None:
+def check_operations(
+    backend: Backend, module: str, contract: str, kind: str, declared: Kind
+) -> None:
     """Opens one cache, and requires its declared operations."""
     rules = CONTRACTS[contract]
     config = rules.get_plain_config(kind, declared, backend.dtypes)
-    try:
-        cache = rules.open_cache(backend, config)
-    except Broken as broken:
-        raise Unavailable(f"opening a {kind} cache: {broken}") from None
-    except Exception as error:
-        raise Unavailable(
-            f"opening a {kind} cache raised {format_error(error)}"
-        ) from error
+    with loading(f"opening a {kind} cache", module):
+        try:
+            cache = rules.open_cache(backend, config)
+        except Broken as broken:
+            raise Unloadable(f"opening a {kind} cache: {broken}") from None
     methods = rules.list_methods(kind, declared.operations)
     if declared.held is not None and contract != "prefix":
         methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]
     if missing:
-        raise Unavailable(
+        raise Unloadable(
             f"declares {kind}, but its cache ({type(cache).__name__}) has no"
             f" method {', '.join(missing)}"
         )

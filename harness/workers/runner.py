@@ -53,12 +53,14 @@ class Runner:
         """Runs a program with the record kept. wanted: see `executor.run`."""
         self.note(program)
         step = self.record.step
-        return run(program, backend, every=every, on_step=step, wanted=wanted)
+        result = run(program, backend, every=every, on_step=step, wanted=wanted)
+        self.record.end()
+        return result
 
     def run_both(self, program: Program, backend: Backend) -> Result:
-        """Runs a program with every check at every step. If it agrees, runs it again with
-        costly checks at some steps, as in a slice: to read an array can hide a bug. If
-        `meta` has a signature, the first run looks for that one."""
+        """Runs a program with every check. If it agrees, runs it again without the costly
+        ones: to read an array can hide a bug. If `meta` has a signature, the first run
+        looks for that one."""
         said = program.meta.get("signature")
         wanted = said if isinstance(said, str) else None
         result = self.run(program, backend, True, wanted)

@@ -118,12 +118,8 @@ class Slice(ABC, Generic[T]):
         """Runs one program, and counts it."""
         self.counts.programs += 1
         result = self.run(program)
-        if result.divergence is not None:
-            if result.divergence.what == "missing":
-                self.counts.unfinished += 1
-            else:
-                signature = result.divergence.get_signature(program)
-                tally(self.counts.signatures, signature)
+        divergence = result.divergence
+        self.counts.unfinished += divergence is not None and divergence.what == "missing"
         self.counts.steps += result.steps
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
@@ -155,6 +151,7 @@ class Slice(ABC, Generic[T]):
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
         result = run(program, self.backend, every, self.coverage, record.step)
+        record.end()
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
         return result
 
@@ -167,6 +164,7 @@ class Slice(ABC, Generic[T]):
         if divergence.what == "missing":  # there is nothing to shrink
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
+        tally(self.counts.signatures, divergence.get_signature(program))
         waiting = [(program, divergence)]
         while waiting:
             program, divergence = waiting.pop(0)

@@ -1,6 +1,6 @@
 """A worker: a process of its own in which backends are imported and run.
 
-Started as ``python -m lockstep.harness.workers.worker FD RECORD LIMITS``. It reads tasks
+Started by `harness.workers.guard`, with the arguments FD RECORD LIMITS. It reads tasks
 from the connection at file descriptor FD, answers with events, and keeps its write-ahead
 record at RECORD. LIMITS is `harness.backends.driver.client.Limits` as JSON. A backend can
 end or hang this process, and a lost device ends it; the pool that started it reads the
@@ -12,22 +12,27 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
 from typing import Any, Union
 
 import msgspec
+from hypothesis.configuration import set_hypothesis_home_dir
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, format_error
+from lockstep.harness.core.errors import (
+    DeviceLost,
+    Unavailable,
+    Unloadable,
+    UsageError,
+    format_error,
+)
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
@@ -37,7 +42,14 @@ from lockstep.harness.programs.program import Program, parse_program, why_too_la
 from lockstep.harness.programs.vectors.audit import audit
 from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
 from lockstep.harness.workers import messages as m
-from lockstep.harness.workers.messages import HarnessFailed, Refused, Task, encode
+from lockstep.harness.workers.channel import Channel
+from lockstep.harness.workers.messages import (
+    HarnessFailed,
+    LoadFailed,
+    Refused,
+    Task,
+    encode,
+)
 from lockstep.harness.workers.registry import load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import (
@@ -225,6 +237,8 @@ class Worker(Runner):
             self.emit(TASKS[type(task)](self, self.get_backend(task.backend), task))
         except (Unavailable, UsageError) as error:
             self.emit(Refused(str(error)))
+        except Unloadable as error:
+            self.emit(LoadFailed(str(error)))
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
@@ -241,35 +255,28 @@ class Worker(Runner):
         return self.backends[name]
 
 
-def follow(parent: int) -> None:
-    """Ends this process when its parent is gone, even if a backend hangs, and with it
-    the processes that the backend has started."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
 def main() -> None:
-    connection = Connection(int(sys.argv[1]))
-    record = Record(Path(sys.argv[2]))
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    os.set_inheritable(channel.fileno(), False)  # drivers have nothing to say on it
+    set_hypothesis_home_dir(os.devnull)  # it would keep what it found in the sources
     sys.path.append(os.getcwd())
-    Thread(target=follow, args=[os.getppid()], daemon=True).start()
-    worker = Worker(
-        record,
-        lambda event: connection.send_bytes(encode(event)),
-        msgspec.json.decode(sys.argv[3], type=Limits),
-    )
+
+    def emit(event: m.Event) -> None:
+        try:
+            channel.send(encode(event))
+        except OSError:
+            if isinstance(event, m.Found):
+                os._exit(1)  # the record still has a program that nobody has heard of
+            raise
+
     try:
+        record = Record(Path(sys.argv[2]))
+        limits = msgspec.json.decode(sys.argv[3], type=Limits)
+        worker = Worker(record, emit, limits)
         while True:
-            worker.do(decode_task(connection.recv_bytes()))
+            worker.do(decode_task(channel.wait()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         record.close()  # the pool has gone, and nobody is left to report to
-    except DeviceLost as lost:
-        print(lost, file=sys.stderr, flush=True)
+    except (DeviceLost, UsageError) as error:
+        print(error, file=sys.stderr, flush=True)
         os._exit(1)  # at once: what is left to clean up may wait for the device
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lockstep.harness.backends import Backend, Kind
+from lockstep.harness.backends import Backend, Kind, Unavailable
 from lockstep.impl.mlx.arrays import DTYPES, MLXArrays
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.encoder import EncoderCache
@@ -160,9 +160,9 @@ def gpu() -> Backend:
     mantissa of ten bits there (TF32), which hides errors of a cache in the last digits.
 
     Raises:
-        RuntimeError: MLX finds no GPU.
+        Unavailable: MLX finds no GPU.
     """
     os.environ.setdefault("MLX_ENABLE_TF32", "0")  # read at the first matrix product
     if not mx.is_available(mx.Device(mx.gpu)):
-        raise RuntimeError("MLX finds no GPU here, neither with Metal nor with CUDA")
+        raise Unavailable("MLX finds no GPU here, neither with Metal nor with CUDA")
     return declare("mlx-gpu", mx.Device(mx.gpu))

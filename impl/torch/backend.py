@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lockstep.harness.backends import Backend, Kind
+from lockstep.harness.backends import Backend, Kind, Unavailable
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
@@ -170,10 +170,10 @@ def cuda() -> Backend:
     """Returns the backend on CUDA.
 
     Raises:
-        RuntimeError: torch finds no CUDA device.
+        Unavailable: torch finds no CUDA device.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("torch finds no CUDA device here")
+        raise Unavailable("torch finds no CUDA device here")
     backend = declare("torch-cuda", "cuda")
     warm_up(backend.arrays)
     return backend
@@ -197,10 +197,10 @@ def triton() -> Backend:
     """Returns the CUDA code on the CPU, in Triton's interpreter: slow, for tests.
 
     Raises:
-        RuntimeError: TRITON_INTERPRET was not set before the kernels were imported.
+        Unavailable: TRITON_INTERPRET was not set before the kernels were imported.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
-        raise RuntimeError("set TRITON_INTERPRET=1: kernels run on the CPU only so")
+        raise Unavailable("set TRITON_INTERPRET=1: kernels run on the CPU only so")
     from lockstep.impl.torch.kernels.fused import TritonKernels
 
     return declare("torch-triton", "cpu", TritonKernels())

@@ -12,10 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from ctypes import PyDLL
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -256,6 +258,40 @@ def speak(*_: Any) -> Any:
     time.sleep(3600)
 
 
+def open_two_heads(act: Callable[[], Any]) -> Callable[[], Backend]:
+    """Opens caches of one head well; of two, it acts."""
+
+    def make() -> Backend:
+        def open_cache(config: Mapping[str, Any]) -> Cache:
+            if config["heads"] == 2:
+                act()
+            return Cache()
+
+        return replace(declare(Cache, {**PLAIN, "heads": (1, 2)}), open=open_cache)
+
+    return make
+
+
+def interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+class Coloured:
+    """Its repr acts on a terminal."""
+
+    def __repr__(self) -> str:
+        return ESCAPES
+
+
+ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J"
+
+
+def speak_later(*_: Any) -> Any:
+    """Writes once the answer has gone, which is soon."""
+    connection = int(sys.argv[1])
+    Timer(0.5, lambda: os.write(connection, b"hello")).start()
+
+
 def once(act: Callable[[], Any]) -> Callable[[], None]:
     """Writes the process id into a file, and acts; from then on, or if no file is named,
     nothing."""
@@ -302,13 +338,55 @@ def loses_it_when_read() -> Backend:
 
 exits = misbehave(lambda *_: os._exit(3))
 dies = from_third_token(die)
+dies_in_open, hangs_in_open, interrupts_in_open = map(
+    open_two_heads, (die, lambda: time.sleep(3600), interrupt)
+)
+interrupts = misbehave(interrupt)
+dies_later = from_third_token(die)
+returns_colours = misbehave(lambda *_: Coloured())
+raises_colours = misbehave(lambda *_: throw(RuntimeError(ESCAPES)))
+says_colours = misbehave(lambda *_: os.write(1, ESCAPES.encode()) and os._exit(3))
 hangs = misbehave(lambda *_: time.sleep(3600))
 babbles = misbehave(babble)
 speaks_to_its_pool = misbehave(speak)
 """Writes what the environment names to the connection of its worker, and waits."""
+speaks_when_idle = from_third_token(speak_later)
 stands_still = from_third_token(once(lambda: time.sleep(3600)))
 dies_once = from_third_token(once(die))
 wrong_and_slow = misbehave(reverse_slowly)
+
+# --- loading without end ----------------------------------------------------------------
+
+
+def hold_the_lock(*_: Any) -> Any:
+    """Keeps the interpreter's lock: no other thread of the process runs."""
+    PyDLL(None).sleep(3600)
+
+
+def leave_a_child(*_: Any) -> Any:
+    """Leaves a process behind that holds every file that was open, and hangs."""
+    if os.fork() == 0:
+        time.sleep(3600)
+    write_pid()
+    time.sleep(3600)
+
+
+def write_pid() -> None:
+    draft = Path(os.environ[PID_FILE]).with_suffix(".tmp")
+    draft.write_text(str(os.getpid()))
+    draft.replace(os.environ[PID_FILE])
+
+
+def then(act: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda *_: (write_pid(), act())
+
+
+hangs_while_loaded = then(lambda: time.sleep(3600))
+holds_while_loaded = then(hold_the_lock)
+hangs_in_a_step = misbehave(then(lambda: time.sleep(3600)))
+holds_in_a_step = misbehave(then(hold_the_lock))
+leaves_a_child = misbehave(leave_a_child)
+
 
 # --- declarations -----------------------------------------------------------------------
 

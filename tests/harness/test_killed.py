@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 
 from lockstep.harness.programs.program import Program, load_programs, trace
 from lockstep.harness.workers.pool import Pool
-from tests.harness.commands import CORRECT, HERE, ROOT, Run, begin
+from tests.harness.commands import CORRECT, HERE, ROOT, START, Run, begin
 from tests.harness.misbehaving import PID_FILE
 
 STILL, SLOW, HANGS = (f"{HERE}:{n}" for n in ("stands_still", "wrong_and_slow", "hangs"))
@@ -79,7 +79,7 @@ def test_killed_workers_leave_programs(check: Check, run: Run, tmp_path: Path) -
     process = check(STILL, "--programs", 20)
     os.kill(read_pid(tmp_path / "pid"), signal.SIGKILL)
     status, words = end(process)
-    assert status == 2
+    assert status == 1
     assert "the process was ended by SIGKILL" in words
     assert "layer-kv-update-crash" in words
     (path,) = (tmp_path / "f").rglob("layer-*/*.json")
@@ -113,6 +113,116 @@ def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not any((tmp_path / "f" / "running").iterdir()), 10)
+
+
+def find_processes(mark: str) -> set[int]:
+    """The processes that were started with this text in their environment."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.add(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hangs_while_loaded",
+        "holds_while_loaded",
+        "hangs_in_a_step",
+        "holds_in_a_step",
+        "leaves_a_child",
+    ],
+)
+def test_no_process_outlives_the_command(check: Check, tmp_path: Path, name: str) -> None:
+    """Whatever the backend does, and whatever it has left behind."""
+    process = check(f"{HERE}:{name}", "--programs", 20)
+    read_pid(tmp_path / "pid")
+    assert len(find_processes(str(tmp_path))) >= 3  # the command, a guard and a worker
+    process.kill()
+    process.wait()
+    wait_for(lambda: not find_processes(str(tmp_path)), 5)
+
+
+def test_a_guard_that_is_killed_is_noticed(check: Check, tmp_path: Path) -> None:
+    """Although the worker below it still runs."""
+    process = check(f"{HERE}:holds_in_a_step", "--programs", 20)
+    pid = read_pid(tmp_path / "pid")
+    os.kill(get_parent(pid), signal.SIGKILL)
+    status, words = end(process)
+    assert (status, "ended by SIGKILL" in words) == (1, True)
+    assert find_processes(str(tmp_path)) == set()
+
+
+def get_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_other_signals_end_a_check_as_ctrl_c_does(
+    check: Check, tmp_path: Path, number: int, expected: int
+) -> None:
+    process = check(CORRECT, "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f"))
+    process.send_signal(number)
+    status, words = end(process)
+    assert (status, "(stopped before the end)" in words) == (expected, True)
+    outcome = json.loads((tmp_path / "f" / "outcome.json").read_text())
+    assert (outcome["complete"], outcome["exit_status"]) == (False, expected)
+
+
+def test_the_cursor_comes_back(tmp_path: Path) -> None:
+    """On a terminal, when a signal ends the check."""
+    master, slave = os.openpty()
+    more = ("--programs", 100_000, "--failures", tmp_path / "f")
+    terminal = {"stdin": slave, "stdout": slave, "stderr": slave}
+    process = begin_on("check", "--backend", CORRECT, *more, **terminal)
+    os.close(slave)
+    seen = b""
+    while b"\x1b[?25l" not in seen:
+        seen += os.read(master, 65536)
+    process.send_signal(signal.SIGTERM)
+    with suppress(OSError):  # that is how it ends
+        while part := os.read(master, 65536):
+            seen += part
+    os.close(master)
+    assert process.wait(10) == 143
+    assert seen.rfind(b"\x1b[?25h") > seen.rfind(b"\x1b[?25l")
+
+
+def begin_on(*arguments: object, **streams: int) -> subprocess.Popen[bytes]:
+    """`lockstep` in the background, on a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"},
+        **streams,
+    )
+
+
+def test_checks_that_share_a_folder_keep_their_outcomes(
+    check: Check, run: Run, tmp_path: Path
+) -> None:
+    """The one that ends last has a file of its own, and says where."""
+    process = check(CORRECT, "--programs", 100_000)
+    wait_for(lambda: find_running(tmp_path / "f"))
+    folder = ("--failures", tmp_path / "f")
+    assert run("check", "--backend", CORRECT, "--programs", 5, *folder).status == 0
+    process.send_signal(signal.SIGINT)
+    status, words = end(process)
+    first, second = sorted((tmp_path / "f").glob("outcome*.json"))
+    assert f"the outcome of this one is {first}" in words
+    assert [json.loads(path.read_text())["complete"] for path in (first, second)] == [
+        False,
+        True,
+    ]
+    assert status == 130
+    page = run("report", "--format", "markdown", tmp_path / "f")
+    assert page.status == 0
 
 
 def test_ctrl_c_keeps_and_shows_what_was_found(check: Check, tmp_path: Path) -> None:
@@ -166,7 +276,7 @@ def test_ctrl_c_keeps_a_hang_that_is_shrunk(check: Check, tmp_path: Path) -> Non
     wait_for(is_shrinking)
     process.send_signal(signal.SIGINT)
     status, words = end(process)
-    assert status in (2, 130)
+    assert status == 1
     assert "layer-kv-update-hang" in words
     (path,) = (tmp_path / "f").rglob("layer-*/*.json")
     assert load_programs(path)[0].meta["signature"] == "layer-kv-update-hang"

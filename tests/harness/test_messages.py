@@ -6,8 +6,12 @@ import json
 import math
 import re
 import struct
+from collections import deque
+from contextlib import closing, suppress
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,7 +20,8 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence
-from lockstep.harness.workers import pool
+from lockstep.harness.workers import channel
+from lockstep.harness.workers.channel import MAGIC, make_channel
 from lockstep.harness.workers.messages import (
     Agreed,
     Answer,
@@ -40,10 +45,12 @@ from lockstep.harness.workers.messages import (
     Task,
     decode_event,
     encode,
+    unfold,
 )
 from lockstep.harness.workers.pool import Pool, get_running
 from lockstep.harness.workers.worker import TASKS, decode_task
 from tests.harness.building import SMALL, make, update
+from tests.harness.commands import CORRECT
 
 PROGRAM = make(update(2), **SMALL).to_json()
 DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
@@ -135,23 +142,27 @@ def test_anything_else_is_no_event(task: Task[Any], data: bytes, why: str) -> No
 
 
 def frame(data: bytes) -> bytes:
-    return struct.pack("!i", len(data)) + data
+    return MAGIC + struct.pack("!I", len(data)) + data
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
+        (b"a print", "wrote stray bytes to the harness's connection: a print"),
+        (b"\x00", "half a message, and nothing more for 1 s"),
+        (b"{}", "wrote stray bytes to the harness's connection: {}"),
         (frame(b"hello"), "sent a message that is not an event: Expecting value"),
+        (frame(b"{}"), "not an event: Object missing required field `event`"),
         (frame(encode(Clustered([]))), "not an event: Invalid value 'Clustered'"),
-        (b"\x7f\xff\xff\xff", "the process was ended by SIGKILL"),
-        (frame(b"hello")[:-1], "the process was ended by SIGKILL"),
+        (MAGIC + b"\x7f\xff\xff\xff", "a message of 2,147,483,647 bytes; at most 134,"),
+        (frame(b"hello")[:-1], "half a message, and nothing more for 1 s"),
+        (frame(encode(Progress(Counts()))) + b"\x1b[31m", "stray bytes to the harness"),
     ],
-    ids=["rubbish", "another answer", "too large", "breaks off"],
 )
 def test_a_worker_that_sends_something_else_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(pool, "READ_SECONDS", 1)
+    monkeypatch.setattr(channel, "MESSAGE_SECONDS", 1)
     monkeypatch.setenv("LOCKSTEP_TEST_BYTES", data.hex())
     backend = "tests.harness.misbehaving:speaks_to_its_pool"
     with Pool(1, tmp_path / "running") as one:
@@ -159,10 +170,60 @@ def test_a_worker_that_sends_something_else_is_ended(
         assert isinstance(event, Died)
         assert (event.what, event.step) == ("crash", 0)
         assert why in event.why
+        assert event.why.isprintable()
         assert one.processes == []
     blamed = event.blame()
     assert blamed is not None
     assert blamed[1].get_signature(blamed[0]) == "layer-kv-update-crash"
+
+
+def test_what_an_idle_worker_writes_is_said(tmp_path: Path) -> None:
+    """It belongs to no program; another worker gets the next task."""
+    backend = "tests.harness.misbehaving:speaks_when_idle"
+    with Pool(1, tmp_path / "running") as one:
+        first = one.run(deque([RunProgram(backend, make(update(3), **SMALL).to_json())]))
+        assert [type(event) for _, event in first] == [Ran]
+        wait([one.processes[0].channel.end], 10)
+        second = list(one.run(deque([RunProgram(CORRECT, PROGRAM)])))
+    (blamed, died), (task, answer) = second
+    assert (blamed.backend, task.backend) == (backend, CORRECT)
+    assert isinstance(died, Died) and died.blame() is None
+    assert "wrote stray bytes to the harness's connection: hello" in died.describe()
+    assert isinstance(answer, Ran)
+
+
+def test_messages_in_pieces_and_several_at_once() -> None:
+    ours, theirs = make_channel()
+    with closing(ours), theirs:
+        assert ours.receive() is None
+        for byte in frame(b"one"):
+            assert ours.receive() is None
+            theirs.send(bytes([byte]))
+        assert ours.receive() == b"one"
+        theirs.send(frame(b"two") + frame(b"") + frame(b"three")[:-1])
+        assert [ours.receive() for _ in range(3)] == [b"two", b"", None]
+        theirs.close()
+        with pytest.raises(EOFError):
+            ours.receive()
+
+
+def test_a_worker_that_does_not_read_stops_nobody() -> None:
+    ours, theirs = make_channel()
+    ours.seconds = 0.2
+    with closing(ours), theirs, pytest.raises(TimeoutError):
+        ours.send(bytes(8 << 20))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_change_of_an_event_is_more_than_a_refusal(seed: int) -> None:
+    """Bytes changed at random: an event, or ValueError."""
+    random = Random(seed)
+    for _ in range(500):
+        data = bytearray(encode(random.choice([DONE, FOUND, Progress(Counts(steps=3))])))
+        for _ in range(random.choice([1, 1, 3, 20])):
+            data[random.randrange(len(data))] = random.choice(b'{}[]",:0159eN\\\xff-')
+        with suppress(ValueError):
+            json.dumps(unfold(decode_event(bytes(data), SLICE)), default=unfold)
 
 
 def write(**more: Any) -> bytes:

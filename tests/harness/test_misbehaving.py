@@ -3,6 +3,7 @@ blame, and is none the worse itself."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,34 +15,34 @@ from tests.harness.commands import CORRECT, HERE, Ended, Run
 DIVERGES, CANNOT = 1, 2
 
 BLAMED = [
-    # backend, exit status, what, tokens in the shrunk update, words
-    ("returns_none", CANNOT, "malformed", 1, "update returned None, not a pair"),
-    ("returns_a_list", CANNOT, "malformed", 1, "K of update is a list"),
-    ("one_column_less", CANNOT, "malformed", 1, "0 columns of K and 1 of V"),
-    ("shows_nan", DIVERGES, "contents", 3, "NaN"),
-    ("shows_infinity", DIVERGES, "contents", 3, "row 0: key of "),
-    ("writes_its_input", DIVERGES, "alias", 1, "array that update was given has changed"),
-    ("wrong_mask_width", DIVERGES, "mask", 1, "for 1 rows × 1 columns"),
-    ("raises", DIVERGES, "error", 1, "raised RuntimeError: no room"),
-    ("raises_at_length", DIVERGES, "error", 1, "raised RuntimeError: xxx"),
-    ("raises_the_unspeakable", DIVERGES, "error", 1, "raised Unspeakable"),
-    ("exits_politely", CANNOT, "crash", 1, "exit"),
-    ("exits", CANNOT, "crash", 1, "the process ended with exit status 3"),
+    # backend, what, tokens in the shrunk update, words
+    ("returns_none", "malformed", 1, "update returned None, not a pair"),
+    ("returns_a_list", "malformed", 1, "K of update is a list"),
+    ("one_column_less", "malformed", 1, "0 columns of K and 1 of V"),
+    ("shows_nan", "contents", 3, "NaN"),
+    ("shows_infinity", "contents", 3, "row 0: key of "),
+    ("writes_its_input", "alias", 1, "array that update was given has changed"),
+    ("wrong_mask_width", "mask", 1, "for 1 rows × 1 columns"),
+    ("raises", "error", 1, "raised RuntimeError: no room"),
+    ("raises_at_length", "error", 1, "raised RuntimeError: xxx"),
+    ("raises_the_unspeakable", "error", 1, "raised Unspeakable"),
+    ("exits_politely", "crash", 1, "exit"),
+    ("exits", "crash", 1, "the process ended with exit status 3"),
     (
         "loses_its_device",
-        CANNOT,
         "crash",
         1,
         "last words: raised RuntimeError: CUDA error",
     ),
-    ("loses_it_when_read", CANNOT, "crash", 1, "raised RuntimeError: CUDA error"),
-    ("dies", CANNOT, "crash", 3, "the process was ended by SIGSEGV"),
-    ("babbles", CANNOT, "crash", 1, "assertion failed: ring.size > 0"),
-    ("hangs", CANNOT, "hang", 1, "no step ended within 0.3 s"),
+    ("loses_it_when_read", "crash", 1, "raised RuntimeError: CUDA error"),
+    ("interrupts", "crash", 1, "would have ended the process: raised KeyboardInterrupt"),
+    ("dies", "crash", 3, "the process was ended by SIGSEGV"),
+    ("babbles", "crash", 1, "assertion failed: ring.size > 0"),
+    ("hangs", "hang", 1, "no step ended within 0.3 s"),
 ]
 """What else is malformed is in `test_reading`."""
 
-UNAVAILABLE = {
+UNLOADABLE = {
     "factory_raises": "its factory raised OSError: the driver is too old",
     "factory_returns_five": "its factory returned int, not a Backend",
     "lacks_a_method": "has no method size",
@@ -58,11 +59,10 @@ def check(run: Run, *names: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize(("name", "status", "what", "tokens", "words"), BLAMED)
+@pytest.mark.parametrize(("name", "what", "tokens", "words"), BLAMED)
 def test_the_program_to_blame_is_kept_and_replays(
     request: pytest.FixtureRequest,
     name: str,
-    status: int,
     what: str,
     tokens: int,
     words: str,
@@ -70,7 +70,7 @@ def test_the_program_to_blame_is_kept_and_replays(
     is_fatal = what in ("crash", "hang")
     run = request.getfixturevalue("run_workers" if is_fatal else "run")
     ended = check(run, name)
-    assert ended.status == status
+    assert ended.status == DIVERGES
     assert f"layer-kv-update-{what}" in ended.out
     assert words in ended.words
 
@@ -82,18 +82,89 @@ def test_the_program_to_blame_is_kept_and_replays(
     assert path.stat().st_size < 10_000
 
     replayed = run("replay", path, "--backend", f"{HERE}:{name}", "--step-time", 0.3)
-    assert replayed.status == status
-    assert replayed.text.startswith("FAILED" if status == DIVERGES else "ERROR")
+    assert replayed.status == DIVERGES
+    assert replayed.text.startswith("FAILED")
     assert words in replayed.text
     assert "in another way" not in replayed.text
     assert replayed.text[:-1].isprintable()
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("dies_in_open", "crash"),
+        ("hangs_in_open", "hang"),
+        ("interrupts_in_open", "crash"),
+    ],
+)
+def test_the_opening_of_a_cache_is_to_blame_and_nothing_else(
+    run_workers: Run, name: str, what: str
+) -> None:
+    """One signature, before and after the program is made shorter."""
+    ended = check(run_workers, name)
+    assert ended.status == DIVERGES
+    (path,) = Path("failures").glob("layer-*/*.json")
+    assert path.parent.name == f"layer-kv-open-{what}"
+    (program,) = load_programs(path)
+    assert (list(program.ops), program.config["heads"]) == ([], 2)
+    again = ("--backend", f"{HERE}:{name}", "--step-time", 0.3)
+    for command in ("replay", "show"):
+        shown = run_workers(command, path, *again)
+        assert (shown.status, what in shown.words) == (command == "replay", True)
+        assert "in another way" not in shown.words
+
+
+def test_a_pair_that_crashes_stops_and_says_so(run_workers: Run) -> None:
+    pair = ("--backend", f"{HERE}:dies_later", "--programs", 600, "--jobs", 1)
+    ended = run_workers("check", *pair)
+    assert ended.status == DIVERGES
+    outcome = json.loads(Path("failures/outcome.json").read_text())
+    (found,) = outcome["pairs"]
+    assert (outcome["complete"], found["crashes"]) == (False, 2)
+    ran = f"stopped after 2 crashes: {found['programs']} of 600 programs ran"
+    assert found["shortfall"] == ran
+    assert ran in ended.words and "(stopped before the end)" in ended.words
+    assert ran in run_workers("report", "--format", "markdown").text
+
+
+def test_options_that_change_the_verdict_stand_in_the_line(run_workers: Run) -> None:
+    """What is pasted from the terminal, the file or a report fails as well."""
+    check(run_workers, "hangs")
+    (path,) = Path("failures").glob("layer-*/*.json")
+    line = f"lockstep replay {path} --backend {HERE}:hangs --step-time 0.3"
+    (program,) = load_programs(path)
+    assert program.meta["replay"] == line
+    for shown in ("show", path, "--backend", f"{HERE}:hangs", "--step-time", 0.3), (
+        "report", "--format", "markdown"
+    ):  # fmt: skip
+        assert line in run_workers(*shown).words
+    replayed = run_workers(*line.split()[1:])
+    assert (replayed.status, replayed.text[:6]) == (DIVERGES, "FAILED")
+
+
+@pytest.mark.parametrize("name", ["returns_colours", "raises_colours", "says_colours"])
+def test_what_a_backend_says_does_nothing_to_the_terminal(
+    run_workers: Run, name: str
+) -> None:
+    backend = ("--backend", f"{HERE}:{name}")
+    assert check(run_workers, name).status == DIVERGES
+    (path,) = Path("failures").glob("layer-*/*.json")
+    for command in (
+        ("replay", path),
+        ("show", path),
+        ("shrink", path, "--time", 1),
+        ("explore", "--depth", 1, "--size", "tiny"),
+        ("report", "--format", "markdown"),
+    ):
+        ended = run_workers(*command, *backend)
+        assert ended.text.replace("\n", "").isprintable()
+
+
 def test_what_cannot_be_checked_is_said_in_a_line(run_workers: Run) -> None:
-    ended = check(run_workers, *UNAVAILABLE)
+    ended = check(run_workers, *UNLOADABLE)
     assert ended.status == CANNOT
-    for name, words in UNAVAILABLE.items():
-        assert f"{HERE}:{name}: not checked: " in ended.words
+    for name, words in UNLOADABLE.items():
+        assert f"{HERE}:{name}: ERROR: could not be loaded: " in ended.words
         assert words in ended.words
     assert [path.name for path in Path("failures").iterdir()] == ["outcome.json"]
 

@@ -31,6 +31,7 @@ def test_of_theirs(number, request):
 
 BACKENDS = """
 import os
+from lockstep.harness.backends import Unavailable
 from tests.harness.misbehaving import Cache, correct, declare, shows_nan, one_column_less
 
 def grows_late():
@@ -40,6 +41,9 @@ def cannot_start():
     with open("started.txt", "a") as file:
         file.write("x")
     raise OSError("no driver")
+
+def is_not_here():
+    raise Unavailable("no GPU")
 
 def dies():
     os._exit(3)
@@ -99,8 +103,9 @@ def test_what_is_declared_is_collected_and_a_bug_fails_one_test(project: Path) -
     assert done.returncode == 1
     start = "FAILED test_x.py::test_agrees[mine:"
     for words in (
-        "cannot_start] - mine:cannot_start: its factory raised OSError: no driver",
-        "dies] - mine:dies: the process ended with exit status 3",
+        "cannot_start] - mine:cannot_start: could not be loaded: its factory raised OSErr"
+        "or: no driver, in cannot_start (mine.py:",
+        "dies] - mine:dies: could not be loaded: the process ended with exit status 3",
         "shows_nan × kv] - layer-kv-update-contents: row 0: ",
     ):
         assert f"\n{start}{words}" in done.stdout
@@ -117,17 +122,24 @@ def test_what_was_not_reached_can_fail_a_test(project: Path) -> None:
 
 
 def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> None:
-    names = {f"mine:{name}": "" for name in ("correct", "cannot_start")}
+    """But a broken one is an error, whether it was asked for or not."""
+    names = {f"mine:{name}": "" for name in ("correct", "is_not_here")}
     with (project / "conftest.py").open("a") as file:
         file.write("from lockstep.harness.workers import registry\n")
         file.write(f"registry.list_names = lambda: {names}\n")
     done = run(project, "-q", "--lockstep-failures", "elsewhere", "-n", "1")
     assert done.returncode == 0, done.stdout
     said = re.findall("^not checked: .*$", done.stdout, re.M)
-    why = "its factory raised OSError: no driver"
-    assert said == [f"not checked: mine:cannot_start: {why}"]
+    assert said == ["not checked: mine:is_not_here: no GPU"]
     assert "2 passed" in done.stdout
     assert "skipped" not in done.stdout
+    with (project / "conftest.py").open("a") as file:
+        file.write(
+            "registry.list_names = lambda: {'mine:dies': '', 'mine:correct': ''}\n"
+        )
+    done = run(project, "-q")
+    assert (done.returncode, "1 failed, 2 passed" in done.stdout) == (1, True)
+    assert "mine:dies: could not be loaded" in done.stdout
 
 
 def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
@@ -150,7 +162,9 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
 
 CORRECT = "--lockstep-backend mine:correct"
 NO_FOLDER = "choose another folder for failures with --lockstep-failures"
-NO_KIND = "mine:correct] - mine:correct: declares no cache of kind trie, swa"
+NO_KIND = (
+    "mine:correct] - mine:correct: declares no cache of kind trie or swa (it has: kv"
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.programs.program import Program, load_programs, parse_program
-from lockstep.harness.workers.pool import is_running, read
+from lockstep.harness.workers.pool import is_running
 from tests.harness.building import make, update
 
 UPDATE = update(1)
@@ -53,11 +53,16 @@ def test_a_shorter_program_leaves_nothing_of_a_longer_one(record: Record) -> Non
 
 @pytest.mark.parametrize("count", [1, 3000])
 def test_the_pool_knows_whether_something_is_running(record: Record, count: int) -> None:
-    assert not is_running(read(record.path))
+    assert not is_running(record.path.read_bytes())
     record.begin(make(*[UPDATE] * count), "one")
-    assert is_running(read(record.path))
+    assert is_running(record.path.read_bytes())
+    record.end()
+    assert not is_running(record.path.read_bytes())
+    assert load(record)[0].meta == {"backend": "one", "running": False, "step": -1}
+    record.begin(make(*[UPDATE] * count), "one")
+    assert is_running(record.path.read_bytes())
     record.clear()
-    assert not is_running(read(record.path))
+    assert not is_running(record.path.read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
 from lockstep.harness.workers.registry import get_target, list_names, load
 from tests.harness import misbehaving
 from tests.harness.commands import CORRECT, HERE
@@ -78,7 +79,7 @@ def test_a_name_may_be_a_module_and_a_factory() -> None:
     ],
 )
 def test_what_is_not_there(name: str, words: str) -> None:
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unloadable) as caught:
         load(name)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -110,10 +111,48 @@ def test_what_is_not_what_it_says(
 ) -> None:
     declared = replace(correct(), contracts=contracts)
     monkeypatch.setattr(misbehaving, "correct", lambda: declared)
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unloadable) as caught:
         load(CORRECT)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+BROKEN = [
+    # text of the module, words of the message
+    ("1 / 0", "importing written raised ZeroDivisionError: division by zero, in <modul"),
+    ("1 / 0", "(written.py:1)"),
+    ("def make(:", "importing written raised SyntaxError: invalid syntax (written.py, l"),
+    ("from math import sinus", "raised ImportError: cannot import name 'sinus' from 'ma"),
+    ("import numpy.nowhere", "raised ModuleNotFoundError: No module named 'numpy.nowh"),
+    ("import written.more", "ModuleNotFoundError: No module named 'written.more'"),
+    ("raise ModuleNotFoundError", "raised ModuleNotFoundError, in <module> (written.p"),
+    ("import sys; sys.exit(3)", "raised SystemExit: exit status 3, in <module> (writ"),
+    ("import sys; sys.exit('no disk')", "raised SystemExit: no disk"),
+    ("raise KeyboardInterrupt", "raised KeyboardInterrupt, in <module> (written.py:1)"),
+    ("make = 5", "has no factory make"),
+    ("def make(): raise OSError('odd')", "its factory raised OSError: odd, in make ("),
+    ("def make(): import sys; sys.exit()", "raised SystemExit: exit status 0, in make"),
+    ("def make(): import numpy.nowhere", "No module named 'numpy.nowhere'"),
+    ("from tests.harness.misbehaving import *\ndef make():\n  return replace(correct(),"
+     " contracts=5)", "checking its declaration raised AttributeError: "),
+    ("from tests.harness.misbehaving import *\nmake = lambda: declare(lambda: throw("
+     "SystemExit(4)))", "opening a kv cache raised SystemExit: exit status 4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN)
+def test_a_module_that_is_broken(
+    write: Write, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    """As in a worker, which ignores Ctrl-C."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    with pytest.raises(Unloadable) as caught:
+        load(f"{write(text)}:make")
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+ABSENT = "from lockstep.harness.backends import Unavailable\n"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +168,7 @@ def test_errors_that_are_no_refusals(
 ) -> None:
     declared = replace(correct(), errors=errors)
     monkeypatch.setattr(misbehaving, "correct", lambda: declared)
-    with pytest.raises(Unavailable, match=re.escape(words)):
+    with pytest.raises(Unloadable, match=re.escape(words)):
         load(CORRECT)
 
 
@@ -137,12 +176,24 @@ def test_errors_that_are_no_refusals(
     ("text", "words"),
     [
         ("import no_such_package", "needs the package no_such_package: pip install no_"),
-        ("1 / 0", "importing written raised ZeroDivisionError"),
-        ("def make(:", "importing written raised SyntaxError"),
-        ("make = 5", "has no factory make"),
+        ("import no_such.part", "needs the package no_such: pip install no_such"),
+        ("def make(): import mlx_lm_x", "needs the package mlx_lm_x: pip install mlx_l"),
+        (f"{ABSENT}raise Unavailable('no GPU')", "no GPU"),
+        (f"{ABSENT}def make(): raise Unavailable('no GPU')", "no GPU"),
     ],
 )
-def test_a_module_that_cannot_be_imported(write: Write, text: str, words: str) -> None:
+def test_a_module_that_needs_what_is_not_here(
+    write: Write, text: str, words: str
+) -> None:
     with pytest.raises(Unavailable) as caught:
         load(f"{write(text)}:make")
     assert words in str(caught.value)
+
+
+def test_ctrl_c_of_the_user_while_a_backend_is_loaded(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process that does not ignore it."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        load(f"{write('raise KeyboardInterrupt')}:make")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,17 @@ def test_cells_are_counted_where_a_run_is_interrupted() -> None:
 
 
 # --- costly checks ----------------------------------------------------------------------
+
+
+def test_a_keyboard_interrupt_where_ctrl_c_is_ignored_is_the_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a worker: it is a failure of its program, like sys.exit."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    divergence = run(make(9), fail_after(3, KeyboardInterrupt())).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == ("crash", 3)
+    assert divergence.message == "would have ended the process: raised KeyboardInterrupt"
 
 
 def watch_updates(

@@ -26,7 +26,7 @@ from lockstep.harness.core.errors import UsageError
 # --- the declaration of a driver --------------------------------------------------------
 
 
-def make_backend(hello: Hello, open_cache: Callable[[Mapping[str, Any]], Any]) -> Backend:
+def make_backend(hello: Hello, driver: Driver) -> Backend:
     """The declaration. That kinds, operations and config fields exist is checked as for
     every backend; see `harness.workers.registry`. Raises Malformed."""
     return Backend(
@@ -40,7 +40,8 @@ def make_backend(hello: Hello, open_cache: Callable[[Mapping[str, Any]], Any]) -
             for contract, kinds in hello.contracts.items()
         },
         arrays=WireArrays(),
-        open=open_cache,
+        open=partial(open_cache, driver),
+        follow=driver.follow,
         dtypes=hello.dtypes,
         lifetime="forever",  # what came over a pipe is a copy
         causal=hello.causal,
@@ -131,7 +132,7 @@ def load_driver(name: str, limits: Limits) -> Backend:
     driver = Driver(split_command(name), limits)
     hello = driver.start()
     try:
-        return make_backend(hello, partial(open_cache, driver))
+        return make_backend(hello, driver)
     except Malformed as malformed:
         driver.reject(malformed)
 

@@ -5,12 +5,15 @@ It is started when it is needed, and again when it has misbehaved.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import subprocess
+import termios
 import time
 import weakref
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +41,13 @@ from lockstep.harness.core.errors import Broken, UsageError, clean, format_exit
 # --- its process: lines go in, lines come out, within limits ----------------------------
 
 
+STEP_SECONDS = 20.0
+"""A worker hangs if one step takes longer."""
+
+START_SECONDS = 60.0
+"""The same for loading a backend."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The time and size of a driver's answers, and how strictly they are checked.
@@ -47,16 +57,16 @@ class Limits:
     sides' messages are held against the schemas.
     """
 
-    message_seconds: float = 10.0
-    start_seconds: float = 60.0
+    message_seconds: float = STEP_SECONDS / 2
+    start_seconds: float = START_SECONDS
     line_bytes: int = 1 << 24
     strict: bool = False
 
 
-def limit_by(step_seconds: float, strict: bool) -> Limits:
+def limit_by(step_seconds: float, start_seconds: float, strict: bool) -> Limits:
     """The limits in a pool whose workers may take `step_seconds` for a step: a message
     gets less, so that its operation can be named."""
-    return Limits(message_seconds=step_seconds / 2, strict=strict)
+    return Limits(step_seconds / 2, start_seconds, strict=strict)
 
 
 # --- the process ------------------------------------------------------------------------
@@ -74,18 +84,25 @@ GRACE = 0.5
 
 
 class Misbehaved(Exception):
-    """A driver did what it must not. what: malformed, crash or hang."""
+    """A driver did what it must not.
 
-    def __init__(self, what: str, words: str) -> None:
+    Attributes:
+        what: malformed, crash or hang.
+        is_late: whether that was before it read what it was asked.
+    """
+
+    def __init__(self, what: str, words: str, is_late: bool = False) -> None:
         super().__init__(words)
         self.what = what
+        self.is_late = is_late
 
 
 class Process:
     """One run of the program `command`.
 
     It stays in the process group of the worker: whoever ends that ends it, too. asked:
-    what it is at, in words. Raises OSError if the program cannot be started.
+    what it is at, in words; answered: what it was at before. Raises OSError if the
+    program cannot be started.
     """
 
     def __init__(self, command: Sequence[str], line_bytes: int) -> None:
@@ -105,39 +122,66 @@ class Process:
             self.poll.register(number, select.POLLIN)
         self.words = b""
         self.buffer = bytearray()
-        self.asked = ""
+        self.asked = self.answered = ""
+        self.sent = self.lines = 0
 
     def exchange(
-        self, request: bytes, count: int, seconds: float, asked: str
+        self, request: bytes, asked: Sequence[str], seconds: float
     ) -> list[bytes]:
-        """Writes whole lines, and returns the `count` lines that are answered, without
-        their ends. Raises Misbehaved."""
-        self.asked, self.seconds = asked, seconds
+        """Writes whole lines; returns the lines that are answered, without their ends.
+
+        Args:
+            request: the lines.
+            asked: each of them in words.
+            seconds: for all answers.
+
+        Raises:
+            Misbehaved: the driver does not answer as it should.
+        """
+        self.asked, self.seconds = asked[0], seconds
+        self.sent = self.lines = 0
+        self.check_silent()
         deadline = time.monotonic() + seconds
         self.write(request, deadline)
         lines: list[bytes] = []
-        searched = 0
-        while len(lines) < count:
-            end = self.buffer.find(b"\n", searched)
-            if end < 0:
-                searched = len(self.buffer)
-                self.wait(deadline, "answer")
-                continue
-            lines.append(bytes(self.buffer[:end]))
-            del self.buffer[: end + 1]
-            searched = 0
+        for self.asked in asked:
+            lines.append(self.read_line(deadline))
+            self.answered = self.asked
+            self.lines += 1
         if self.buffer:
             raise Misbehaved(
                 "malformed",
-                f"wrote more than one line as its answer to {asked}: {self.show()}",
+                f"wrote more than one line as its answer to {self.asked}: {self.show()}",
             )
         return lines
+
+    def check_silent(self) -> None:
+        """Requires that it says nothing without being asked, and has not ended."""
+        for number, _ in self.poll.poll(0):
+            if number == self.errors:
+                self.hear()
+            else:
+                self.receive()
+        if self.buffer:
+            words = f"wrote more after its answer to {self.answered}: {self.show()}"
+            raise Misbehaved("malformed", words, is_late=True)
+
+    def read_line(self, deadline: float) -> bytes:
+        searched = 0
+        while (end := self.buffer.find(b"\n", searched)) < 0:
+            searched = len(self.buffer)
+            self.wait(deadline, "answer")
+        line = bytes(self.buffer[:end])
+        del self.buffer[: end + 1]
+        return line
 
     def write(self, request: bytes, deadline: float) -> None:
         rest = memoryview(request)
         while rest:
             try:
-                rest = rest[os.write(self.input, rest) :]
+                written = os.write(self.input, rest)
+                self.sent += written
+                rest = rest[written:]
             except BlockingIOError:
                 self.poll.register(self.input, select.POLLOUT)
                 try:
@@ -155,9 +199,13 @@ class Process:
         if not ready and self.popen.poll() is not None:
             raise self.describe_end("ended")  # a child of its own still has its output
         if not ready:
-            half = f"; it has written half a line: {self.show()}" if self.buffer else ""
-            limit = f"within {self.seconds:g} s"
-            raise Misbehaved("hang", f"did not {what} {self.asked} {limit}{half}")
+            words = f"did not {what} {self.asked} within {self.seconds:g} s"
+            if self.buffer:
+                words += f"; it has written half a line: {self.show()}"
+            is_late = self.has_read_nothing()
+            if is_late:
+                words += f", and has read nothing since its answer to {self.answered}"
+            raise Misbehaved("hang", words, is_late)
         for number, _ in ready:
             if number == self.errors:
                 self.hear()
@@ -196,8 +244,21 @@ class Process:
             words = format_exit(code).removeprefix("the process ")
         except subprocess.TimeoutExpired:
             words = otherwise
+        if self.has_read_nothing():
+            after = f"{words} after its answer to {self.answered}"
+            return Misbehaved("crash", after, is_late=True)
         half = f", after half a line: {self.show()}" if self.buffer else ""
         return Misbehaved("crash", f"{words} at {self.asked}{half}")
+
+    def has_read_nothing(self) -> bool:
+        """Whether it has done nothing since an earlier answer, where the system tells how
+        much of what was sent is still in the pipe."""
+        if self.lines or self.buffer or not self.answered:
+            return False
+        unread = array("i", [0])
+        with suppress(OSError):
+            fcntl.ioctl(self.input, termios.FIONREAD, unread)
+        return unread[0] == self.sent
 
     def show(self) -> str:
         """The beginning of what has come."""
@@ -241,7 +302,7 @@ class Driver:
     """The program `command` at the other end of two pipes.
 
     All caches of a backend are in one process. `run` is the number of that process: what
-    belongs to an earlier one is gone.
+    belongs to an earlier one is gone. is_fresh: whether nothing was asked in this step.
     """
 
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
@@ -255,6 +316,7 @@ class Driver:
         self.run = 0
         self.message = 0
         self.asked = ""
+        self.is_fresh = True
         self.waiting: list[tuple[str, str, bytes]] = []
         self.dropped: dict[str, list[int]] = {}
 
@@ -328,29 +390,45 @@ class Driver:
         if self.limits.strict:
             for own, name, request in posted:
                 check_request(own, name, json.loads(request))
-        self.name_asked(message, self.message)
+        first = self.message - len(posted) + 1
+        asked = [
+            f"'{get_operation(name)}' (message {number})"
+            for number, (_, name, _) in enumerate(posted, first)
+        ]
         requests = b"".join(request for _, _, request in posted)
         begun = time.monotonic()
         try:
-            lines = self.process.exchange(requests, len(posted), seconds, self.asked)
+            lines = self.process.exchange(requests, asked, seconds)
         except Misbehaved as misbehaved:
-            self.misbehave(misbehaved.what, str(misbehaved))
+            is_late = misbehaved.is_late and self.is_fresh
+            self.misbehave(misbehaved.what, str(misbehaved), is_late)
         except BaseException:
             self.end()  # nobody reads the answer any more
             raise
+        self.is_fresh = False
         if message != "hello":
             self.slowest = max(self.slowest, time.monotonic() - begun)
-        first = self.message - len(posted) + 1
         answer = None
-        pairs = zip(posted, lines, strict=True)
-        for number, ((own, name, _), line) in enumerate(pairs, first):
-            self.name_asked(name, number)
+        for number, ((own, name, _), line) in enumerate(
+            zip(posted, lines, strict=True), first
+        ):
+            self.asked = asked[number - first]
             answer = self.parse(own, name, number, line)
         return answer
 
-    def name_asked(self, message: str, number: int) -> None:
-        """The message that is under way, for what is said about it."""
-        self.asked = f"'{get_operation(message)}' (message {number})"
+    def follow(self, is_over: bool) -> None:
+        """A step is over, or a program. At the end of a program the driver is asked to
+        drop its caches: if it does not answer, the last step is to blame, and not the
+        next program.
+
+        Raises:
+            Broken: the driver misbehaves.
+        """
+        self.is_fresh = True
+        if is_over and self.process is not None and self.dropped:
+            dropped, self.dropped = self.dropped, {}
+            self.exchange("session", "drop", dropped, self.seconds)
+            self.is_fresh = True
 
     def parse(self, contract: str, message: str, number: int, line: bytes) -> Any:
         """The answer to one message. Raises what it refuses."""
@@ -373,7 +451,7 @@ class Driver:
         """The last answer has the wrong form."""
         self.misbehave("malformed", f"answered {self.asked} wrongly: {malformed}")
 
-    def misbehave(self, what: str, words: str) -> NoReturn:
+    def misbehave(self, what: str, words: str, is_late: bool = False) -> NoReturn:
         """Ends the process, and raises Broken with what it did."""
         assert self.process is not None
         said = self.process.get_last_words()
@@ -388,7 +466,7 @@ class Driver:
             )
         if said:
             words += f"; its last words: {said}"
-        raise Broken(what, clean(f"the driver {words}", MOST_WORDS))
+        raise Broken(what, clean(f"the driver {words}", MOST_WORDS), is_late=is_late)
 
     def end(self) -> None:
         """Ends the process, if there is one."""

@@ -29,6 +29,7 @@ from lockstep.harness.reports.pages.view import (
     Played,
     Saved,
     check_step,
+    read_options,
     read_saved,
 )
 from lockstep.harness.workers import messages
@@ -107,6 +108,7 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                     failure.get("why_likely"),
                     read_flaky(failure),
                     pair.get("signatures", {}).get(failure["signature"]),
+                    read_options(failure.get("options", {})),
                 )
             )
 

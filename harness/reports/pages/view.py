@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.jobs.outcome import get_replay_line
+from lockstep.harness.jobs.outcome import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -41,6 +41,7 @@ class Saved:
         likely: a line about the failure that is likely the same bug.
         flaky: the failure did not come back each time.
         programs: how many have shown the signature.
+        options: see `Failure`.
     """
 
     program: Program
@@ -54,6 +55,7 @@ class Saved:
     likely: str | None = None
     flaky: Flaky | None = None
     programs: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
@@ -133,7 +135,17 @@ def read_saved(program: Program, path: str) -> Saved:
         get_text(meta, "what"),
         dict(list_texts(versions)) if isinstance(versions, Mapping) else {},
         flaky=read_flaky(meta),
+        options=read_options(meta),
     )
+
+
+def read_options(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the check that found a failure, as far as they can be used."""
+    return {
+        name: meta[name]
+        for name, types in OPTIONS.items()
+        if type(meta.get(name)) in types and 0 < meta[name] <= MOST_SECONDS
+    }
 
 
 def check_step(step: Any, program: Program) -> int | None:
@@ -164,6 +176,9 @@ MOST_PROGRAM = 16_000
 """Characters of a program that is shown."""
 
 MOST_SENTENCE = 600
+
+MOST_SECONDS = 3600
+"""Of an option in a file; no option takes more."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +228,8 @@ class FailureView:
         """The line that runs it again; of a file in a zip, all of that."""
         zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
         path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
-        return get_replay_line(path, self.played.backend or self.saved.backend or "NAME")
+        backend = self.played.backend or self.saved.backend or "NAME"
+        return get_replay_line(path, backend, self.saved.options)
 
     @property
     def operation(self) -> str:

@@ -173,6 +173,14 @@ UPDATES: Mapping[str, Callable[[Answer], Any]] = {
     "unknown-error": change(error="oops", message="?"),
     "fails": change(error="failed", message="no such tensor"),
     "unwritten": change(error="missing", message="later"),
+    "exit-after": lambda answer: (write(dump(answer)), os._exit(3)),
+    "exit-soon-after": lambda answer: (
+        write(dump(answer)),
+        time.sleep(0.05),
+        os._exit(3),
+    ),
+    "more-after": lambda answer: (write(dump(answer)), time.sleep(0.05), write("hm\n")),
+    "silent-after": lambda answer: (write(dump(answer)), time.sleep(3600)),
     "slow": lambda answer: (time.sleep(0.2), change()(answer)),
     "talkative": change(mood="fine"),
 }

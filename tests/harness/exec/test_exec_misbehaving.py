@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.driver.client import Limits, Misbehaved, Process
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import Unloadable, UsageError
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, load_programs
 from lockstep.harness.workers.registry import hash_code, load
@@ -92,6 +94,48 @@ def test_misbehaviour_is_said_in_words(way: str, what: str, words: str) -> None:
     assert len(divergence.message) < 700
 
 
+AFTER = [
+    # way, what differs, words
+    (
+        "exit-after",
+        "crash",
+        "ended with exit status 3 after its answer to 'update' (mess",
+    ),
+    (
+        "exit-soon-after",
+        "crash",
+        "exit status 3 after its answer to 'update' (message 6)",
+    ),
+    ("silent-after", "hang", "has read nothing since its answer to 'update' (message 6)"),
+]
+
+
+@pytest.mark.parametrize("more", [[], [{"op": "size"}], [update(1)]])
+@pytest.mark.parametrize(("way", "what", "words"), AFTER)
+def test_after_an_answer_the_step_that_was_answered_is_to_blame(
+    way: str, what: str, words: str, more: list[Any]
+) -> None:
+    """Not the next step, nor the next program."""
+    program = make(update(2), update(1), *more, **SMALL)
+    backend = load(name_driver(way), LIMITS)
+    divergence = run_program(program, backend).divergence
+    assert divergence is not None
+    at = divergence.what, divergence.step, divergence.operation
+    assert at == (what, 1, "update")
+    assert words in divergence.message
+    assert run_program(make(update(2)), backend).divergence is None
+
+
+def test_a_line_that_was_not_asked_for_belongs_to_the_step_before() -> None:
+    program = make(update(2), update(1), {"op": "size"}, **SMALL)
+    backend = load(name_driver("more-after"), LIMITS)
+    slow = replace(backend, follow=lambda over: (time.sleep(0.2), backend.follow(over)))
+    divergence = run_program(program, slow).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == ("malformed", 1)
+    assert "wrote more after its answer to 'update' (message 6): hm" in divergence.message
+
+
 def test_the_driver_that_behaves_agrees() -> None:
     assert run_third_token("well") is None
     assert run_third_token("slow") is None
@@ -124,7 +168,7 @@ def test_a_driver_that_died_is_started_again(tmp_path: Path) -> None:
     assert len(set(pids.read_text().split())) == 2
 
 
-UNAVAILABLE = [
+UNLOADABLE = [
     ("hello-silent", "the driver did not answer 'hello' (message 1) within 1 s"),
     ("hello-exit", "exit status 1 at 'hello' (message 1); its last words: assertion"),
     ("hello-old", "protocol is 0; expected 1, the version that the harness"),
@@ -137,9 +181,9 @@ UNAVAILABLE = [
 ]
 
 
-@pytest.mark.parametrize(("way", "words"), UNAVAILABLE)
+@pytest.mark.parametrize(("way", "words"), UNLOADABLE)
 def test_a_declaration_that_is_wrong(way: str, words: str) -> None:
-    with bounded(), pytest.raises(Unavailable) as caught:
+    with bounded(), pytest.raises(Unloadable) as caught:
         load(name_driver(way), Limits(start_seconds=1.0))
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
@@ -176,7 +220,7 @@ def test_what_cannot_be_started(tmp_path: Path) -> None:
     path = tmp_path / "driver"
     path.write_bytes(b"\x7fELF and nothing else")
     path.chmod(0o755)
-    with pytest.raises(Unavailable, match="cannot be started: Exec format error"):
+    with pytest.raises(Unloadable, match="cannot be started: Exec format error"):
         load(f"exec:{path}")
 
 
@@ -190,12 +234,12 @@ def test_the_code_of_a_driver_is_what_its_command_names(tmp_path: Path) -> None:
     assert hash_code(name) != before
 
 
-def exchange(command: str, request: bytes = b"{}\n") -> str:
+def exchange(command: str, request: bytes = b"{}\n", *asked: str) -> str:
     """Returns the refusal of a shell that gets a message."""
     process = Process(["sh", "-c", command], line_bytes=1 << 20)
     try:
         with bounded(), pytest.raises(Misbehaved) as caught:
-            process.exchange(request, 1, 1.0, "'it'")
+            process.exchange(request, asked or ["'it'"], 1.0)
     finally:
         process.stop()
     return str(caught.value)
@@ -212,22 +256,47 @@ def test_a_driver_that_has_ended_though_its_child_has_not() -> None:
     assert words == "ended with exit status 3 at 'it'"
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("read a; read b; exit 3", "ended with exit status 3 at 'put'"),
+        ("read a; read b; exec sleep 9", "did not answer 'put' within 1 s"),
+        ("read a; read b; echo {}; exit 3", "ended with exit status 3 at 'get'"),
+        ("read a; read b; echo 1; exec sleep 9", "did not answer 'get' within 1 s"),
+        ("read a; read b; printf '1\\n2\\n3\\n'; exec sleep 9", "answer to 'get': 3"),
+    ],
+)
+def test_of_messages_that_are_sent_together_one_is_named(
+    command: str, words: str
+) -> None:
+    """The first that has no answer."""
+    assert words in exchange(command, b"1\n2\n", "'put'", "'get'")
+
+
 # --- the whole way ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("way", "what"), [("segfault", "crash"), ("silent", "hang")])
+@pytest.mark.parametrize(
+    ("way", "what"),
+    [
+        ("segfault", "crash"),
+        ("silent", "hang"),
+        ("exit-after", "crash"),
+        ("silent-after", "hang"),
+    ],
+)
 def test_the_program_to_blame_is_kept_and_replays(run: Run, way: str, what: str) -> None:
     backend, time = name_driver(way), ("--step-time", 0.3)
     checked = run("check", "--backend", backend, "--programs", 12, *time)
-    assert checked.status == 2
+    assert checked.status == 1
     assert "Traceback" not in checked.text
     assert f"layer-kv-update-{what}" in checked.out
-    assert "ERROR" in checked.out and "✓" not in checked.out
+    assert "✗ diverges" in checked.out and "✓" not in checked.out
     (path,) = Path("failures").glob("*/*.json")
     (program,) = load_programs(path)
     assert program.to_json()["ops"] == [update(3)]
     again = run("replay", path, "--backend", backend, *time)
-    assert (again.status, again.out[:5]) == (2, "ERROR")
+    assert (again.status, again.out[:6]) == (1, "FAILED")
     fixed = run("replay", path, "--backend", name_driver("well"))
     assert (fixed.status, fixed.out[:5]) == (0, "FIXED")
 
@@ -261,8 +330,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
-@pytest.mark.parametrize("signal_number", [2, 9], ids=["Ctrl-C", "kill -9"])
-@pytest.mark.parametrize("whom", ["lockstep", "worker"])
+@pytest.mark.parametrize(
+    ("whom", "signal_number"),
+    [("lockstep", 2), ("lockstep", 9), ("lockstep", 15), ("worker", 9)],
+)
 def test_drivers_end_with_workers(tmp_path: Path, whom: str, signal_number: int) -> None:
     """Even one that hangs, and does not see its input end."""
     pids = tmp_path / "pids"

@@ -1,0 +1,116 @@
+"""The connection between a pool and a worker: messages over a socket.
+
+A message is MAGIC, its length, and its bytes. The code of a backend runs in the worker
+and may write anything to any file descriptor, so the pool never waits for the rest of a
+message, and reads nothing that does not begin as one.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+
+from lockstep.harness.core.errors import clean
+
+MAGIC = b"\x00lockstep"
+LENGTH = struct.Struct("!I")
+HEAD = len(MAGIC) + LENGTH.size
+
+MAX_BYTES = 128 << 20
+"""Size of a message: a file of a set of vectors may have 64 MiB."""
+
+CHUNK = 1 << 20
+
+MESSAGE_SECONDS = 20.0
+"""A message that has begun goes on within so many seconds; so does one that is sent."""
+
+
+class Stray(Exception):
+    """What came is not a message. The message says what it is."""
+
+
+class Channel:
+    """One end of a connection. seconds: within which the other end reads what is sent;
+    None: no limit."""
+
+    def __init__(self, end: socket.socket, seconds: float | None = None) -> None:
+        self.end, self.seconds = end, seconds
+        self.end.setblocking(False)
+        self.buffer = bytearray()
+        self.heard = 0.0
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    def close(self) -> None:
+        self.end.close()
+
+    def send(self, message: bytes) -> None:
+        """Raises OSError if the other end is gone or does not read."""
+        rest = memoryview(MAGIC + LENGTH.pack(len(message)) + message)
+        while rest:
+            try:
+                rest = rest[self.end.send(rest) :]
+            except BlockingIOError:
+                self.await_event(select.POLLOUT, self.seconds)
+
+    def wait(self) -> bytes:
+        """The next message, whenever it comes. Raises EOFError and Stray as `receive`."""
+        while (message := self.receive()) is None:
+            self.await_event(select.POLLIN, None)
+        return message
+
+    def await_event(self, event: int, seconds: float | None) -> None:
+        poll = select.poll()
+        poll.register(self.end, event)
+        if not poll.poll(seconds and seconds * 1000):
+            raise TimeoutError(f"nothing was read for {seconds:g} s")
+
+    def receive(self) -> bytes | None:
+        """The next message, or None as long as it has not come whole.
+
+        Raises:
+            EOFError: the other end is gone.
+            Stray: what has come is not a message, or does not come to an end.
+        """
+        while (message := self.cut()) is None:
+            try:
+                part = self.end.recv(CHUNK)
+            except BlockingIOError:
+                self.check_time()
+                return None
+            except OSError as error:
+                raise EOFError from error
+            if not part:
+                raise EOFError
+            self.heard = time.monotonic()
+            self.buffer += part
+        return message
+
+    def cut(self) -> bytes | None:
+        """Takes the first message out of what has come."""
+        buffer = self.buffer
+        if not MAGIC.startswith(buffer[: len(MAGIC)]):
+            raise Stray(clean(buffer[:200].decode(errors="replace"), 60))
+        if len(buffer) < HEAD:
+            return None
+        (length,) = LENGTH.unpack_from(buffer, len(MAGIC))
+        if length > MAX_BYTES:
+            raise Stray(f"a message of {length:,} bytes; at most {MAX_BYTES:,}")
+        if len(buffer) < HEAD + length:
+            return None
+        message = bytes(buffer[HEAD : HEAD + length])
+        del buffer[: HEAD + length]
+        return message
+
+    def check_time(self) -> None:
+        if self.buffer and time.monotonic() - self.heard > MESSAGE_SECONDS:
+            raise Stray(f"half a message, and nothing more for {MESSAGE_SECONDS:g} s")
+
+
+def make_channel() -> tuple[Channel, socket.socket]:
+    """A connection: this process's end of it, and the other one."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours, MESSAGE_SECONDS), theirs
