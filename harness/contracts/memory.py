@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.harness.contracts.operation import Config
 from lockstep.harness.core.errors import Broken, clean
+
+Config = Mapping[str, Any]
+"""The complete config of a program."""
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATE_ITEM_BYTES = 4

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts.memory import (
+    Config,
     Need,
     ask_held,
     check_released,
     count_state_bytes,
     count_token_bytes,
 )
-from lockstep.harness.contracts.operation import Config
 from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.token import Token
 
