@@ -226,7 +226,7 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
                 f' for "{name}"'
             )
         if issubclass(Broken, error):
-            raise Unavailable(
+            raise Unloadable(
                 f'its errors name {error.__name__} for "{name}", which any failure is;'
                 " name the class that it raises to refuse"
             )
