@@ -82,12 +82,15 @@ class Kind:
             hands them over.
         refuses: a call that breaks a rule of usage raises ValueError and changes nothing.
             Such calls are drawn only if this is True.
+        atomic: (unified contract) a `remove` that is refused changes nothing. If this is
+            False, the next operation of every program clears the sequence.
     """
 
     operations: frozenset[str]
     config: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     builds_on: bool = False
     refuses: bool = False
+    atomic: bool = True
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,13 @@ class Backend:
     execute: Callable[..., Any] | None = None
     share: int = 1
     is_fatal: Callable[[Exception], bool] = lambda error: False
+
+
+def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
+    """Lists, in words, the promises of a kind that its declaration leaves unchecked."""
+    if backend.execute is not None:
+        return []
+    return [] if declared.atomic else ["after a refused remove"]
 
 
 # --- versions, device and platform: where a failure was found, and where it is replayed -

@@ -293,4 +293,5 @@ def list_pairs(
     for contract, kinds in declared.contracts.items():
         for kind, own in kinds.items():
             if not settings.kinds or kind in settings.kinds:
-                yield Pair(name, contract, kind, own, place, declared.share)
+                unchecked = declared.unchecked.get(kind, [])
+                yield Pair(name, contract, kind, own, place, declared.share, unchecked)

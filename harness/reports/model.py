@@ -29,6 +29,7 @@ class PairSummary:
         missing: part of the backend that is not written yet → operation that needs it.
         undeclared: operations that the backend does not declare, if it was asked for by
             name.
+        unchecked: promises that cannot be checked, in words.
     """
 
     backend: str
@@ -46,6 +47,7 @@ class PairSummary:
     outdated: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     undeclared: Sequence[str] = ()
+    unchecked: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -132,7 +134,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(pair, *same, "errors", "outdated", "missing"),
+        **get_fields(pair, *same, "errors", "outdated", "missing", "unchecked"),
     )
 
 
@@ -147,7 +149,8 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 class Note(NamedTuple):
     """One line about what the matrix leaves open.
 
-    sort: "missing", "undeclared", "error", "outdated", "dead" or "unavailable".
+    sort: "missing", "undeclared", "unchecked", "error", "outdated", "dead" or
+        "unavailable".
     """
 
     sort: str
@@ -170,6 +173,9 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("error", pair.name, error)
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
+        if pair.unchecked:
+            names = ", ".join(pair.unchecked)
+            yield Note("unchecked", pair.name, f"not checked: {names}")
     for backend, why in outcome.dead.items():
         yield Note("dead", backend, why)
     for backend, why in outcome.unavailable.items():

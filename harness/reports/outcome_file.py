@@ -58,6 +58,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "known_divergences": pair.known,
         **get_fields(pair, "outdated", "errors", "missing"),
         "undeclared": pair.list_undeclared(),
+        "unchecked": list(pair.unchecked),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 
@@ -134,6 +135,7 @@ PAIR = make_schema(
         "outdated": TEXTS,
         "errors": TEXTS,
         "missing": NAMED,
+        "unchecked": TEXTS,
     },
 )
 SCHEMA = make_schema(
@@ -179,7 +181,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
-    "outdated", "missing",
+    "outdated", "missing", "unchecked",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -25,7 +25,7 @@ from typing import Any, Union
 import msgspec
 from msgspec import convert
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, format_error
 from lockstep.harness.execution.executor import Record
@@ -72,6 +72,11 @@ def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
         contracts={name: dict(kinds) for name, kinds in backend.contracts.items()},
         dtypes=list(backend.dtypes),
         share=backend.share,
+        unchecked={
+            kind: list_unchecked(backend, declared)
+            for kinds in backend.contracts.values()
+            for kind, declared in kinds.items()
+        },
     )
 
 

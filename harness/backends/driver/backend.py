@@ -59,7 +59,8 @@ def make_kind(document: Any, place: str) -> Kind:
         field: tuple(values) if isinstance(values, list) else values
         for field, values in declared.config.items()
     }
-    return Kind(declared.operations, config, refuses=declared.refuses)
+    promises = {name: getattr(declared, name) for name in ("refuses", "atomic")}
+    return Kind(declared.operations, config, **promises)
 
 
 # --- by name ----------------------------------------------------------------------------

@@ -117,7 +117,8 @@ class Drawer:
         for _ in range(TRIES * length):
             if len(ops) == length:
                 break
-            op = aim.draw(model) or self.draw_operation(source, model, misuses)
+            op = None if self.declared.atomic else rules.get_clearing(model)
+            op = op or aim.draw(model) or self.draw_operation(source, model, misuses)
             if op is None or (self.avoid and self.is_known(op, model)):
                 continue
             if model.tag + rules.operations[op["op"]].count_tags(op) > most:

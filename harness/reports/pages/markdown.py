@@ -133,22 +133,25 @@ PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
 
 NAME = "lockstep"
 
+WARNINGS = ("unavailable", "unchecked")
+"""Sorts of notes that are warnings; the others are errors."""
+
 
 def render_annotations(report: ReportView) -> str:
     """An error for each failure, for what could not be checked and for each file that
     cannot be read, the last of them for all that are left out; a warning for each backend
-    that is not there."""
+    that is not there, and for what a backend's declaration leaves unchecked."""
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
         (f"{one.name}: {one.signature}", format_failure(one)) for one in report.failures
     ]
-    errors += [(note.subject, note.words) for note in notes if note.sort != "unavailable"]
+    errors += [(note.subject, note.words) for note in notes if note.sort not in WARNINGS]
     errors += [(NAME, line) for line in report.broken]
     shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]
     left = len(errors) + report.more - len(shown)
     if left:
         shown = [*shown, (NAME, f"{left} more; the summary of the run lists them")]
-    absent = [(NAME, note.format()) for note in notes if note.sort == "unavailable"]
+    absent = [(NAME, note.format()) for note in notes if note.sort in WARNINGS]
     lines = [write_command("error", *error) for error in shown]
     lines += [write_command("warning", *warning) for warning in absent[:MOST]]
     return "".join(lines)
