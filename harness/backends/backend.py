@@ -94,6 +94,8 @@ class Kind:
         held: the caches tell what they hold (`LayerCache.held`), which is never more than
             this many times what their contents need; see `harness.contracts.memory`. None
             if they do not tell. Of a prefix kind, it is about the caches below.
+        atomic: (unified contract) a `remove` that is refused changes nothing. If this is
+            False, the next operation of every program clears the sequence.
     """
 
     operations: frozenset[str]
@@ -102,6 +104,7 @@ class Kind:
     refuses: bool = False
     inputs: Inputs = "copied"
     held: float | None = None
+    atomic: bool = True
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
         unchecked.append("inputs, since overwrite is not declared")
     if declared.held is None:
         unchecked.append("memory held")
+    if not declared.atomic:
+        unchecked.append("after a refused remove")
     return unchecked
 
 

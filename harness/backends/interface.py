@@ -263,6 +263,9 @@ class UnifiedCache(Protocol):
             exceptions: rows that may also look ahead.
             multimodal: rows that stand for an image.
             reserve: the pass only asks for worst-case shapes; nothing changes.
+
+        A pass that is refused adds nothing. A causal cache has evicted for it; of a
+        wrapper each cache may have done so or not.
         """
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
@@ -300,7 +303,8 @@ class UnifiedCache(Protocol):
         Later tokens move by end - begin to lower positions, and their keys are turned to
         these. It refuses, and changes nothing, with "shared" if such a token belongs to
         another sequence too, or with "not-supported" if the kind or the config cannot do
-        it.
+        it. With `Kind.atomic` False, what the sequence holds is undefined afterwards,
+        until it is cleared by `remove(sequence, 0, None)`; other sequences keep theirs.
         """
 
     def can_resume(self, sequence: int, position: int) -> bool:

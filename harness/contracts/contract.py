@@ -170,6 +170,15 @@ class Contract(ABC):
         name = source.pick(known) if known else None
         return self.operations[name].draw_misuse(source, model) if name else None
 
+    def get_clearing(self, model: Any) -> Op | None:
+        """Returns the operation that must come next if the last one was refused, and a
+        refusal leaves some of the cache undefined (`Kind.atomic`); else None.
+
+        Args:
+            model: the reference after the last operation.
+        """
+        return None
+
     # --- both sides ---------------------------------------------------------------------
 
     def open_model(self, config: Config, rows: bool = True) -> Any:

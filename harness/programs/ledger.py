@@ -234,4 +234,22 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
         return f"{backend.name} does not declare {', '.join(sorted(missing))}"
     if program.config["dtype"] not in backend.dtypes:
         return f"{backend.name} does not declare dtype {program.config['dtype']}"
+    if not kinds[program.kind].atomic and (step := find_unclear(program)) is not None:
+        return (
+            f"{backend.name} does not declare that a refused remove is atomic, and step"
+            f" {step} does not clear the sequence"
+        )
+    return None
+
+
+def find_unclear(program: Program) -> int | None:
+    """Finds a step where the clearing of a sequence has to follow a refused removal, and
+    something else does; see `Kind.atomic`."""
+    clearing: Op | None = None
+    for step in walk(program, rows=False):
+        if step.skipped is None:
+            if clearing is not None and clearing != step.op:
+                return step.number
+            step.finish()
+            clearing = program.rules.get_clearing(step.model)
     return None

@@ -71,7 +71,8 @@ def make_kind(document: Any, place: str) -> Kind:
         for field, values in declared.config.items()
         if field not in IN_PYTHON
     }
-    return Kind(declared.operations, config, refuses=declared.refuses)
+    promises = {name: getattr(declared, name) for name in ("refuses", "atomic")}
+    return Kind(declared.operations, config, **promises)
 
 
 # --- by name ----------------------------------------------------------------------------

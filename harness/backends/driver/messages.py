@@ -87,6 +87,7 @@ class Declared(Struct):
     operations: Annotated[frozenset[str], Meta(min_length=1, extra_json_schema=SET)]
     config: Annotated[dict[str, Any], Meta(extra_json_schema=LISTS)] = {}
     refuses: bool = False
+    atomic: bool = True
 
     def __post_init__(self) -> None:
         require_names(sorted(self.operations), "operation")

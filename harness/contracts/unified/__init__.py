@@ -281,6 +281,11 @@ class UnifiedContract(Contract):
         ]
         return list(source.pick(fitting or list(options)))
 
+    def get_clearing(self, model: UnifiedModel) -> Op | None:
+        if model.unclear is None:
+            return None
+        return {"op": "remove", "sequence": model.unclear, "begin": 0, "end": None}
+
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> UnifiedSystem:

@@ -30,7 +30,7 @@ from lockstep.harness.core.document import (
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
-from lockstep.reference.recurrent import RecurrentCache
+from lockstep.reference.recurrent import RecurrentCache, get_place
 from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
 
@@ -225,6 +225,7 @@ class UnifiedModel:
         fixed: the encoder parts that had a put, which fixes the form of an image.
         others: models with other contents that are possible too: what a pass that a
             wrapper refused has left is not known until an answer tells it.
+        unclear: the sequence of a removal that was refused by the last operation.
         choices: during an operation, the right answers, each with the model that it
             leads to; empty if there is only one.
     """
@@ -245,6 +246,7 @@ class UnifiedModel:
         self.ever: set[str] = set()
         self.written = 0
         self.moved: int | None = None
+        self.unclear: int | None = None
         self.others: list[UnifiedModel] = []
         self.choices: list[tuple[Answer, UnifiedModel]] = []
 
@@ -281,6 +283,7 @@ class UnifiedModel:
             The answer, or all answers that are right; `settle` then drops the contents
             that do not lead to the observed one.
         """
+        self.unclear = None
         if not self.others:
             return ask(self)
         found: dict[str, tuple[Answer, UnifiedModel]] = {}
@@ -340,7 +343,7 @@ class UnifiedModel:
         """Lists the positions after the checkpoints of a sequence's states."""
         states = (part for part in self.parts if isinstance(part, RecurrentCache))
         slots = [part.slots[sequence] for part in states if sequence in part.slots]
-        return [read[-1].position + 1 for slot in slots for read in slot.checkpoints]
+        return [get_place(read) + 1 for slot in slots for read in slot.checkpoints]
 
     def list_shared_states(self) -> list[list[int]]:
         """Lists the sequences that share each state with another."""

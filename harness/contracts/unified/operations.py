@@ -11,6 +11,7 @@ from lockstep.harness.contracts.operation import (
     Source,
     format_fields,
     index,
+    list_allowed,
     rename,
 )
 from lockstep.harness.contracts.unified.forward import (
@@ -98,6 +99,12 @@ class Remove(UnifiedOperation):
         wrong = [(one, end + 1, end), (one, 2, 1), (count, 0, None), (-1, 0, None)]
         sequence, begin, stop = source.pick([*wrong, (one, -1, None), (one, -1, 1)])
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
+
+    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+        answer = super().expect(op, model)
+        errors = {each.get("error", "usage") for each in list_allowed(answer)}
+        model.unclear = op["sequence"] if errors - {"usage"} else None
+        return answer
 
     def answer(self, op: Op, model: UnifiedModel) -> Answer:
         before = model.list_keys()

@@ -137,10 +137,9 @@ class Drawer:
         for _ in range(TRIES * length):
             if len(ops) == length:
                 break
-            op = aim.draw(model) or self.draw_operation(source, model, misuses)
-            if op is None:
-                continue
-            if self.leaves_out(config, ops, op, model):
+            op = None if self.declared.atomic else rules.get_clearing(model)
+            op = op or aim.draw(model) or self.draw_operation(source, model, misuses)
+            if op is None or self.leaves_out(config, ops, op, model):
                 continue
             if model.tag + rules.operations[op["op"]].count_tags(op) > most:
                 continue

@@ -27,12 +27,14 @@ class World:
     Attributes:
         config: a complete config.
         moves: the operations that programs are made of.
+        atomic: see `Kind.atomic`.
         symmetries: for each renaming that maps moves to moves, the number of the move
             that replaces each move.
     """
 
     config: Config
     moves: Sequence[Op]
+    atomic: bool
     symmetries: Sequence[Sequence[int]]
 
 
@@ -54,7 +56,8 @@ def fit(
                 config = candidate
                 break
     moves = [move for move in domain.moves if move["op"] in declared.operations]
-    return World(config, moves, list_symmetries(moves, domain.renamings))
+    symmetries = list_symmetries(moves, domain.renamings)
+    return World(config, moves, declared.atomic, symmetries)
 
 
 def list_symmetries(
@@ -151,11 +154,14 @@ class Walk:
         """Lists the programs with one operation more that are legal, new and not known to
         diverge. The first of them also covers the programs of `start`."""
         model = self.replay(start.ops)
+        clearing = None if self.world.atomic else self.rules.get_clearing(model)
         longer: list[Branch] = []
         for number, move in enumerate(self.world.moves):
             path = (*start.path, number)
             op = self.rules.complete_move(move, model) if self.is_first(path) else None
             if op is None or self.rules.operations[op["op"]].why_illegal(op, model):
+                continue
+            if clearing not in (None, op):
                 continue
             if self.is_known(start.ops, op, model):
                 self.avoided += 1

@@ -127,6 +127,7 @@ class Relay:
                     "operations": sorted(declared.operations - HARNESS),
                     "config": {k: list(v) for k, v in declared.config.items()},
                     "refuses": declared.refuses,
+                    "atomic": declared.atomic,
                 }
                 for kind, declared in kinds.items()
             }

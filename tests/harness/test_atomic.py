@@ -1,0 +1,142 @@
+"""A refused removal that leaves a sequence undefined until it is cleared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend, list_unchecked
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
+from lockstep.harness.programs.ledger import find_unclear, why_unsupported
+from lockstep.harness.programs.program import Program, walk
+from lockstep.harness.workers.registry import load
+from tests.harness.building import declare_all, draw, draw_some, forward, make
+
+UNIFIED = CONTRACTS["unified"]
+KINDS = [kind for kind in UNIFIED.kinds if kind != "encoder"]
+
+
+def remove(sequence: int, begin: int, end: int | None = None) -> dict[str, Any]:
+    return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
+
+
+COPY = {"op": "copy_prefix", "source": 0, "target": 1, "length": 2}
+SHARED = [forward([0, 1], [0, 0]), COPY, remove(0, 0, 1)]
+"""The last operation is refused."""
+
+
+def make_shared(*ops: dict[str, Any]) -> Program:
+    return make(*SHARED, *ops, contract="unified", kind="causal", sequences=2)
+
+
+def count_refused(program: Program) -> int:
+    """Counts the refused removals that something follows."""
+    count = 0
+    for step in walk(program, rows=False):
+        if step.skipped is None:
+            step.finish()
+            refused = UNIFIED.get_clearing(step.model) is not None
+            count += refused and step.number + 1 < len(program.ops)
+    return count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_clearing_is_drawn_at_once(kind: str) -> None:
+    """Where refusals are atomic, other operations follow, too."""
+    declared = declare_all("unified", kind)
+    programs = draw_some(100, "unified", kind, replace(declared, atomic=False))
+    assert sum(map(count_refused, programs)) > 10
+    assert {find_unclear(program) for program in programs} == {None}
+    programs = draw_some(100, "unified", kind, declared)
+    assert sum(find_unclear(program) is not None for program in programs) > 10
+
+
+def test_the_clearing_comes_next_in_every_program_of_a_domain() -> None:
+    declared = declare_all("unified", "recurrent", config={"interval": (None,)})
+    domain = UNIFIED.get_domain("recurrent", "standard")
+    moves = [forward([0, 1], [0, 0]), remove(0, 0, 1), remove(0, 0)]
+    reached = 0
+    for atomic in (False, True):
+        own = replace(declared, atomic=atomic)
+        world = fit(domain, UNIFIED, "recurrent", own, ["float32"])
+        moves = [UNIFIED.operations[move["op"]].complete(move) for move in moves]
+        found = Walk(UNIFIED, replace(world, moves=moves, symmetries=()), never)
+        programs = [found.make_program(one) for one in found.find_longest(ROOT, 4)]
+        unclear = [find_unclear(program) is not None for program in programs]
+        assert any(unclear) == atomic
+        reached += sum(map(count_refused, programs))
+    assert reached > 10
+
+
+def never(op: Any, model: Any) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("after", "step"),
+    [
+        ([], None),
+        ([remove(0, 0)], None),
+        ([remove(0, 0), forward([2], [1])], None),
+        ([forward([2], [1])], 3),
+        ([remove(1, 0)], 3),
+        ([remove(0, 0, 9)], 3),
+        ([remove(0, 0), remove(1, 0, 1), forward([2], [1])], None),
+        ([{"op": "load", "from": "x"}, remove(0, 0)], None),  # it is skipped
+    ],
+)
+def test_what_follows_a_refused_removal(
+    after: list[dict[str, Any]], step: int | None
+) -> None:
+    assert find_unclear(make_shared(*after)) == step
+
+
+def make_half(atomic: bool) -> Backend:
+    """Ours, but a removal that is refused has dropped the tokens before the gap."""
+    backend = load("torch-cpu")
+
+    class Half:
+        def __init__(self, config: Any) -> None:
+            self.cache = backend.open(config)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.cache, name)
+
+        def remove(self, sequence: int, begin: int, end: int | None) -> None:
+            try:
+                self.cache.remove(sequence, begin, end)
+            except tuple(backend.errors.values()):
+                self.cache.remove(sequence, 0, None)
+                raise
+
+    kinds = backend.contracts["unified"]
+    own = {kind: replace(declared, atomic=atomic) for kind, declared in kinds.items()}
+    return replace(backend, open=Half, contracts={"unified": own})
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_only_a_cache_that_promises_it_has_to_leave_all_as_it_was(atomic: bool) -> None:
+    pytest.importorskip("torch")
+    backend = make_half(atomic)
+    declared = backend.contracts["unified"]["causal"]
+    programs = islice(draw("unified", "causal", declared), 150)
+    found = [run(program, backend).divergence for program in programs]
+    assert any(found) == atomic
+    assert list_unchecked(backend, declared).count("after a refused remove") != atomic
+
+
+def test_a_program_that_goes_on_is_not_declared() -> None:
+    pytest.importorskip("torch")
+    program, cleared = make_shared(forward([2], [1])), make_shared(remove(0, 0))
+    assert why_unsupported(program, make_half(atomic=True)) is None
+    half = make_half(atomic=False)
+    assert why_unsupported(cleared, half) is None
+    assert why_unsupported(program, half) == (
+        "torch-cpu does not declare that a refused remove is atomic, and step 3 does not"
+        " clear the sequence"
+    )
