@@ -50,6 +50,14 @@ GPU = "runs on a GPU only; see ci/gpu"
 GRAPHS = "of steps that a CUDA graph replays; see tests/impl/test_torch_graphs.py"
 DIRECT = "a guard for direct callers: the contract has no such config"
 
+UNPUT = "a pass whose K and V were never put has no contents to compare"
+SAVED = "a guard for direct callers: the caches of a program have one size"
+CLOSED = "a guard for direct callers: the name of a closed snapshot is unknown"
+ODD = {
+    "if dim % 2:": DIRECT,
+    'raise ValueError(f"a key of {dim} numbers has no pairs to turn")': DIRECT,
+}
+
 UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/torch/graphs.py": {EVERYTHING: GRAPHS},
     "impl/torch/kernels/copies.py": {EVERYTHING: TRITON},
@@ -65,6 +73,56 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "rows = (index.cells >= 0).nonzero()[:, 0]": GRAPHS,
         "keys, values = keys[..., rows, :], values[..., rows, :]": GRAPHS,
         "index = index.cells[rows]": GRAPHS,
+    },
+    "impl/torch/causal.py": {
+        'if self.mask_like.device.type != "cpu":': GPU,
+        "return self.allocate_mask(rows, columns)": GPU,
+        "if self.form is None:": UNPUT,
+        "return": UNPUT,
+    },
+    "impl/mlx/causal.py": {"if self.form is None:": UNPUT, "return": UNPUT},
+    "impl/torch/arrays.py": {
+        "if isinstance(mask, str):": "for the caches of transformers",
+        "return scaled_dot_product_attention(queries, keys, values, is_causal=True)": (
+            "for the caches of transformers"
+        ),
+    },
+    "impl/torch/rope.py": ODD,
+    "impl/mlx/rope.py": ODD,
+    "impl/mlx/backend.py": {"gpu": GPU},
+    "impl/prefix/slots.py": {
+        "if count < 1:": DIRECT,
+        'raise ValueError(f"count {count} is no number of slots; give 1 or more")': (
+            DIRECT
+        ),
+    },
+    "impl/shared/causal.py": {
+        "if saved.table.shape[1] > self.cells.count:": SAVED,
+        "raise ValueError(": SAVED,
+    },
+    "impl/shared/cells.py": {
+        "if not 0 < sequences <= MAX_SEQUENCES:": DIRECT,
+        'raise ValueError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")': (
+            DIRECT
+        ),
+    },
+    "impl/shared/memory.py": {
+        "if self.arrays is None:": CLOSED,
+        'raise ValueError(f"snapshot [{self.begin}, {self.end}) has been closed")': (
+            CLOSED
+        ),
+        "if self.memory is None and self.arrays is None:": CLOSED,
+        'raise ValueError(f"snapshot [{self.begin}, {self.end}) was closed before")': (
+            CLOSED
+        ),
+    },
+    "impl/shared/rotating.py": {
+        "if window < 1:": DIRECT,
+        'raise ValueError(f"window {window} holds no token")': DIRECT,
+    },
+    "impl/shared/wrapper.py": {
+        "if not caches:": DIRECT,
+        'raise ValueError("a wrapper needs at least one cache")': DIRECT,
     },
     "impl/torch/backend.py": {
         "cuda": GPU,

@@ -266,7 +266,8 @@ def describe(outcome: Outcome) -> str:
     console = PlainConsole(file=text, width=100)
     summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in outcome.failures]
-    notes = (note for note in list_notes(summary) if note.sort != "undeclared")
+    harmless = "undeclared", "unchecked"
+    notes = (note for note in list_notes(summary) if note.sort not in harmless)
     causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
     console.print(cause, markup=False, soft_wrap=True)
