@@ -225,6 +225,18 @@ def test_every_cache_of_ours_is_watched(
     assert {divergence.what for divergence in found if divergence} == {"memory"}
 
 
+def test_a_refused_free_gives_no_memory_back() -> None:
+    ops = [
+        {"op": "begin", "tokens": [1] * 5},
+        {"op": "feed", "count": 5},
+        {"op": "free"},
+        {"op": "close"},
+    ]
+    more = {"layers": ["rotating:1"], "step": 1}
+    program = make(*ops, contract="prefix", kind="session", **more)
+    assert find(program, load("torch-cpu"), every=True) is None
+
+
 # --- the declaration --------------------------------------------------------------------
 
 

@@ -538,7 +538,7 @@ class ConversationSystem(PrefixSystem):
         sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.layers)
         for number, layer, right in self.get_layers(model):
             memory, cache = layer.memory, self.cache.layers[number]
-            if op["op"] == "free":
+            if op["op"] == "free" and model.cache.request is None:  # not refused
                 memory.reset(cache)
             memory.note(cache, right.cache, len(model.fed) if number < last else 0)
             watched = self.watched[number] if self.watched else None
