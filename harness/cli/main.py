@@ -27,7 +27,7 @@ from lockstep.harness.cli.replay import (
 )
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.jobs.outcome import get_replay_line, save
+from lockstep.harness.jobs.outcome import describe_stop, get_replay_line, save
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import load_programs, trace
 from lockstep.harness.reports.console import print_failure
@@ -156,7 +156,7 @@ def shrink(
     if isinstance(event, Stopped):
         blamed = event.blame()
         if blamed is None:
-            raise UsageError(f"{name}: {event.describe()}")
+            raise UsageError(f"{name}: {describe_stop(failures, event, name)}")
         small, divergence = blamed
     elif event.found is None:
         console.print(f"{name} agrees with the reference: nothing to shrink")

@@ -17,6 +17,7 @@ from lockstep.harness.jobs.outcome import (
     Outcome,
     Pair,
     Settings,
+    describe_stop,
     save,
     save_agreed,
 )
@@ -162,7 +163,8 @@ class Campaign:
             if pair.backend != backend:
                 continue
             if isinstance(event, messages.Stopped):
-                pair.errors.append(f"its ledger could not be run: {event.why}")
+                why = self.describe(event, backend)
+                pair.errors.append(f"its ledger could not be run: {why}")
                 continue
             assert isinstance(event, messages.LedgerRun)
             for entry in event.entries:
@@ -194,11 +196,14 @@ class Campaign:
                 pair.include(counts)
             blamed = event.blame()
             if blamed is None:
-                pair.errors.append(event.describe())
+                pair.errors.append(self.describe(event, pair.backend))
             else:
                 self.keep_crash(pair, task, *blamed)
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
+
+    def describe(self, event: messages.Stopped, backend: str) -> str:
+        return describe_stop(self.settings.failures, event, backend)
 
     def relate(self, pool: Pool, pair: Pair) -> None:
         """Notes which failures of a pair are likely one bug."""

@@ -179,7 +179,20 @@ class Refused(Stopped, frozen=True):
 
 
 class HarnessFailed(Stopped, frozen=True):
-    """An exception in the harness itself."""
+    """An exception in the harness itself.
+
+    Attributes:
+        program: the one that was running; None if there was none.
+    """
+
+    program: Document | None = None
+
+    def describe(self) -> str:
+        return f"the harness failed: {self.why}"
+
+    def check(self) -> None:
+        if self.program is not None:
+            parse_program(self.program, "a program")
 
 
 class Died(Stopped, frozen=True):

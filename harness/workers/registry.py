@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,6 +25,7 @@ from lockstep.harness.backends.driver.backend import (
     split_command,
 )
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
@@ -106,7 +108,7 @@ def import_backend(name: str) -> Backend:
         raise Unavailable(f"its factory raised {format_error(error)}") from error
     if not isinstance(backend, Backend):
         raise Unavailable(f"its factory returned {type(backend).__name__}, not a Backend")
-    return backend
+    return replace(backend, open=open_native(backend.open))
 
 
 def load_faults(target: str) -> list[Planted]:

@@ -27,7 +27,13 @@ from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.core.errors import DeviceLost, Unavailable, UsageError, format_error
+from lockstep.harness.core.errors import (
+    DeviceLost,
+    HarnessError,
+    Unavailable,
+    UsageError,
+    format_error,
+)
 from lockstep.harness.execution.executor import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
@@ -222,11 +228,12 @@ class Worker(Runner):
             self.emit(Refused(str(error)))
         except (BrokenPipeError, ConnectionResetError):
             raise
+        except HarnessError as error:
+            self.emit(HarnessFailed(str(error), error.program.to_json()))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(place.filename).name}:{place.lineno}"
-            why = f"the harness itself failed at {where}: {format_error(error)}"
-            self.emit(HarnessFailed(why))
+            where = f"{place.name} ({Path(place.filename).name}:{place.lineno})"
+            self.emit(HarnessFailed(f"{format_error(error)}, in {where}"))
         self.record.clear()
 
     def get_backend(self, name: str) -> Backend:

@@ -22,8 +22,8 @@ from lockstep.harness.contracts.operation import (
     format_fields,
     index,
 )
+from lockstep.harness.contracts.system import read_list
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
-from lockstep.harness.core.errors import Broken, clean
 
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
 SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
@@ -344,7 +344,7 @@ class Split(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
-        parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
+        parts = read_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(("parent", "child"), parts, strict=True)
         return {name: side.put_snapshot(op[name], part) for name, part in sides}
 
@@ -473,20 +473,12 @@ class Take(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         """Captures beyond the names that are given get none, and are closed."""
-        captures = expect_list(side.get(op["cache"]).take(), "take")
+        captures = read_list(side.get(op["cache"]).take(), "take")
         pairs = zip_longest(op["into"][: len(captures)], captures)
         return {"ranges": [side.put_snapshot(name, taken) for name, taken in pairs]}
 
     def describe_here(self, op: Op) -> str:
         return f"take the captures as {', '.join(op['into']) or 'nothing'}"
-
-
-def expect_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
-    """Returns a list or tuple that a cache answered, as a list; else raises Broken."""
-    if not isinstance(answer, list | tuple) or length not in (None, len(answer)):
-        wanted = "a list" if length is None else f"{length} snapshots"
-        raise Broken("malformed", f"{name} returned {clean(repr(answer))}, not {wanted}")
-    return list(answer)
 
 
 def why_full(model: LayerModel, more: int) -> str | None:

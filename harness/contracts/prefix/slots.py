@@ -13,6 +13,7 @@ from lockstep.harness.contracts.prefix.sides import (
     PrefixSystem,
     get_unified_config,
 )
+from lockstep.harness.contracts.system import read_list
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken
@@ -286,7 +287,7 @@ class SlotsSystem(PrefixSystem):
         slot, count = self.users[op["user"]], len(model.fed)
         answer: Answer = {}
         if count:
-            positions = list(self.cache.reserve(slot, count))
+            positions = read_list(self.cache.reserve(slot, count), "reserve")
             answer = {"positions": positions}
             forward = make_forward(positions, slot)
             if "layers" in op:
@@ -330,7 +331,10 @@ class SlotsSystem(PrefixSystem):
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
-        held = {"tokens": list(tokens), "remaining": list(remaining)}
+        held = {
+            "tokens": read_list(tokens, "get_tokens"),
+            "remaining": read_list(remaining, "get_remaining"),
+        }
         answer = {"offsets": [len(tokens)], **held}
         for handed_out in (tokens, remaining):
             if isinstance(handed_out, list):

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.system import (
     System,
     VisibleColumns,
     get_visible_columns,
+    read_object,
     to_numpy,
 )
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -33,6 +34,9 @@ from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
 FORWARD_FIELDS = ("positions", "sequences", "except", "multimodal", "reserve")
+
+PART = ("put", "get")
+"""The methods of a cache of a wrapper."""
 
 
 class UnifiedSystem(System):
@@ -80,7 +84,9 @@ class UnifiedSystem(System):
     def get_part(self, which: int) -> Any:
         """Returns the cache of one layer type."""
         is_wrapper = self.config["kind"] == "wrapper"
-        return self.cache.of(which) if is_wrapper else self.cache
+        if not is_wrapper:
+            return self.cache
+        return read_object(self.cache.of(which), PART, f"of({which})", "a cache")
 
     def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
