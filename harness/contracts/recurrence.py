@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import (
     Column,
     holds,
-    read_list,
     split_pair,
     to_numpy,
 )

@@ -24,6 +24,7 @@ from lockstep.harness.jobs.outcome import (
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
@@ -190,7 +191,7 @@ class Campaign:
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
             found = pair.signatures.items()
-            self.tell(pair, {name: messages.Shown(count) for name, count in found})
+            self.tell(pair, {name: Shown(count) for name, count in found})
         elif isinstance(event, messages.Stopped):
             if counts is not None:
                 pair.include(counts)
@@ -239,14 +240,14 @@ class Campaign:
         self.save(pair, task, *place, {"found": after, **more})
         states = {program.digest(): event.states} if event.original else {}
         signature = event.divergence.get_signature(program)
-        self.tell(pair, {signature: messages.Shown(1, states)})
+        self.tell(pair, {signature: Shown(1, states)})
 
-    def tell(self, pair: Pair, found: Mapping[str, messages.Shown]) -> None:
+    def tell(self, pair: Pair, found: Mapping[str, Shown]) -> None:
         """Tells slices that wait which programs have shown a signature."""
         for task in self.tasks:
             if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
                 for signature, more in found.items():
-                    shown = task.known.setdefault(signature, messages.Shown())
+                    shown = task.known.setdefault(signature, Shown())
                     shown.programs = max(shown.programs, more.programs)
                     shown.states.update(more.states)
 

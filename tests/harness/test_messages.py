@@ -16,6 +16,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers import pool
+from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.messages import (
     Agreed,
     Answer,
@@ -34,7 +35,6 @@ from lockstep.harness.workers.messages import (
     RecordProgram,
     Refused,
     RunProgram,
-    Shown,
     SliceDone,
     Task,
     decode_event,

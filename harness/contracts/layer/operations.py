@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.layer.sides import (
     NO_UPDATES,
     REACH,
@@ -22,7 +23,6 @@ from lockstep.harness.contracts.operation import (
     format_fields,
     index,
 )
-from lockstep.harness.contracts.system import read_list
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
 
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}

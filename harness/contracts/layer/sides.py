@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.operation import (
     Answer,
     Config,
@@ -23,7 +24,6 @@ from lockstep.harness.contracts.system import (
     System,
     get_rows,
     judge_attention,
-    read_object,
 )
 from lockstep.harness.core.document import (
     DIMENSION,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.answers import ask_backend, read_list, read_object
 from lockstep.harness.contracts.layer.sides import (
     LayerSystem,
     answer_tags,
@@ -21,7 +22,6 @@ from lockstep.harness.contracts.prefix.sides import (
     get_layer_config,
     open_layers,
 )
-from lockstep.harness.contracts.system import ask_backend, read_list, read_object
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session

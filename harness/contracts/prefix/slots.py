@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.sides import (
     PrefixModel,
     PrefixSystem,
     get_unified_config,
 )
-from lockstep.harness.contracts.system import read_list
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken

@@ -9,6 +9,7 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
+from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import (
@@ -16,7 +17,6 @@ from lockstep.harness.contracts.system import (
     System,
     VisibleColumns,
     get_visible_columns,
-    read_object,
     to_numpy,
 )
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
