@@ -36,7 +36,7 @@ from lockstep.harness.cli.replay import (
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings, get_replay_line, save
+from lockstep.harness.jobs.outcome import Settings, describe_stop, get_replay_line, save
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import load_programs, trace
 from lockstep.harness.reports.console import PlainConsole, print_failure
@@ -177,7 +177,7 @@ def shrink(settings: Settings, file: Path, backend: str | None) -> int:
     if isinstance(event, Stopped):
         blamed = event.blame()
         if blamed is None:
-            raise UsageError(f"{name}: {event.describe()}")
+            raise UsageError(f"{name}: {describe_stop(settings.failures, event, name)}")
         small, divergence = blamed
     elif event.found is None:
         console.print(f"{name} agrees with the reference: nothing to shrink")

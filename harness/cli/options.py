@@ -23,11 +23,11 @@ from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import (
-    OWN,
     Terminated,
     UsageError,
     format_error,
     get_interrupt_status,
+    is_own,
     make_printable,
 )
 from lockstep.harness.jobs.outcome import Settings
@@ -79,11 +79,7 @@ def run_command(function: Callable[[], int]) -> int:
 
 def describe_own_error(error: Exception) -> str:
     """One line for an exception that the harness itself should not have raised."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_relative_to(OWN)
-    ]
+    own = [*filter(is_own, traceback.extract_tb(error.__traceback__))]
     places = " < ".join(f"{Path(one.filename).name}:{one.lineno}" for one in own[:-4:-1])
     return f"the harness itself failed at {places}: {format_error(error)}"
 

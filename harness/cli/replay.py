@@ -25,7 +25,13 @@ from lockstep.harness.reports.pages.view import (
     make_failure,
     make_report,
 )
-from lockstep.harness.workers.messages import Ran, RunProgram, Stopped, WriteSnippet
+from lockstep.harness.workers.messages import (
+    HarnessFailed,
+    Ran,
+    RunProgram,
+    Stopped,
+    WriteSnippet,
+)
 from lockstep.harness.workers.registry import list_names
 
 REPLAY_EXAMPLES = """\b
@@ -64,6 +70,8 @@ def replay(settings: Settings, paths: Sequence[Path]) -> int:
                     runs = 1 if flaky is None else flaky.runs
                     event = pool.call(RunProgram(backend, program.to_json(), runs))
                     status, words = judge(event, program, flaky)
+                    if isinstance(event, HarnessFailed):
+                        words += f"; please report this with {path}"
                     if status == "FIXED" and isinstance(event, Ran):
                         words += format_environment(event, program, backend)
                     print_replayed(console, f"{backend} {path}", status, words)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import Column, split_pair, to_numpy
 from lockstep.harness.contracts.watch import holds
-from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.errors import Broken, make_plain
 from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
@@ -115,9 +116,12 @@ class Recurrence:
         """
         rows: list[list[Column]] = []
         length = len(tags)
-        boundaries = list(cache.boundaries(length))
-        if sum(boundaries) != length or min(boundaries, default=1) < 1:
-            raise Broken("malformed", f"boundaries({length}) returned {boundaries}")
+        boundaries = read_list(cache.boundaries(length), "boundaries")
+        is_plain = all(isinstance(part, int) and part > 0 for part in boundaries)
+        if not is_plain or sum(boundaries) != length:
+            raise Broken(
+                "malformed", f"boundaries({length}) returned {make_plain(boundaries)}"
+            )
         for part in boundaries:
             before = self.read(cache.read(), "read")
             new, tags = tags[:part], tags[part:]

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Alignment, Backend, Kind
 from lockstep.harness.backends.interface import Array, Arrays, Mask
+from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.watch import ArrayWatch
-from lockstep.harness.core.errors import Broken, clean, format_error
+from lockstep.harness.core.errors import Broken, format_error
 from lockstep.harness.core.payload import (
     F32,
     ExpectedPayloads,
@@ -543,26 +544,3 @@ def judge_attention(
             f" allowed {tolerance:.2g}; K, V and the mask are as expected",
         )
     return error / tolerance
-
-
-def ask_backend(
-    call: Callable[[], Any], errors: Mapping[str, type[Exception]]
-) -> dict[str, Any]:
-    """Returns {"error": name, "why": in its words} if the backend refuses, else
-    {"result": value} or {}.
-
-    Args:
-        call: asks the backend.
-        errors: the exceptions that it declares, by name; see `Backend.errors`. Of two
-            that fit, the more special one counts.
-    """
-    known: dict[type[BaseException], str] = {errors.get("usage", ValueError): "usage"}
-    known |= {kind: name for name, kind in errors.items()}
-    try:
-        result = call()
-    except tuple(known) as error:
-        name = next(known[kind] for kind in type(error).__mro__ if kind in known)
-        if not str(error).strip():
-            raise Broken("error", f"a {name} error came without a message") from error
-        return {"error": name, "why": clean(str(error))}
-    return {} if result is None else {"result": result}

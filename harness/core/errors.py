@@ -57,13 +57,35 @@ class Broken(Exception):
         self.is_late = is_late
 
 
+class Reported(Exception):
+    """An exception that the harness raises in the name of a backend: its process has told
+    of it."""
+
+
+class HarnessError(Exception):
+    """The harness or the reference failed, not the backend (exit status 2).
+
+    Attributes:
+        program: was running; a `Program`.
+    """
+
+    def __init__(self, message: str, program: Any) -> None:
+        super().__init__(message)
+        self.program = program
+
+
 # --- text from outside ------------------------------------------------------------------
 
 
 MOST = 300
 
-# The harness: an exception that is raised in it does not come from a backend's code.
-OWN = Path(__file__).parents[1]
+# The harness and the reference: an exception that is raised there does not come from a
+# backend's code. What stands between a native cache and the harness counts as the cache.
+OWN = (Path(__file__).parents[1], Path(__file__).parents[2] / "reference")
+NATIVE = OWN[0] / "backends" / "native.py"
+
+STANDARD_LIBRARY = Path(traceback.__file__).parent
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 def clean(text: str, most: int = MOST) -> str:
@@ -143,9 +165,39 @@ def find_place(error: BaseException) -> str | None:
     *_, last = (frame for frame in frames if not frame.filename.startswith("<frozen"))
     if isinstance(error, SyntaxError):  # its message names the file and the line
         return None
-    if Path(last.filename).is_relative_to(OWN):
+    return None if is_own(last) or is_native(last) else format_frame(last)
+
+
+def find_own_place(error: BaseException) -> str | None:
+    """The function of the harness or the reference that failed, with file and line.
+
+    None if a backend took part: if the exception was raised elsewhere, in code that a
+    backend has called, or in the name of a backend.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, Reported) or not is_own(frames[-1]):
         return None
-    return f"{last.name} ({clean(Path(last.filename).name)}:{last.lineno})"
+    return format_frame(frames[-1]) if all(map(is_harmless, frames)) else None
+
+
+def is_own(frame: traceback.FrameSummary) -> bool:
+    path = Path(frame.filename)
+    return any(map(path.is_relative_to, OWN)) and not is_native(frame)
+
+
+def is_native(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename) == NATIVE
+
+
+def is_harmless(frame: traceback.FrameSummary) -> bool:
+    """Whether no code of a backend runs in a frame."""
+    path = Path(frame.filename)
+    is_standard = path.is_relative_to(STANDARD_LIBRARY) or frame.filename.startswith("<")
+    return is_own(frame) or (is_standard and INSTALLED.isdisjoint(path.parts))
+
+
+def format_frame(frame: traceback.FrameSummary) -> str:
+    return f"{frame.name} ({clean(Path(frame.filename).name)}:{frame.lineno})"
 
 
 def make_plain(value: Any) -> Any:

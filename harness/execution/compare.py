@@ -77,7 +77,7 @@ def find_difference(
         got = observed.get(name)
         if name == PARTS and got is not None:
             difference = compare_parts(wanted, got, describe)
-        elif got == wanted:
+        elif is_equal(got, wanted):
             continue
         elif name == ONE_OF:
             return compare_answers(wanted, observed, describe)
@@ -100,6 +100,14 @@ def find_difference(
         if difference:
             return difference
     return None
+
+
+def is_equal(got: Any, wanted: Any) -> bool:
+    """Says whether a backend's value is the expected one, whatever its type."""
+    try:
+        return bool(got == wanted)
+    except Exception:
+        return False  # such as an array in the place of a number
 
 
 def is_choice(wanted: Any) -> bool:

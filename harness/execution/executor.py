@@ -16,7 +16,9 @@ from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
+    HarnessError,
     UsageError,
+    find_own_place,
     format_error,
     format_missing,
     format_raised,
@@ -114,9 +116,8 @@ class Run:
         except NotImplementedError as error:
             self.diverge(Difference("missing", format_missing(error)), number, operation)
         except Exception as error:
-            # Only the backend's own code can raise anything else here, and the reference
-            # does not raise where an operation is legal.
             self.require_device(error)
+            require_backend(error, self.program)
             self.diverge(Difference("error", format_raised(error)), number, operation)
         except BaseException as error:
             if is_from_user(error):
@@ -188,6 +189,13 @@ class Run:
         )
 
 
+def require_backend(error: Exception, program: Program) -> None:
+    """Raises HarnessError for an error in which the backend has no part."""
+    place = find_own_place(error)
+    if place is not None:
+        raise HarnessError(f"{format_error(error)}, in {place}", program) from error
+
+
 def leave_out_columns(answer: Any) -> Any:
     """The answer without fields that only the comparison and pictures need."""
     if isinstance(answer, list):
@@ -218,11 +226,18 @@ def run(
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
         wanted: the signature that is looked for; only `execute` heeds it.
+
+    Raises:
+        HarnessError: the harness or the reference failed.
     """
-    if backend.execute is not None:
+    if backend.execute is None:
+        return Run(program, backend, every, coverage, on_step).run()
+    try:
         result: Result = backend.execute(program, every, coverage, on_step, wanted)
-        return result
-    return Run(program, backend, every, coverage, on_step).run()
+    except Exception as error:
+        require_backend(error, program)
+        raise
+    return result
 
 
 # --- the write-ahead record -------------------------------------------------------------

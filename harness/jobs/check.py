@@ -18,12 +18,14 @@ from lockstep.harness.jobs.outcome import (
     Outcome,
     Pair,
     Settings,
+    describe_stop,
     save,
     save_agreed,
 )
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
@@ -197,7 +199,8 @@ class Campaign:
             if pair.backend != backend:
                 continue
             if isinstance(event, messages.Stopped):
-                pair.errors.append(f"its ledger could not be run: {event.why}")
+                why = self.describe(event, backend)
+                pair.errors.append(f"its ledger could not be run: {why}")
                 continue
             assert isinstance(event, messages.LedgerRun)
             for entry in event.entries:
@@ -223,17 +226,20 @@ class Campaign:
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
             found = pair.signatures.items()
-            self.tell(pair, {name: messages.Shown(count) for name, count in found})
+            self.tell(pair, {name: Shown(count) for name, count in found})
         elif isinstance(event, messages.Stopped):
             if counts is not None:
                 pair.include(counts)
             blamed = event.blame()
             if blamed is None:
-                pair.errors.append(event.describe())
+                pair.errors.append(self.describe(event, pair.backend))
             else:
                 self.keep_crash(pair, task, *blamed)
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
+
+    def describe(self, event: messages.Stopped, backend: str) -> str:
+        return describe_stop(self.settings.failures, event, backend)
 
     def relate(self, pool: Pool, pair: Pair) -> None:
         """Notes which failures of a pair are likely one bug."""
@@ -269,14 +275,14 @@ class Campaign:
         self.save(pair, task, *place, {"found": after, **more})
         states = {program.digest(): event.states} if event.original else {}
         signature = event.divergence.get_signature(program)
-        self.tell(pair, {signature: messages.Shown(1, states)})
+        self.tell(pair, {signature: Shown(1, states)})
 
-    def tell(self, pair: Pair, found: Mapping[str, messages.Shown]) -> None:
+    def tell(self, pair: Pair, found: Mapping[str, Shown]) -> None:
         """Tells slices that wait which programs have shown a signature."""
         for task in self.tasks:
             if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
                 for signature, more in found.items():
-                    shown = task.known.setdefault(signature, messages.Shown())
+                    shown = task.known.setdefault(signature, Shown())
                     shown.programs = max(shown.programs, more.programs)
                     shown.states.update(more.states)
 

@@ -205,7 +205,7 @@ class Explorer(Campaign):
             elif isinstance(event, messages.Refused):
                 raise UsageError(f"{pair.name}: {event.why}")
             elif isinstance(event, messages.Stopped):
-                pair.errors.append(event.describe())
+                pair.errors.append(self.describe(event, pair.backend))
             self.tick()
 
     def make_survey(self, pair: Pair, found: messages.Surveyed) -> Survey:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError, get_interrupt_status
 from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.outcome import Settings, describe_stop
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -209,7 +209,8 @@ class Hunt:
             # A mistake that was found may also end or hang the worker that shrinks it.
             search.is_over = True
             if not search.is_found:
-                search.error = event.why
+                failures = self.settings.failures
+                search.error = describe_stop(failures, event, search.planted.backend)
 
     def keep(
         self, search: Search, task: messages.RandomTask, event: messages.Found

@@ -17,20 +17,37 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import get_interrupt_status
-from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
-from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
+from lockstep.harness.programs.program import (
+    Divergence,
+    Flaky,
+    Program,
+    parse_program,
+    read_flaky,
+)
+from lockstep.harness.workers.messages import (
+    Counts,
+    HarnessFailed,
+    SliceDone,
+    SliceTask,
+    Stopped,
+    Task,
+)
 
 # --- failures on disk -------------------------------------------------------------------
 
 
 OUTDATED = "outdated"
 """The folder of programs that agree, against an entry of the ledger."""
+
+HARNESS_FAILED = "harness-failed"
+"""The folder of programs at which the harness failed."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,33 @@ def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Pat
     what = f"the ledger's entry {entry} describes an operation that agrees"
     write(path, replace(program, meta={"backend": backend, "what": what}))
     return path
+
+
+def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> str:
+    """Writes the program at which the harness failed, for a report to its makers.
+
+    Returns:
+        What to do, as the end of a message.
+    """
+    if failed.program is None:
+        return "please report this"
+    program = parse_program(failed.program, "a program")
+    path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
+    meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
+    try:
+        write(path, replace(program, meta=meta))
+    except OSError as error:
+        document = json.dumps(program.to_json())
+        return f"please report this with the program (not saved: {error}): {document}"
+    return f"please report this with {path}"
+
+
+def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
+    """Why a task has no answer; the program at which the harness failed is saved."""
+    words = stopped.describe()
+    if isinstance(stopped, HarnessFailed):
+        words += f"; {save_harness_failure(folder, stopped, backend)}"
+    return words
 
 
 def write(path: Path, program: Program) -> None:

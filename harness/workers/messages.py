@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
@@ -19,16 +19,16 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
 from lockstep.harness.programs.vectors import Problem
+from lockstep.harness.workers.counts import Counts as Counts
+from lockstep.harness.workers.counts import Natural as Natural
+from lockstep.harness.workers.counts import NonNegative, Shown
 
 Document = dict[str, Any]
 """A program as JSON, see `Program.to_json`; the receiver parses it."""
 
-Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
-NonNegative = Annotated[float, Meta(ge=0, le=1e15)]
 SIGNATURE = re.compile(r"[\w .-]+", re.ASCII)
 
 A = TypeVar("A")
@@ -51,59 +51,6 @@ class Event(Struct, frozen=True, tag=True, tag_field="event", forbid_unknown_fie
 
 class Answer(Event, frozen=True):
     """The result of a task, and its end."""
-
-
-@dataclass(kw_only=True)
-class Counts:
-    """The sums over the programs of one slice, or of several.
-
-    Attributes:
-        unfinished: programs that called a part of the backend that is not written yet.
-        covered: of an exhaustive slice, programs of all lengths that have run, on their
-            own or as the beginning of others.
-        avoided: programs that were left out, because they lead to a known divergence.
-        seconds: of one core.
-        margins: how much was used of each tolerance; see `core.payload.Margins`.
-        signatures: how many programs diverged with each.
-        entered: entry of the ledger → programs that ran on behind an operation that it
-            describes, and showed its signature.
-        missing: part of the backend that is not written yet → operation that needs it.
-        undeclared: why given programs were left out → how many.
-    """
-
-    programs: Natural = 0
-    steps: Natural = 0
-    skipped: Natural = 0
-    unfinished: Natural = 0
-    covered: Natural = 0
-    avoided: Natural = 0
-    seconds: NonNegative = 0.0
-    margins: dict[str, NonNegative] = field(default_factory=dict)
-    signatures: dict[str, Natural] = field(default_factory=dict)
-    entered: dict[str, Natural] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    undeclared: dict[str, Natural] = field(default_factory=dict)
-
-    def include(self, more: Counts) -> None:
-        """Adds the counts of another slice."""
-        for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-        self.margins = merge_margins(self.margins, more.margins)
-        self.missing.update(more.missing)
-        for own, others in (
-            (self.signatures, more.signatures),
-            (self.entered, more.entered),
-            (self.undeclared, more.undeclared),
-        ):
-            for key, count in others.items():
-                tally(own, key, count)
-
-
-SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
-
-
-def tally(counts: dict[str, int], key: str, count: int = 1) -> None:
-    counts[key] = counts.get(key, 0) + count
 
 
 class Progress(Event, frozen=True):
@@ -181,7 +128,20 @@ class LoadFailed(Stopped, frozen=True):
 
 
 class HarnessFailed(Stopped, frozen=True):
-    """An exception in the harness itself."""
+    """An exception in the harness itself.
+
+    Attributes:
+        program: the one that was running; None if there was none.
+    """
+
+    program: Document | None = None
+
+    def describe(self) -> str:
+        return f"the harness failed: {self.why}"
+
+    def check(self) -> None:
+        if self.program is not None:
+            parse_program(self.program, "a program")
 
 
 class Died(Stopped, frozen=True):
@@ -276,20 +236,6 @@ class SliceDone(Answer, frozen=True):
     counts: Counts
     coverage: list[tuple[str, str, Natural]]
     digest: str
-
-
-@dataclass
-class Shown:
-    """The programs that have shown a signature.
-
-    Attributes:
-        programs: how many.
-        states: digest of a shrunk program → the states that all programs met at the
-            failing step that became this one.
-    """
-
-    programs: int = 0
-    states: dict[str, list[str]] = field(default_factory=dict)
 
 
 class SliceTask(Task[SliceDone], frozen=True):

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -32,6 +33,7 @@ from lockstep.harness.backends.driver.backend import (
     split_command,
 )
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.document import check_field
@@ -165,7 +167,7 @@ def import_backend(name: str) -> Backend:
         backend = factory()
     if not isinstance(backend, Backend):
         raise Unloadable(f"its factory returned {type(backend).__name__}, not a Backend")
-    return backend
+    return replace(backend, open=open_native(backend.open))
 
 
 def load_faults(target: str) -> list[Planted]:

@@ -41,14 +41,13 @@ from lockstep.harness.programs.program import (
     why_too_large,
 )
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.counts import Shown, tally
 from lockstep.harness.workers.messages import (
     ExhaustiveTask,
     GivenTask,
     RandomTask,
-    Shown,
     SurveyDomain,
     Surveyed,
-    tally,
 )
 from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import COSTLY, Runner

@@ -28,6 +28,7 @@ from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,
+    HarnessError,
     Unavailable,
     Unloadable,
     UsageError,
@@ -241,11 +242,12 @@ class Worker(Runner):
             self.emit(LoadFailed(str(error)))
         except (BrokenPipeError, ConnectionResetError):
             raise
+        except HarnessError as error:
+            self.emit(HarnessFailed(str(error), error.program.to_json()))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(place.filename).name}:{place.lineno}"
-            why = f"the harness itself failed at {where}: {format_error(error)}"
-            self.emit(HarnessFailed(why))
+            where = f"{place.name} ({Path(place.filename).name}:{place.lineno})"
+            self.emit(HarnessFailed(f"{format_error(error)}, in {where}"))
         self.record.clear()
 
     def get_backend(self, name: str) -> Backend:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.system import ask_backend
+from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Program

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.interface import STATISTICS
-from lockstep.harness.core.errors import clean
+from lockstep.harness.core.errors import Reported, clean
 
 PROTOCOL = 1
 MAX_SIZE = 1 << 40
@@ -284,27 +284,27 @@ def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
 # --- refusals, as exceptions ------------------------------------------------------------
 
 
-class Misuse(Exception):
+class Misuse(Reported):
     """The call breaks a rule of usage."""
 
 
-class CacheFull(Exception):
+class CacheFull(Reported):
     """There is no room for the batch."""
 
 
-class NotSupported(Exception):
+class NotSupported(Reported):
     """The cache cannot do this with what it holds now, or never."""
 
 
-class Shared(Exception):
+class Shared(Reported):
     """A token that would have to move belongs to another sequence, too."""
 
 
-class NoSlot(Exception):
+class NoSlot(Reported):
     """All slots are in use."""
 
 
-class Failed(Exception):
+class Failed(Reported):
     """Anything else that went wrong in the driver."""
 
 

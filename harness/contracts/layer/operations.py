@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.layer.sides import (
     NO_UPDATES,
     REACH,
@@ -24,7 +25,6 @@ from lockstep.harness.contracts.operation import (
     index,
 )
 from lockstep.harness.core.document import INTEGER, LENGTH, NAME, NAMES, POSITION, Schema
-from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.state import StateCache
 
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
@@ -391,7 +391,7 @@ class Split(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
-        parts = expect_list(cache.split(snapshot, op["at"]), "split", 2)
+        parts = read_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(("parent", "child"), parts, strict=True)
         return {
             name: side.put_snapshot(op[name], part, op["cache"]) for name, part in sides
@@ -553,7 +553,7 @@ class Take(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         """Captures beyond the names that are given get none, and are closed."""
-        captures = expect_list(side.get(op["cache"]).take(), "take")
+        captures = read_list(side.get(op["cache"]).take(), "take")
         pairs = zip_longest(op["into"][: len(captures)], captures)
         return {
             "ranges": [
@@ -574,14 +574,6 @@ def breaks_usage(op: Op, model: LayerModel) -> bool:
         parent, child = (model.snapshots.get(op[side]) for side in ("parent", "child"))
         return parent is not None and child is not None and parent.end != child.begin
     return False
-
-
-def expect_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
-    """Returns a list or tuple that a cache answered, as a list; else raises Broken."""
-    if not isinstance(answer, list | tuple) or length not in (None, len(answer)):
-        wanted = "a list" if length is None else f"{length} snapshots"
-        raise Broken("malformed", f"{name} returned {clean(repr(answer))}, not {wanted}")
-    return list(answer)
 
 
 def why_full(model: LayerModel, more: int) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.layer.memory import LayerMemory
 from lockstep.harness.contracts.layer.snapshots import OpenSnapshots, call_aside
 from lockstep.harness.contracts.operation import (
@@ -37,7 +38,6 @@ from lockstep.harness.core.document import (
     integer,
     optional,
 )
-from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, get_attention_tolerance
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
@@ -204,7 +204,10 @@ class LayerModel:
 
 def get_range(snapshot: Any) -> list[int] | None:
     """Returns [begin, end] of a snapshot, the reference's or a backend's."""
-    return None if snapshot is None else [snapshot.begin, snapshot.end]
+    if snapshot is None:
+        return None
+    read_object(snapshot, ("begin", "end"), "the cache", "a snapshot")
+    return [snapshot.begin, snapshot.end]
 
 
 def list_places(cache: Cache) -> list[HeldToken]:
@@ -281,8 +284,7 @@ class LayerSystem(System):
         return self.caches[name]
 
     def put_cache(self, name: str, cache: Any) -> None:
-        if cache is None:
-            raise Broken("malformed", "clone returned None, not a cache")
+        read_object(cache, ["offset"], "clone", "a cache")
         if self.backend.lifetime == "until-write":
             self.watch.drop(name)
         self.caches[name] = cache

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.answers import ask_backend, read_list, read_object
 from lockstep.harness.contracts.layer.sides import (
     LayerSystem,
     answer_tags,
@@ -21,7 +22,6 @@ from lockstep.harness.contracts.prefix.sides import (
     get_layer_config,
     open_layers,
 )
-from lockstep.harness.contracts.system import ask_backend
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.layers import Layer
@@ -506,13 +506,13 @@ class ConversationSystem(PrefixSystem):
         self, model: ConversationModel
     ) -> Iterator[tuple[int, LayerSystem, Layer]]:
         """Iterates over the layers that have a cache, as (number, layer, reference)."""
-        live = self.cache.layers
-        if len(live) != len(self.layers):
-            raise Broken("malformed", f"{len(live)} layers instead of {len(self.layers)}")
+        live = read_list(self.cache.layers, "layers", len(self.layers))
         layers = zip(self.layers, model.cache.layers, strict=True)
         for number, (layer, right) in enumerate(layers):
             if layer is not None and right is not None:
-                layer.caches["a"] = live[number]
+                layer.caches["a"] = read_object(
+                    live[number], ["offset"], "layers", "a cache in each place"
+                )
                 yield number, layer, right
 
     def describe_layers(self, model: ConversationModel) -> Answer:
@@ -523,7 +523,8 @@ class ConversationSystem(PrefixSystem):
         return {"offsets": self.get_offsets(), "caches": caches}
 
     def get_offsets(self) -> list[int | None]:
-        return [cache if cache is None else cache.offset for cache in self.cache.layers]
+        layers = read_list(self.cache.layers, "layers", len(self.layers))
+        return [getattr(cache, "offset", None) for cache in layers]
 
     # --- checks beside the answer -------------------------------------------------------
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.sides import (
     PrefixModel,
@@ -291,7 +292,7 @@ class SlotsSystem(PrefixSystem):
         slot, count = self.users[op["user"]], len(model.fed)
         answer: Answer = {}
         if count:
-            positions = list(self.cache.reserve(slot, count))
+            positions = read_list(self.cache.reserve(slot, count), "reserve")
             answer = {"positions": positions}
             forward = make_forward(positions, slot)
             if "layers" in op:
@@ -335,7 +336,10 @@ class SlotsSystem(PrefixSystem):
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
-        held = {"tokens": list(tokens), "remaining": list(remaining)}
+        held = {
+            "tokens": read_list(tokens, "get_tokens"),
+            "remaining": read_list(remaining, "get_remaining"),
+        }
         answer = {"offsets": [len(tokens)], **held}
         for handed_out in (tokens, remaining):
             if isinstance(handed_out, list):

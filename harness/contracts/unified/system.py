@@ -9,6 +9,7 @@ import numpy as np
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array
+from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.memory import (
     Need,
     ask_held,
@@ -41,6 +42,9 @@ from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
 FORWARD_FIELDS = ("positions", "sequences", "except", "multimodal", "reserve")
+
+PART = ("put", "get")
+"""The methods of a cache of a wrapper."""
 
 
 class UnifiedSystem(System):
@@ -89,7 +93,9 @@ class UnifiedSystem(System):
     def get_part(self, which: int) -> Any:
         """Returns the cache of one layer type."""
         is_wrapper = self.config["kind"] == "wrapper"
-        return self.cache.of(which) if is_wrapper else self.cache
+        if not is_wrapper:
+            return self.cache
+        return read_object(self.cache.of(which), PART, f"of({which})", "a cache")
 
     def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""

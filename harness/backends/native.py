@@ -1,0 +1,49 @@
+"""Caches that are not written in Python, behind methods that are.
+
+An exception of such a cache has no frame of its own in the traceback. With one of this
+module it is not taken for an exception of the harness: see `core.errors.find_own_place`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import getattr_static
+from types import FunctionType
+from typing import Any
+
+METHODS = ("update", "read", "forward", "begin")
+"""Each kind of cache has one of them."""
+
+OTHERS = ("clone", "of", "cache")
+"""What gives another cache."""
+
+
+class NativeCache:
+    """The attributes and methods of a cache."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.native, name)
+        if not callable(member):
+            return wrap_native(member) if name in OTHERS else member
+
+        def call(*arguments: Any) -> Any:
+            result = member(*arguments)
+            return wrap_native(result) if name in OTHERS else result
+
+        setattr(self, name, call)  # looked up once only
+        return call
+
+
+def wrap_native(cache: Any) -> Any:
+    """Returns the cache itself if its methods are functions of Python."""
+    methods = (getattr_static(type(cache), name, None) for name in METHODS)
+    is_native = any(method and not isinstance(method, FunctionType) for method in methods)
+    return NativeCache(cache) if is_native else cache
+
+
+def open_native(open_cache: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that opens the same caches, wrapped where they are native."""
+    return lambda config: wrap_native(open_cache(config))

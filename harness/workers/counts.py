@@ -1,0 +1,80 @@
+"""The sums over programs, which workers send and jobs add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from lockstep.harness.core.payload import merge_margins
+
+Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """The sums over the programs of one slice, or of several.
+
+    Attributes:
+        unfinished: programs that called a part of the backend that is not written yet.
+        covered: of an exhaustive slice, programs of all lengths that have run, on their
+            own or as the beginning of others.
+        avoided: programs that were left out, because they lead to a known divergence.
+        seconds: of one core.
+        margins: how much was used of each tolerance; see `core.payload.Margins`.
+        signatures: how many programs diverged with each.
+        entered: entry of the ledger → programs that ran on behind an operation that it
+            describes, and showed its signature.
+        missing: part of the backend that is not written yet → operation that needs it.
+        undeclared: why given programs were left out → how many.
+    """
+
+    programs: Natural = 0
+    steps: Natural = 0
+    skipped: Natural = 0
+    unfinished: Natural = 0
+    covered: Natural = 0
+    avoided: Natural = 0
+    seconds: NonNegative = 0.0
+    margins: dict[str, NonNegative] = field(default_factory=dict)
+    signatures: dict[str, Natural] = field(default_factory=dict)
+    entered: dict[str, Natural] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    undeclared: dict[str, Natural] = field(default_factory=dict)
+
+    def include(self, more: Counts) -> None:
+        """Adds the counts of another slice."""
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.margins = merge_margins(self.margins, more.margins)
+        self.missing.update(more.missing)
+        for own, others in (
+            (self.signatures, more.signatures),
+            (self.entered, more.entered),
+            (self.undeclared, more.undeclared),
+        ):
+            for key, count in others.items():
+                tally(own, key, count)
+
+
+SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
+
+
+def tally(counts: dict[str, int], key: str, count: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + count
+
+
+@dataclass
+class Shown:
+    """The programs that have shown a signature.
+
+    Attributes:
+        programs: how many.
+        states: digest of a shrunk program → the states that all programs met at the
+            failing step that became this one.
+    """
+
+    programs: int = 0
+    states: dict[str, list[str]] = field(default_factory=dict)
