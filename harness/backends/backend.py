@@ -3,7 +3,8 @@
 A backend is found by name or as ``package.module:factory``. The factory takes no argument
 and returns a `Backend`: a declaration of what is promised, the array functions of the
 framework, and `open`, which makes one empty cache. The harness checks what is declared,
-and lists what is not.
+and lists what is not. A factory raises `Unavailable` if this machine does not have what
+it needs; any other exception means that it is broken.
 """
 
 from __future__ import annotations

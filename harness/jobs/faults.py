@@ -171,14 +171,18 @@ class Hunt:
     def list_faults(self, pool: Pool) -> None:
         """Asks each backend for the mistakes that are planted in it."""
         known: list[str] = []
+        events: dict[str, messages.Event] = {}
+        for task, event in pool.run(deque(map(messages.ListFaults, self.names))):
+            events[task.backend] = event
         for name in self.names:
-            event = pool.call(messages.ListFaults(name))
+            event = events[name]
             if isinstance(event, messages.Refused):
                 self.searches.unavailable[name] = event.why
                 continue
             if isinstance(event, messages.Stopped):
                 self.searches.dead[name] = event.describe()
                 continue
+            assert isinstance(event, messages.FaultsListed)
             known += [fault.id for fault in event.faults]
             chosen = [one for one in event.faults if not self.ids or one.id in self.ids]
             self.searches.all += [Search(name, fault) for fault in chosen]

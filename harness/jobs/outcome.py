@@ -292,6 +292,7 @@ class Pair(Counts):
     def shortfall(self) -> str | None:
         """Words for the programs that crashes or errors kept from running."""
         done = self.get_progress()[0] + self.undeclared.total() + self.avoided
+        done += self.crashes  # of each, one program
         if done >= self.wanted or not (self.crashes or self.errors):
             return None
         crashes = f"{self.crashes} crash" + ("es" if self.crashes > 1 else "")

@@ -85,6 +85,8 @@ def draw_surveys(exploration: Exploration) -> Table:
 def get_verdict(survey: Survey) -> Text:
     pair = summarize_pair(survey.pair)
     diverging, verdict = sum(survey.pair.signatures.values()), pair.verdict
+    if survey.pair.crashes and not diverging:
+        return Text(f"✗ {survey.pair.crashes} crash", STYLES["diverges"])
     if diverging or verdict == "diverges":
         return Text(f"✗ {diverging:,} diverge", STYLES["diverges"])
     if verdict in ("unfinished", "error"):
@@ -116,6 +118,9 @@ def format_exploration(exploration: Exploration) -> Text:
     covered = sum(survey.covered for survey in surveys)
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
     verdict = "none diverges" if not diverging else f"{diverging:,} diverge"
+    crashes = sum(survey.pair.crashes for survey in surveys)
+    if crashes:
+        verdict = f"{diverging:,} diverge, {crashes} crash or hang"
     unfinished = sum(survey.pair.unfinished for survey in surveys)
     if unfinished:
         verdict += f", {unfinished:,} came upon what is not written yet"
@@ -131,7 +136,7 @@ def format_exploration(exploration: Exploration) -> Text:
     if outcome.is_cut:
         text += "; stopped before the end: --resume goes on from here"
     elif not is_complete:
-        text += "; what was left out comes behind an error"
+        text += "; what was left out comes behind a crash or an error"
     good = outcome.get_exit_status() == 0
     style = "green" if good and is_complete else "yellow" if good else "bold red"
     return Text(text, style)

@@ -175,7 +175,7 @@ class Died(Stopped, frozen=True):
         if self.running is None:
             return None
         step = max(0, self.step)
-        program = replace(self.running, ops=self.running.ops[: step + 1])
+        program = replace(self.running, ops=self.running.ops[: step + 1], meta={})
         operation = program.ops[step]["op"] if self.step != OPENING else "open"
         return program, Divergence(self.what, step, operation, self.describe_end())
 

@@ -16,9 +16,10 @@ import pytest
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import compare_environments, get_environment
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.outcome import Failure, save
+from lockstep.harness.jobs.outcome import Failure, Settings, save
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.reports.pages.view import read_options, read_saved
 from tests.harness.building import make, update
 from tests.harness.commands import CORRECT, Run
 
@@ -39,6 +40,25 @@ def program() -> Program:
 
 def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
     return save(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND)
+
+
+def test_options_that_change_the_verdict_are_kept(
+    tmp_path: Path, program: Program
+) -> None:
+    """In the file, in the line that replays it, and in what reports say of it."""
+    settings = Settings(strict=True, step_seconds=0.5, failures=tmp_path)
+    options = settings.get_options()
+    own = (DIVERGENCE, "exec:./d -x", SURROUNDINGS, FOUND, options)
+    failure = save(tmp_path, program, *own)
+    line = "--backend 'exec:./d -x' --strict --step-time 0.5"
+    assert failure.replay == f"lockstep replay {failure.path} {line}"
+    ((_, loaded),) = iterate_saved([tmp_path])
+    assert isinstance(loaded, Program)
+    assert loaded.meta["replay"] == failure.replay
+    saved = read_saved(loaded, str(failure.path))
+    assert saved.options == options == {"strict": True, "step_time": 0.5}
+    odd = {"strict": 1, "step_time": 10**400, "start_time": True, "more": 1}
+    assert read_options(odd) == {}
 
 
 def test_a_failure_is_found_again_and_says_why(tmp_path: Path, program: Program) -> None:
