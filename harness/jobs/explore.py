@@ -256,5 +256,6 @@ class Explorer(Campaign):
             survey = next(each for each in self.exploration.surveys if each.pair is pair)
             survey.done += 1
             # What is wrong or not written is found anew by every run.
-            if not event.counts.signatures and not event.counts.missing:
+            is_clean = not event.counts.signatures and not event.counts.missing
+            if is_clean and not pair.agreed:
                 survey.journal.add(task.number, event)

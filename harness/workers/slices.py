@@ -117,12 +117,18 @@ class Slice(ABC, Generic[T]):
         """Runs one program, and counts it."""
         self.counts.programs += 1
         result = self.run(program)
-        divergence = result.divergence
-        self.counts.unfinished += divergence is not None and divergence.what == "missing"
+        if result.divergence is not None:
+            self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.report_progress()
+
+    def count_divergence(self, program: Program, divergence: Divergence) -> None:
+        if divergence.what == "missing":
+            self.counts.unfinished += 1
+        else:
+            tally(self.counts.signatures, divergence.get_signature(program))
 
     def report_progress(self) -> None:
         self.reported = time.monotonic()
@@ -163,7 +169,6 @@ class Slice(ABC, Generic[T]):
         if divergence.what == "missing":  # there is nothing to shrink
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
-        tally(self.counts.signatures, divergence.get_signature(program))
         waiting = [(program, divergence)]
         while waiting:
             program, divergence = waiting.pop(0)
@@ -231,12 +236,13 @@ class Slice(ABC, Generic[T]):
         divergence = self.execute(program, entry.what in COSTLY).divergence
         if divergence is None:
             self.worker.emit(messages.Agreed(entry.id, program.to_json()))
-        elif divergence.step < known.step:
-            self.report(program, divergence, self.avoid)
-        elif divergence.get_signature(program) != entry.signature:
-            self.report(program, divergence, ())
-        else:
+            return
+        is_behind = divergence.step >= known.step
+        if is_behind and divergence.get_signature(program) == entry.signature:
             tally(self.counts.entered, entry.id)
+            return
+        self.count_divergence(program, divergence)
+        self.report(program, divergence, () if is_behind else self.avoid)
 
     def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
         """Sends a program that diverges. more: the last fields of `messages.Found`."""
