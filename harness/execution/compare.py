@@ -9,8 +9,8 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
+from lockstep.harness.contracts.naming import SENTENCES
 from lockstep.harness.contracts.operation import Answer
-from lockstep.harness.contracts.system import SENTENCES
 from lockstep.harness.core.errors import make_plain
 
 Tokens = Sequence[Any]

@@ -12,15 +12,17 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
+from lockstep.harness.contracts.naming import (
+    MIXED,
+    Drift,
+    format_drift,
+    name_vectors,
+)
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import (
-    MIXED,
     Column,
-    Drift,
     PairReader,
-    format_drift,
     judge_attention,
-    name_vectors,
     split_pair,
     to_numpy,
 )

@@ -1,0 +1,85 @@
+"""Words for columns of K and V that do not hold a token."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lockstep.harness.core.payload import F32, Table
+
+MIXED = "key of"
+"""Begins the words for a column with the key of one token and the value of another."""
+
+DRIFTED = ("K of token", "V of token")
+"""Begin the words for a column whose numbers are near those of a token."""
+
+SENTENCES = (MIXED, *DRIFTED)
+"""Begin the words that say in full what is wrong with a column."""
+
+
+class Drift(NamedTuple):
+    """Vectors that are not those of a token, but near: the largest error is `off`."""
+
+    tag: int
+    off: float
+
+
+Name = int | str | Drift
+"""A token, words for what is none, or what is near one."""
+
+
+def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
+    """Returns "K" or "V" and the larger drift, if both are near one token."""
+    names = {"K": key, "V": value}
+    drifts = {name: each for name, each in names.items() if isinstance(each, Drift)}
+    tags = {each.tag if isinstance(each, Drift) else each for each in names.values()}
+    if not drifts or len(tags - {NO_VECTORS}) > 1:
+        return None
+    return max(drifts.items(), key=lambda item: item[1].off)
+
+
+def format_drift(name: str, drift: Drift) -> str:
+    return f"{name} of token {drift.tag} is off by {drift.off:.2g}"
+
+
+def format_vectors(name: Name) -> str:
+    """Words for the result of `name_vectors`."""
+    if isinstance(name, int):
+        return f"token {name}"
+    if isinstance(name, Drift):
+        return f"token {name.tag} off by {name.off:.2g}"
+    return "all zeros" if name == "zeros" else str(name)
+
+
+NEAR = 1 / 8
+"""Vectors with a smaller error in each number are called near. It is the distance of two
+digits of a payload; storage in 4 bits has half of it."""
+
+NO_VECTORS = "nothing"
+
+
+def name_vectors(vectors: F32, table: Table) -> Name:
+    """Returns the tag whose vectors of all heads these are, or says what they are."""
+    if table.dim == 0:
+        return NO_VECTORS
+    if np.isnan(vectors).any():
+        return "NaN"
+    tags = table.read_tags(vectors)
+    right = table.get_vectors(tags)
+    if np.array_equal(vectors, right):
+        return int(tags[0])
+    if not vectors.any():
+        return "zeros"
+    errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
+    nearest = int(errors.argmin())
+    if errors[nearest] < NEAR:
+        return Drift(nearest, float(errors[nearest]))
+    heads = [
+        head
+        for head in range(table.heads)
+        if not np.array_equal(vectors[:, head], right[:, head])
+    ]
+    if len(heads) < table.heads:
+        return f"{int(tags[0])} but not in head {heads[0]}"
+    return "no token"
