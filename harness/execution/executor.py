@@ -252,7 +252,7 @@ class Record:
         draft = path.with_suffix(".tmp")  # it gets its name once it can be read
         self.file = draft.open("w+b")
         self.map = self.make_map(SIZE)
-        self.place = 0
+        self.place = self.runs = 0
         self.clear()
         draft.replace(path)
 
@@ -264,7 +264,9 @@ class Record:
     def begin(self, program: Program, backend: str) -> bytes:
         """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
-        meta = json.dumps({"backend": backend, "running": True}).encode()
+        self.runs += 1  # or the same program again would look as if it stood still
+        about = {"backend": backend, "running": True, "run": self.runs}
+        meta = json.dumps(about).encode()
         head = body.removesuffix(b"{}}") + meta.removesuffix(b"}") + STEP
         self.place = len(head)
         self.put(head + b"0".rjust(WIDTH) + b"}}")
