@@ -273,7 +273,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = 0
+        self.place = self.runs = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
@@ -303,7 +303,8 @@ class Record:
     def begin(self, program: Program, backend: str) -> bytes:
         """Records a program that is about to run; its JSON, with an empty `meta`."""
         body = json.dumps({**program.to_json(), "meta": {}}).encode()
-        meta = json.dumps({"backend": backend}).encode()
+        self.runs += 1  # or the same program again would look as if it stood still
+        meta = json.dumps({"backend": backend, "run": self.runs}).encode()
         head = (
             body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
         )

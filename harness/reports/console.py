@@ -66,7 +66,7 @@ STYLES = {
 }
 """Of verdicts and notes; other notes are yellow."""
 
-DETAILS = ("programs", "steps", "mean", "cells", "margin", "known")
+DETAILS = ("programs", "steps", "cells", "margin", "known")
 WIDE = 76
 """Columns of a terminal that has room for all of them."""
 
@@ -104,7 +104,6 @@ def make_details(outcome: OutcomeSummary, width: int = WIDE) -> Table:
         details = {
             "programs": str(pair.programs),
             "steps": shorten_number(pair.steps),
-            "mean": f"{pair.steps / pair.programs:.1f}" if pair.programs else "–",
             "cells": f"{pair.reached}/{pair.reachable}",
             "margin": pair.margin,
             "known": str(pair.known or "–"),
