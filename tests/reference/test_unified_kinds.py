@@ -8,6 +8,8 @@ import pytest
 from cases import each
 from unified_program import Case, check_case, check_command, read_cases
 
+from lockstep.harness.contracts.unified.forward import MOST_OTHERS
+from lockstep.harness.programs.program import parse_program, walk
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 
@@ -248,3 +250,18 @@ def test_a_removal_ends_the_pass_of_an_encoder() -> None:
     with pytest.raises(ValueError, match="no row of this pass stands for an image"):
         cache.put([1])
     assert not cache.cached
+
+
+def test_no_pass_is_asked_for_once_too_many_contents_are_possible() -> None:
+    """Each of these passes, which are all refused, would have evicted one token more."""
+    sizes = "(swa-memory window=1 memory=50) (causal capacity=60)"
+    written = "; ".join(
+        "forward " + " ".join(map(str, range(at, at + 4))) for at in range(0, 60, 4)
+    )
+    refused = "; ".join(f"forward {at}" for at in range(60, 110))
+    [one] = read_cases(f"many\n    wrapper {sizes} capacity=99 | {written}; {refused}")
+    steps = list(walk(parse_program(one.get_program(), one.name), rows=False))
+    skipped = [step.skipped for step in steps if step.skipped]
+    assert skipped == ["too many passes were refused without a change"] * len(skipped)
+    assert 0 < len(skipped) < 40
+    assert len(steps[-1].model.others) <= 2 * MOST_OTHERS
