@@ -78,8 +78,8 @@ class CausalCache:
             reserve: only reserve memory. Nothing is added, and no pass is open.
 
         Raises:
-            CacheFull, NotSupported: the batch is refused. Evicted tokens stay evicted,
-                and no pass is open.
+            CacheFull, NotSupported, or a group of both: the batch is refused. Evicted
+                tokens stay evicted, and no pass is open.
         """
         batch.check(self.sequences, self.batch)
         self.close()

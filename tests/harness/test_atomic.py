@@ -15,7 +15,14 @@ from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import find_unclear, why_unsupported
 from lockstep.harness.programs.program import Program, walk
 from lockstep.harness.workers.registry import load
-from tests.harness.building import declare_all, draw, draw_some, forward, make
+from tests.harness.building import (
+    count_cells,
+    declare_all,
+    draw,
+    draw_some,
+    forward,
+    make,
+)
 
 UNIFIED = CONTRACTS["unified"]
 KINDS = [kind for kind in UNIFIED.kinds if kind != "encoder"]
@@ -52,6 +59,8 @@ def test_the_clearing_is_drawn_at_once(kind: str) -> None:
     programs = draw_some(100, "unified", kind, replace(declared, atomic=False))
     assert sum(map(count_refused, programs)) > 10
     assert {find_unclear(program) for program in programs} == {None}
+    cells = UNIFIED.list_cells(kind, replace(declared, atomic=False))
+    assert set(count_cells(programs)) <= set(cells)
     programs = draw_some(100, "unified", kind, declared)
     assert sum(find_unclear(program) is not None for program in programs) > 10
 

@@ -8,6 +8,8 @@ import pytest
 from cases import each
 from unified_program import Case, check_case, check_command, read_cases
 
+from lockstep.harness.contracts.unified.forward import MOST_OTHERS
+from lockstep.harness.programs.program import parse_program, walk
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
@@ -259,3 +261,18 @@ def test_a_state_resumes_only_where_the_window_is_still_there() -> None:
     assert [token.position for token in cache.visible(0)] == [2, 3]
     assert [token.position for token in cache.get_read(0)] == [0, 1, 2, 3]
     assert [cache.can_resume(0, position) for position in (4, 3, 2)] == [1, 1, 0]
+
+
+def test_no_pass_is_asked_for_once_too_many_contents_are_possible() -> None:
+    """Each of these passes, which are all refused, would have evicted one token more."""
+    sizes = "(swa-memory window=1 memory=50) (causal capacity=60)"
+    written = "; ".join(
+        "forward " + " ".join(map(str, range(at, at + 4))) for at in range(0, 60, 4)
+    )
+    refused = "; ".join(f"forward {at}" for at in range(60, 110))
+    [one] = read_cases(f"many\n    wrapper {sizes} capacity=99 | {written}; {refused}")
+    steps = list(walk(parse_program(one.get_program(), one.name), rows=False))
+    skipped = [step.skipped for step in steps if step.skipped]
+    assert skipped == ["too many passes were refused without a change"] * len(skipped)
+    assert 0 < len(skipped) < 40
+    assert len(steps[-1].model.others) <= 2 * MOST_OTHERS

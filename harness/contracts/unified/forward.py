@@ -67,7 +67,7 @@ class UnifiedOperation(Operation):
 # --- the forward pass -------------------------------------------------------------------
 
 
-MOST_OTHERS = 32
+MOST_OTHERS = 16
 """Contents beside the first that a wrapper may have; no pass is asked for beyond that."""
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}

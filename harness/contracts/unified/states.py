@@ -249,10 +249,17 @@ CLOSED_WRAPPER = Unreachable(
     never=("get", "put"),
 )
 
+CLEARED = Unreachable(
+    "is cleared by the next operation, which ends the pass",
+    ("remove-failed",),
+    never=("get", "put"),
+)
+
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
     """Lists the states that some operations never find."""
     rules = [OF_A_PASS, OF_A_SEQUENCE]
     if not declared.refuses:
         rules += [CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]
+        rules += [] if declared.atomic else [CLEARED]
     return rules
