@@ -247,8 +247,12 @@ class Progress(Generic[T]):
 
     def __enter__(self) -> Progress[T]:
         if self.redraws:
-            with suppress(OSError):
-                self.live.__enter__()
+            try:
+                with suppress(OSError):
+                    self.live.__enter__()
+            except BaseException:  # a signal, once the cursor is hidden
+                self.console.show_cursor(True)
+                raise
         return self
 
     def __exit__(self, *exception: object) -> None:
