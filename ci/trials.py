@@ -63,10 +63,18 @@ class Trial:
     @property
     def is_harmless(self) -> bool:
         """Whether the act is none of the harness's business."""
+        if self.act in ANSWERS:  # nothing is returned there
+            return self.place in ("close", "import")
         if self.is_driver:  # it speaks by its output, and has no other connection
             return self.act in (*HARMLESS, "close")
-        answered = self.act in ANSWERS and self.place == "close"
-        return self.act in (*HARMLESS, "print", "flood") or answered
+        return self.act in (*HARMLESS, "print", "flood")
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the backend cannot be loaded then. A driver may open anything: only its
+        steps show that it is wrong."""
+        is_shown_later = self.is_driver and self.act in ANSWERS
+        return self.place in LOADING and (self.place != "open-any" or not is_shown_later)
 
     def format(self) -> str:
         side = "driver" if self.is_driver else "module"
@@ -152,7 +160,7 @@ def run(trial: Trial, folder: Path) -> Ended:
         was_sent = disturb(trial, process, failures)
         now = time.time()
         status = wait(process)
-        if status is None:
+        if not was_sent:
             now = time.time()
         acted = now - mark.stat().st_mtime if mark.exists() else None
         left = wait_for_end(str(mark))
@@ -251,7 +259,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
     elif trial.is_harmless or not has_acted:
         allowed = {0}
     else:
-        allowed = {2} if trial.place in LOADING else {1}
+        allowed = {2} if trial.is_loading else {1}
     if not ended.was_sent:
         return allowed
     if trial.event == "worker":  # it may have been at nothing, at loading or at a program
@@ -259,7 +267,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
     was_seen = has_acted and ended.acted is not None and ended.acted > 3.0
     if trial.event == "KILL" or not was_seen or allowed == {0}:
         return {STATUS[trial.event]} | (allowed if trial.event != "KILL" else set())
-    return allowed | ({STATUS[trial.event]} if trial.place in LOADING else set())
+    return allowed | ({STATUS[trial.event]} if trial.is_loading else set())
 
 
 def judge_programs(trial: Trial, ended: Ended) -> Iterator[str]:
