@@ -345,6 +345,9 @@ interrupts = misbehave(interrupt)
 dies_later = from_third_token(die)
 returns_colours = misbehave(lambda *_: Coloured())
 raises_colours = misbehave(lambda *_: throw(RuntimeError(ESCAPES)))
+declares_colours = lambda: replace(  # noqa: E731
+    correct(), device=ESCAPES, versions={"numpy": ESCAPES}
+)
 says_colours = misbehave(lambda *_: os.write(1, ESCAPES.encode()) and os._exit(3))
 hangs = misbehave(lambda *_: time.sleep(3600))
 babbles = misbehave(babble)

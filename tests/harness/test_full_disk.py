@@ -117,3 +117,13 @@ def test_a_disk_that_is_full(tmp_path: Path, tiny: Path, backend: str) -> None:
         (tmp_path / "kept.json").write_text(line)
         files.append(tmp_path / "kept.json")
     assert any("layer" in path.read_text() for path in files)
+
+
+def test_a_disk_without_room_for_the_record(tmp_path: Path, tiny: Path) -> None:
+    """The file could be as large as it should be, but its pages could not be written."""
+    (tiny / "other").write_bytes(bytes(50 << 10))
+    size = ("--programs", 20, "--jobs", 1, "--failures", tiny / "f")
+    done = run_in_shell(tmp_path, "", "check", "--backend", CORRECT, *size)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "record cannot be written (No space left on device)" in said

@@ -160,6 +160,12 @@ def test_what_a_backend_says_does_nothing_to_the_terminal(
         assert ended.text.replace("\n", "").isprintable()
 
 
+def test_what_a_backend_declares_does_nothing_to_the_terminal(run: Run) -> None:
+    ended = run("backends", "--backend", f"{HERE}:declares_colours")
+    assert (ended.status, "title" in ended.out) == (0, True)
+    assert ended.text.replace("\n", "").isprintable()
+
+
 def test_what_cannot_be_checked_is_said_in_a_line(run_workers: Run) -> None:
     ended = check(run_workers, *UNLOADABLE)
     assert ended.status == CANNOT
