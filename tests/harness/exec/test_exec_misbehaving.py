@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.driver.client import Limits, Misbehaved, Process
+from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.core.errors import Unloadable, UsageError
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, load_programs

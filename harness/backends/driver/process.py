@@ -1,0 +1,230 @@
+"""The process of a driver: lines go in, lines come out, within limits."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import subprocess
+import termios
+import time
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO
+
+from lockstep.harness.core.errors import clean, format_exit
+
+CHUNK = 1 << 16
+# Bytes of its standard error that are kept.
+LAST_WORDS = 4096
+
+# Bytes of them that are shown.
+SHOWN = 300
+
+# Seconds for a driver that has closed its output to end, too.
+GRACE = 0.5
+
+
+class Misbehaved(Exception):
+    """A driver did what it must not.
+
+    Attributes:
+        what: malformed, crash or hang.
+        is_late: whether that was before it read what it was asked.
+    """
+
+    def __init__(self, what: str, words: str, is_late: bool = False) -> None:
+        super().__init__(words)
+        self.what = what
+        self.is_late = is_late
+
+
+class Process:
+    """One run of the program `command`.
+
+    It stays in the process group of the worker: whoever ends that ends it, too. asked:
+    what it is at, in words; answered: what it was at before. Raises OSError if the
+    program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], line_bytes: int) -> None:
+        self.line_bytes = line_bytes
+        self.popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self.input, self.output, self.errors = map(
+            get_number, (self.popen.stdin, self.popen.stdout, self.popen.stderr)
+        )
+        self.poll = select.poll()
+        for number in (self.output, self.errors):
+            self.poll.register(number, select.POLLIN)
+        self.words = b""
+        self.buffer = bytearray()
+        self.asked = self.answered = ""
+        self.sent = self.lines = 0
+
+    def exchange(
+        self, request: bytes, asked: Sequence[str], seconds: float
+    ) -> list[bytes]:
+        """Writes whole lines; returns the lines that are answered, without their ends.
+
+        Args:
+            request: the lines.
+            asked: each of them in words.
+            seconds: for all answers.
+
+        Raises:
+            Misbehaved: the driver does not answer as it should.
+        """
+        self.asked, self.seconds = asked[0], seconds
+        self.sent = self.lines = 0
+        self.check_silent()
+        deadline = time.monotonic() + seconds
+        self.write(request, deadline)
+        lines: list[bytes] = []
+        for self.asked in asked:
+            lines.append(self.read_line(deadline))
+            self.answered = self.asked
+            self.lines += 1
+        if self.buffer:
+            raise Misbehaved(
+                "malformed",
+                f"wrote more than one line as its answer to {self.asked}: {self.show()}",
+            )
+        return lines
+
+    def check_silent(self) -> None:
+        """Requires that it says nothing without being asked, and has not ended."""
+        for number, _ in self.poll.poll(0):
+            if number == self.errors:
+                self.hear()
+            else:
+                self.receive()
+        if self.buffer:
+            words = f"wrote more after its answer to {self.answered}: {self.show()}"
+            raise Misbehaved("malformed", words, is_late=True)
+
+    def read_line(self, deadline: float) -> bytes:
+        searched = 0
+        while (end := self.buffer.find(b"\n", searched)) < 0:
+            searched = len(self.buffer)
+            self.wait(deadline, "answer")
+        line = bytes(self.buffer[:end])
+        del self.buffer[: end + 1]
+        return line
+
+    def write(self, request: bytes, deadline: float) -> None:
+        rest = memoryview(request)
+        while rest:
+            try:
+                written = os.write(self.input, rest)
+                self.sent += written
+                rest = rest[written:]
+            except BlockingIOError:
+                self.poll.register(self.input, select.POLLOUT)
+                try:
+                    self.wait(deadline, "read")
+                finally:
+                    self.poll.unregister(self.input)
+            except BrokenPipeError:
+                raise self.describe_end("closed its input") from None
+
+    def wait(self, deadline: float, what: str) -> None:
+        """Until something has come, or can go. Raises Misbehaved when time is up, when
+        the driver is gone, or when it says too much."""
+        left = deadline - time.monotonic()
+        ready = self.poll.poll(left * 1000) if left > 0 else ()
+        if not ready and self.popen.poll() is not None:
+            raise self.describe_end("ended")  # a child of its own still has its output
+        if not ready:
+            words = f"did not {what} {self.asked} within {self.seconds:g} s"
+            if self.buffer:
+                words += f"; it has written half a line: {self.show()}"
+            is_late = self.has_read_nothing()
+            if is_late:
+                words += f", and has read nothing since its answer to {self.answered}"
+            raise Misbehaved("hang", words, is_late)
+        for number, _ in ready:
+            if number == self.errors:
+                self.hear()
+            elif number == self.output:
+                self.receive()
+
+    def receive(self) -> None:
+        received = os.read(self.output, CHUNK)
+        if not received:
+            raise self.describe_end("closed its output")
+        self.buffer += received
+        if len(self.buffer) > self.line_bytes:
+            raise Misbehaved(
+                "malformed",
+                f"answered {self.asked} with more than {self.line_bytes:,} bytes:"
+                f" {self.show()} …",
+            )
+
+    def hear(self) -> bool:
+        """Reads standard error; False if nothing comes now."""
+        try:
+            heard = os.read(self.errors, CHUNK)
+        except BlockingIOError:
+            return False
+        if not heard:
+            with suppress(KeyError):
+                self.poll.unregister(self.errors)
+            return False
+        self.words = (self.words + heard)[-LAST_WORDS:]
+        return True
+
+    def describe_end(self, otherwise: str) -> Misbehaved:
+        """Words for the end of the process, if it has ended."""
+        try:
+            code = self.popen.wait(GRACE)
+            words = format_exit(code).removeprefix("the process ")
+        except subprocess.TimeoutExpired:
+            words = otherwise
+        if self.has_read_nothing():
+            after = f"{words} after its answer to {self.answered}"
+            return Misbehaved("crash", after, is_late=True)
+        half = f", after half a line: {self.show()}" if self.buffer else ""
+        return Misbehaved("crash", f"{words} at {self.asked}{half}")
+
+    def has_read_nothing(self) -> bool:
+        """Whether it has done nothing since an earlier answer, where the system tells how
+        much of what was sent is still in the pipe."""
+        if self.lines or self.buffer or not self.answered:
+            return False
+        unread = array("i", [0])
+        with suppress(OSError):
+            fcntl.ioctl(self.input, termios.FIONREAD, unread)
+        return unread[0] == self.sent
+
+    def show(self) -> str:
+        """The beginning of what has come."""
+        return clean(self.buffer[:200].decode(errors="replace"), 60)
+
+    def get_last_words(self) -> str:
+        """The end of what it wrote on its standard error."""
+        for _ in range(64):  # a driver that writes on and on is not heard to the end
+            if not self.hear():
+                break
+        return clean(self.words[-SHOWN:].decode(errors="replace"), SHOWN)
+
+    def stop(self) -> None:
+        """Ends the process, whatever it does."""
+        self.popen.kill()
+        self.popen.wait()
+        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def get_number(stream: IO[bytes] | None) -> int:
+    """The descriptor of a stream; reading and writing does not wait."""
+    assert stream is not None
+    os.set_blocking(stream.fileno(), False)
+    return stream.fileno()
