@@ -78,7 +78,9 @@ def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) ->
     steps, divergence = play(RECORDED[name], f"{FAULTS}:{name}")
     assert divergence is not None
     assert [step.number for step in steps] == list(range(divergence.step + 1))
-    assert [step.is_wrong for step in steps] == [False] * divergence.step + [True]
+    # Where too much memory is held, the answer is right.
+    last = divergence.what != "memory"
+    assert [step.is_wrong for step in steps] == [False] * divergence.step + [last]
     if divergence.what in ("contents", "mask"):
         marks = list_marks(steps[-1])
         assert sorted(marks[MISSING] + marks[EXTRA]) == sorted(divergence.tokens)
