@@ -25,14 +25,14 @@ from lockstep.impl.torch.recurrent import RecurrentCache
 from lockstep.impl.torch.rotating import RotatingCache
 from lockstep.impl.torch.state import StateCache
 
-SCOPES = (0, 0, 0, 0, 0, 1, 2, 3)
+SCOPES = (*[0] * 9, 1, 2, 3)
 """See `TorchArrays.list_scopes`."""
 
-WITHOUT_GRADIENTS = (0, 0, 0, 0, 1, 3)
+WITHOUT_GRADIENTS = (*[0] * 6, 1, 3)
 """The scopes for Triton kernels, which refuse gradients."""
 
 AT_ONCE = (False, False, False, True)
-VARIANTS = (0, 0, 0, 0, 0, 1)
+VARIANTS = (*[0] * 7, 1)
 """1: plain kernels, as on devices that have no others."""
 
 PLANTED = {"cpu": "torch", "cuda": "torch_cuda"}

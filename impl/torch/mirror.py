@@ -76,9 +76,7 @@ class Mirror:
         self.array = torch.empty(0)
 
     def read(self, cells: Cells) -> Table:
-        changes = self.take(cells)
-        if changes.shape[1]:
-            self.bring(changes)
+        self.bring(self.take(cells))
         short_sets = len(cells.indexes) <= 32
         return Table(self.array, self.furthest < SHORT, short_sets)
 

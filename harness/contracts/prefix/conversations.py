@@ -97,6 +97,7 @@ class ConversationModel(PrefixModel):
         self.fed = range(self.tag, self.tag + op["count"])
         cache.overrun(self.fed)
         self.broken.add("a")
+        self.past.add("overran")
         answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
             pairs = zip(cache.layers, before, strict=True)

@@ -355,7 +355,7 @@ class Free(PrefixOperation):
     kinds = CONVERSATIONS
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
-        return None if model.is_open("a") or source.below(3) else {}
+        return None if model.is_open("a") or source.below(2) else {}
 
 
 class Limit(PrefixOperation):

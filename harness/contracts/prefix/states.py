@@ -47,6 +47,8 @@ STATES: Mapping[str, State] = {
     "wrapped": State(CONVERSATIONS, ["windows"], met=True),
     "refusing": State(CONVERSATIONS, ["refuse"], met=True),
     "broken-off": State(KINDS, ["break"]),
+    "overran": State(CONVERSATIONS, ["overrun"]),
+    "all-computed": State(CONVERSATIONS, ["overrun"]),
     "closed-untouched": State(CONVERSATIONS),
     "freed": State(CONVERSATIONS, ["free"]),
     "inside-edge": State(TRIE, met=True),
@@ -94,10 +96,15 @@ MET = Unreachable(
     [name for name, state in STATES.items() if state.met],
     only=("begin",),
 )
+COMPUTED = Unreachable(
+    "tells how far a request got before its end",
+    ("all-computed",),
+    only=("overrun", "close", "cancel"),
+)
 LIMITED = Unreachable("tells when a limit comes", ("limit-while-open",), only=("limit",))
 BROKEN = Unreachable(
     "is followed by the end of the request; no other one is open beside it",
-    ("broken-off",),
+    ("broken-off", "overran"),
     never=("feed", "break", "overrun"),
 )
 BETWEEN = Unreachable(
@@ -119,7 +126,7 @@ NOTHING_TO_CLOSE = Unreachable(
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
     """Lists the states that some operations never find."""
-    rules = [MET, LIMITED]
+    rules = [MET, COMPUTED, LIMITED]
     rules += [] if declared.refuses else [MISUSE_ONLY]
     if kind != "slots":
         rules += [BROKEN, BETWEEN, *([] if declared.refuses else [NOTHING_TO_CLOSE])]
@@ -134,6 +141,9 @@ def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
     states, tokens = list(model.past), list(op.get("tokens", ()))
     begins = bool(tokens) and set(map(type, tokens)) <= {int}
     if isinstance(model, ConversationModel):
+        ends = op["op"] in ("overrun", "close", "cancel")
+        if ends and model.is_open() and not model.get_remaining():
+            states.append("all-computed")
         if op["op"] == "limit" and model.is_open():
             states.append("limit-while-open")
         if begins and not model.is_open():

@@ -179,7 +179,7 @@ FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 3, "capacity": 90, "batch": 32},
     {"sequences": 1, "capacity": 300, "batch": 24},
     {"sequences": 64, "capacity": 5, "batch": 8},
-    {"sequences": 2, "capacity": 200, "batch": 160},
+    {"sequences": 2, "capacity": 160, "batch": 130},
 )
 """One program in 32 has one of these configs: past the sizes at which arrays of metadata
 grow, with many sequences, or with prompts so long that their masks are made otherwise."""

@@ -217,6 +217,10 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         start = source.below(count)
         width = source.between(2, count)
         chosen = [(start + step) % count for step in range(width)][:most]
+    if model.copied is not None and not source.below(3):
+        # Behind the tokens of its source that it does not have, as if it had them.
+        begin = max(map(model.get_end, range(count)))
+        return [(begin + step, model.copied) for step in range(min(most, 4))]
     shared = model.list_shared_states()
     if len(shared) > 1 and source.below(4):
         batch: int = model.config["batch"]

@@ -221,6 +221,7 @@ class UnifiedModel:
         past: the events since the last pass.
         ever: all events.
         moved: the sequence that was cut in its middle since the last pass.
+        copied: the sequence that got a part of another since the last pass.
         tags: the tags of the rows of the last pass.
         fixed: the encoder parts that had a put, which fixes the form of an image.
         others: models with other contents that are possible too: what a pass that a
@@ -246,6 +247,7 @@ class UnifiedModel:
         self.ever: set[str] = set()
         self.written = 0
         self.moved: int | None = None
+        self.copied: int | None = None
         self.unclear: int | None = None
         self.others: list[UnifiedModel] = []
         self.choices: list[tuple[Answer, UnifiedModel]] = []
@@ -375,7 +377,7 @@ class UnifiedModel:
                 self.past.add("forward-failed")
             return answer
         self.batch, self.reserved, self.tags = batch, op["reserve"], tags
-        self.past, self.moved = set(), None
+        self.past, self.moved, self.copied = set(), None, None
         self.past |= {"after-exception"} if op["except"] else set()
         if op["reserve"]:
             self.past.add("after-reserve")

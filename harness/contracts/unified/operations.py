@@ -53,6 +53,13 @@ class CopyPrefix(UnifiedOperation):
         length = source.pick(lengths)
         return {"op": self.name, "source": origin, "target": target, "length": length}
 
+    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+        is_part = 0 < op["length"] < model.get_end(op["source"])
+        answer = super().expect(op, model)
+        if is_part and not answer:
+            model.copied = op["target"]
+        return answer
+
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
         count = model.config["sequences"]
         one, far = source.below(count), count + source.below(2)

@@ -221,7 +221,8 @@ def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
 def list_parts(kind: str, config: Config) -> Iterable[str]:
     """Lists the kind itself; of a wrapper, the kinds of all caches it can consist of."""
     if kind != "wrapper":
-        return [kind]
+        slides = kind == "recurrent" and any(config.get("memory", ()))
+        return [kind, *(["swa"] if slides else [])]
     caches = config.get("caches")
     return OF_KIND if caches is None else {one["kind"] for all in caches for one in all}
 

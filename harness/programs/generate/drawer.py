@@ -63,7 +63,7 @@ def generate(
 SHORTEST, LONGEST = 12, 44
 """Range of operations in a program: 28 on average. Deep bugs need about ten steps."""
 
-FAR, FARTHEST = 128, (200, 240)
+FAR, FARTHEST = 192, (200, 240)
 """One program in FAR has so many operations: what adds up over time shows only there."""
 
 TRIES = 4
