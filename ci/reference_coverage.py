@@ -38,8 +38,9 @@ from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
 FILES = {"swa": "causal", "swa-memory": "causal", "chunked": "causal"}
 """The file in which a kind is described, if it has another name."""
 
-QUICK = 4
-"""Programs of each shard that are run, and not only drawn, if it is to be quick."""
+QUICK = 9
+"""Programs of each shard that are run, and not only drawn, if it is to be quick: the last
+of them is the first with every check."""
 
 
 def get_file(work: Work) -> str:

@@ -6,6 +6,7 @@ Import this after the measurement has begun.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -14,7 +15,7 @@ from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
-from lockstep.harness.workers.slices import get_seed
+from lockstep.harness.workers.slices import get_seed, is_watched
 
 
 class Work(NamedTuple):
@@ -31,12 +32,12 @@ class Work(NamedTuple):
         Raises:
             AssertionError: one diverges.
         """
-        left = [most]
+        numbers = count()
 
         def consume(program: Program) -> None:
-            left[0] -= 1
-            if left[0] >= 0:
-                result = run(program, self.backend)
+            number = next(numbers)
+            if number < most:
+                result = run(program, self.backend, is_watched(number))
                 assert result.divergence is None, result.divergence
 
         drawer = Drawer(self.contract, self.kind, self.declared, self.backend.dtypes)

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend, Kind, list_unchecked
 from lockstep.harness.contracts.memory import Need
-from lockstep.harness.core.errors import Broken, Unavailable
+from lockstep.harness.core.errors import Broken, Unloadable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import check_declaration, load
@@ -249,11 +249,11 @@ def test_a_kind_that_does_not_tell_is_listed() -> None:
 
 @pytest.mark.parametrize("held", [0.5, -1, "all", float("nan")])
 def test_a_factor_is_a_number_of_at_least_one(held: Any) -> None:
-    with pytest.raises(Unavailable, match="held="):
-        check_declaration(open_backend(TellingCache, held))
+    with pytest.raises(Unloadable, match="held="):
+        check_declaration(open_backend(TellingCache, held), "")
 
 
 def test_a_kind_that_tells_has_the_method() -> None:
     kinds = {"layer": {"kv": Kind(frozenset({"update"}), PLAIN, held=1)}}
-    with pytest.raises(Unavailable, match="no method held"):
-        check_declaration(replace(declare(Cache), contracts=kinds))
+    with pytest.raises(Unloadable, match="no method held"):
+        check_declaration(replace(declare(Cache), contracts=kinds), "")

@@ -39,7 +39,8 @@ def test_missing_fields_take_their_defaults() -> None:
     padding = {"cache_padding": 1, "mask_padding": 1, "mask_form": "any"}
     plain = {"kind": "kv", "dtype": "float32", "scope": 0}
     assert program.config == {**plain, **visible, **sizes, **padding}
-    assert program.ops[0] == {"op": "update", "length": 2, "cache": "a"}
+    update = {"op": "update", "length": 2, "cache": "a", "wrong": None}
+    assert program.ops[0] == update
     assert program.meta == {}
     assert program.count_tags() == 2
 

@@ -88,7 +88,7 @@ def test_a_contradiction_is_an_ordinary_failure(
     backend = ("--backend", "reference")
     with monkeypatch.context() as planted:
         MISTAKES[name].plant(planted.setattr)
-        ended = run("check", *backend, "--kind", "kv", "--programs", 32, "--json")
+        ended = run("check", *backend, "--kind", "kv", "--programs", 96, "--json")
         failed = run("replay", "failures", *backend)
     assert ended.status == 1, ended.words
     (pair,) = json.loads(ended.out)["pairs"]

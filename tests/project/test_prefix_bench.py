@@ -15,7 +15,7 @@ from ci.bench.prefixes import runner
 from ci.bench.prefixes.day import make_day
 from ci.bench.prefixes.oracle import measure_repetition
 from lockstep.impl.prefix.trie import Trie as Cache
-from lockstep.impl.shared.memory import Memory
+from lockstep.impl.shared.memory import TokenMemory
 
 PREFIX = Path(runner.__file__).parents[1] / "prefix.py"
 
@@ -53,7 +53,7 @@ def test_a_day_reuses_what_can_be_reused_and_nothing_is_wrong(tmp_path: Path) ->
 
 def overwrite(patch: pytest.MonkeyPatch) -> None:
     """A snapshot is lost when the memory is written to."""
-    patch.setattr(Memory, "secure", lambda *_: None)
+    patch.setattr(TokenMemory, "secure", lambda *_: None)
 
 
 def ignore_checkpoints(patch: pytest.MonkeyPatch) -> None:
