@@ -47,10 +47,11 @@ class Ended:
 Run = Callable[..., Ended]
 
 # What runs in the background of a shell without job control, as on a CI machine, is
-# started with Ctrl-C ignored, and so are its children.
+# started with Ctrl-C ignored, and so are its children; under `nohup`, SIGHUP is ignored.
 START = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from lockstep.harness.cli.main import main
 main()
 """
