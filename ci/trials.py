@@ -35,6 +35,7 @@ import click  # noqa: E402
 
 from lockstep.harness.core.errors import UsageError  # noqa: E402
 from lockstep.harness.programs.program import parse_program  # noqa: E402
+from tests.harness.commands import find_processes  # noqa: E402
 from tests.harness.trouble import ACTS, ANSWERS, LOADING, PLACES, STEPS  # noqa: E402
 
 # --- what is drawn ----------------------------------------------------------------------
@@ -207,16 +208,6 @@ def list_descendants(pid: int) -> Iterator[int]:
                 child = int(path.parent.name)
                 yield child
                 yield from list_descendants(child)
-
-
-def find_processes(mark: str) -> set[int]:
-    """The processes with this text in their environment, but for zombies."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-    return found
 
 
 def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:

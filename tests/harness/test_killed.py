@@ -19,7 +19,15 @@ import pytest
 
 from lockstep.harness.programs.program import Program, load_programs, trace
 from lockstep.harness.workers.pool import Pool
-from tests.harness.commands import CORRECT, HERE, ROOT, START, Run, begin
+from tests.harness.commands import (
+    CORRECT,
+    HERE,
+    ROOT,
+    START,
+    Run,
+    begin,
+    find_processes,
+)
 from tests.harness.misbehaving import PID_FILE
 
 STILL, SLOW, HANGS = (f"{HERE}:{n}" for n in ("stands_still", "wrong_and_slow", "hangs"))
@@ -113,16 +121,6 @@ def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not any((tmp_path / "f" / "running").iterdir()), 10)
-
-
-def find_processes(mark: str) -> set[int]:
-    """The processes that were started with this text in their environment."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
