@@ -13,15 +13,16 @@ class Eviction:
     """The nodes of a tree in order of last use.
 
     Attributes:
-        heap: (used, born, node), at most once for each node. `used` only grows, so an
+        heap: (used, node), at most once for each node. `used` only grows, so an
             outdated entry comes up too early and is pushed again with the new value. A
-            node that cannot be evicted is not in the heap until it can.
+            node that cannot be evicted is not in the heap until it can. No two nodes
+            have the same `used`: each was touched before it is pushed.
         clock: number of uses so far.
     """
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.heap: list[tuple[int, int, Node]] = []
+        self.heap: list[tuple[int, Node]] = []
         self.clock = 0
 
     def touch(self, node: Node) -> None:
@@ -33,12 +34,12 @@ class Eviction:
     def push(self, node: Node) -> None:
         if not node.queued:
             node.queued = True
-            heappush(self.heap, (node.used, node.born, node))
+            heappush(self.heap, (node.used, node))
 
     def pop(self) -> Node | None:
         """Returns the least recently used node; None if there is none."""
         while self.heap:
-            used, _, node = heappop(self.heap)
+            used, node = heappop(self.heap)
             node.queued = False
             if used == node.used:
                 return node

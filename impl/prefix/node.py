@@ -16,14 +16,12 @@ class Node:
         snapshots: one for each layer: of the edge, if the layer can split it, else of the
             whole content at the end; None if it was not captured.
         size: bytes of the snapshots.
-        used: time of the last use; higher is later.
-        born: time of creation; decides between nodes that were never used.
+        used: time of the last use; higher is later. 0 until it is used.
         queued: whether it is in the heap of an `Eviction`.
     """
 
     __slots__ = (
         "begin",
-        "born",
         "children",
         "parent",
         "queued",
@@ -38,7 +36,7 @@ class Node:
         self.begin = parent.end if parent else 0
         self.children: dict[int, Node] = {}
         self.snapshots: list[Snapshot | None] = [None] * layers
-        self.size = self.used = self.born = 0
+        self.size = self.used = 0
         self.queued = False
 
     @property

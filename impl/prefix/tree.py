@@ -46,7 +46,7 @@ class Tree:
         self.whole = [n for n, layer in self.layers if not layer.can_split]
         self.width = len(layers)
         self.root = Node(None, (), self.width)
-        self.tokens = self.size = self.born = 0
+        self.tokens = self.size = 0
         self.cut: Cut | None = None
 
     def match(self, tokens: Path) -> Match:
@@ -147,8 +147,6 @@ class Tree:
 
     def make(self, parent: Node, tokens: Path) -> Node:
         node = Node(parent, tokens, self.width)
-        self.born += 1
-        node.born = self.born
         parent.children[tokens[0]] = node
         return node
 
