@@ -308,10 +308,12 @@ class Put(Again):
             {"value_dim": config["value_dim"] + 1},
             {"layer": config["layers"]},
             {"layer": -1},
-            {"states": rows + 1},
             {},
         )
         layer, which = source.below(config["layers"]), source.below(len(model.parts))
+        is_recurrent = model.kinds[which] == "recurrent"
+        if model.batch and is_recurrent and not source.below(3):
+            wrong = [{"states": rows + 1}]
         return {"op": self.name, "layer": layer, "type": which, **source.pick(wrong)}
 
     def answer(self, op: Op, model: UnifiedModel) -> Answer:
