@@ -1,7 +1,7 @@
-"""Caches that are not written in Python, behind methods that are.
+"""Caches that are not written in Python, and what is no cache, behind methods that are.
 
-An exception of such a cache has no frame of its own in the traceback. With one of this
-module it is not taken for an exception of the harness: see `core.errors.find_own_place`.
+An exception of either has no frame of its own in the traceback. With one of this module
+it is not taken for an exception of the harness: see `core.errors.find_own_place`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class NativeCache:
 
 
 def wrap_native(cache: Any) -> Any:
-    """Returns the cache itself if its methods are functions of Python."""
+    """Returns the cache itself if it has methods, and they are functions of Python."""
     methods = (getattr_static(type(cache), name, None) for name in METHODS)
     is_native = any(method and not isinstance(method, FunctionType) for method in methods)
-    return NativeCache(cache) if is_native else cache
+    is_cache = any(hasattr(cache, name) for name in METHODS)
+    return NativeCache(cache) if is_native or not is_cache else cache
 
 
 def open_native(open_cache: Callable[..., Any]) -> Callable[..., Any]:
