@@ -28,7 +28,7 @@ from rich.table import Table  # noqa: E402
 
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
-    BACKEND,
+    BACKENDS,
     Baseline,
     Ended,
     call,
@@ -36,7 +36,7 @@ from ci.mutation.trial import (  # noqa: E402
     measure_baseline,
 )
 
-FOLDERS = "impl/shared", "impl/torch", "impl/prefix"
+FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
 VERDICTS = "found", "explained", "survived", "not reached"
 
 EXAMPLES = """\b
@@ -99,14 +99,14 @@ def try_mutant(
 ) -> Outcome:
     """Tries a mutant with the programs that run its line."""
     started = time.monotonic()
-    programs = baseline.list_programs(mutant.file, mutant.lines)
+    runs = baseline.list_runs(mutant.file, mutant.lines)
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    own = f"lockstep.{name}", mutant.source, programs, seconds
-    ended = call(check_mutant, *own) if programs else Ended(None, None, 0)
+    own = f"lockstep.{name}", mutant.source, runs, seconds
+    ended = call(check_mutant, *own) if runs else Ended(None, None, 0)
     taken = round(time.monotonic() - started, 2)
     verdict, how = "found", ended.answer or ended.why
     if how is None:
-        missed = "survived" if programs else "not reached"
+        missed = "survived" if runs else "not reached"
         how = explanations.get(get_key(mutant), "")
         verdict = "explained" if how else missed
     return Outcome(mutant, verdict, how, ended.beats, taken)
@@ -176,9 +176,10 @@ def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
 
 
 def measure(programs: int, seed: int) -> Baseline:
-    """Measures the correct backend. Raises ClickException if it diverges."""
-    click.echo(f"importing torch, drawing {programs} programs of each kind", err=True)
-    import torch  # noqa: F401 - once, for all children
+    """Measures the correct backends. Raises ClickException if it diverges."""
+    click.echo(f"importing, drawing {programs} programs of each kind", err=True)
+    import mlx.core  # noqa: F401 - once, for all children
+    import torch  # noqa: F401
 
     ended = call(measure_baseline, ROOT, programs, seed)
     if ended.why:
@@ -192,9 +193,9 @@ def draw(
 ) -> list[Mutant]:
     """Draws mutants of the files that the programs run."""
     files = dict.fromkeys(mutant.file for mutant in mutants)
-    unused = [file for file in files if not baseline.list_programs(file)]
+    unused = [file for file in files if not baseline.list_runs(file)]
     if unused:
-        click.echo(f"not run on {BACKEND}: {', '.join(unused)}", err=True)
+        click.echo(f"not run on {' and '.join(BACKENDS)}: {', '.join(unused)}", err=True)
     used = [each for each in mutants if each.file not in unused]
     return Random(seed).sample(used, min(count, len(used)))
 
@@ -211,7 +212,7 @@ def draw(
     type=click.FloatRange(0.1),
     default=10.0,
     show_default=True,
-    help="Seconds for each mutant.",
+    help="CPU seconds for each mutant.",
 )
 @click.option(
     "--explained",
@@ -232,9 +233,9 @@ def main(
 ) -> None:
     """Makes mechanical mutants of our caches and looks for each with programs.
 
-    Mutates the given files, by default all of impl/shared, impl/torch and impl/prefix, in
-    memory only. Each mutant runs on torch-cpu in a process of its own, with those of the
-    generated programs that run the changed line.
+    Mutates the given files, by default all of impl/shared, impl/torch, impl/mlx and
+    impl/prefix, in memory only. Each mutant runs on torch-cpu and mlx-cpu in a process of
+    its own, with those of the generated programs that run the changed line.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.

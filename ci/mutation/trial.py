@@ -11,24 +11,28 @@ import resource
 import signal
 import sys
 import time
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from multiprocessing import get_context
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import coverage
 
+from ci.work import list_work
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unloadable, format_error, format_exit
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.slices import is_watched
 
-BACKEND = "torch-cpu"
+BACKENDS = "torch-cpu", "mlx-cpu"
 START_SECONDS, PROGRAM_SECONDS = 120.0, 20.0
 """How long importing the backend, and each program, may take."""
 
@@ -37,6 +41,9 @@ MEMORY = 2 << 30
 
 STATM = Path("/proc/self/statm")
 CONTEXT = get_context("fork")
+
+SEEDS = 1000
+"""Seeds of one measurement: more than there are kinds."""
 
 IMPORT = -1
 """Stands for a program among those that run a line."""
@@ -100,70 +107,86 @@ def enter() -> None:
 # --- without a mutation -----------------------------------------------------------------
 
 
+class Run(NamedTuple):
+    """A program on a backend. is_watched: whether every check is made."""
+
+    backend: str
+    program: Program
+    is_watched: bool
+
+    def find_divergence(self, backend: Backend) -> str | None:
+        """Returns the signature of the divergence, if there is one."""
+        divergence = run(self.program, backend, self.is_watched).divergence
+        return divergence and divergence.get_signature(self.program)
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """Programs that the correct backend passes, and the lines that they run.
+    """Programs that the correct backends pass, and the lines that they run.
 
     Attributes:
-        programs: Those of all kinds in turn.
-        lines: For each file below the root, the numbers of the programs that run each
-            line; IMPORT among them for those that run when it is imported.
+        runs: Those of all kinds of both backends in turn.
+        lines: For each file below the root, the numbers of the runs that run each line;
+            IMPORT among them for those that run when it is imported.
     """
 
-    programs: Sequence[Program]
+    runs: Sequence[Run]
     lines: Mapping[str, Mapping[int, Collection[int]]]
 
-    def list_programs(
-        self, file: str, lines: Sequence[int] | None = None
-    ) -> list[Program]:
-        """Lists the programs that run one of some lines. Where these are None, or are run
-        when they are imported: all that run anything in the file."""
+    def list_runs(self, file: str, lines: Sequence[int] | None = None) -> list[Run]:
+        """Lists the runs of one of some lines. Where these are None, or are run when they
+        are imported: all that run anything in the file."""
         reached = self.lines.get(file, {})
         numbers = {one for line in lines or () for one in reached.get(line, ())}
         if lines is None or IMPORT in numbers:
             numbers = {one for some in reached.values() for one in some}
-        return [self.programs[number] for number in sorted(numbers - {IMPORT})]
+        return [self.runs[number] for number in sorted(numbers - {IMPORT})]
 
 
 def measure_baseline(beat: Beat, root: Path, count: int, seed: int) -> Baseline:
-    """Draws `count` programs of each kind; raises RuntimeError if one diverges."""
+    """Draws `count` programs of each kind of both backends.
+
+    Raises:
+        RuntimeError: one diverges.
+    """
     files = f"{root}/impl/*"
     reached = coverage.Coverage(include=[files], data_file=None, config_file=False)
     reached.start()
-    backend = load(BACKEND)
-    drawn: list[list[Program]] = []
-    for contract, kinds in backend.contracts.items():
-        for kind, declared in kinds.items():
-            beat()
-            drawn.append([])
-            drawer = Drawer(contract, kind, declared, backend.dtypes)
-            GENERATORS["plain"](count, seed, drawer.draw, drawn[-1].append)
-    programs = [program for turn in zip(*drawn, strict=True) for program in turn]
-    for number, program in enumerate(programs):
+    drawn: list[list[Run]] = []
+    for place, work in enumerate(list_work(BACKENDS)):
+        beat()
+        programs: list[Program] = []
+        backend, *what = work
+        draw = Drawer(*what, backend.dtypes).draw
+        GENERATORS["plain"](count, SEEDS * seed + place, draw, programs.append)
+        drawn.append(
+            [Run(backend.name, one, is_watched(at)) for at, one in enumerate(programs)]
+        )
+    runs = [one for turn in zip(*drawn, strict=True) for one in turn]
+    for number, one in enumerate(runs):
         beat()
         reached.switch_context(str(number))
-        divergence = run(program, backend).divergence
-        if divergence is not None:
-            raise RuntimeError(f"{BACKEND} diverges: {divergence.message}")
+        if signature := one.find_divergence(load(one.backend)):
+            raise RuntimeError(f"{one.backend} diverges: {signature}")
     reached.stop()
     data = reached.get_data()
     lines = {
         Path(file).relative_to(root).as_posix(): {
-            line: [int(context or IMPORT) for context in contexts]
+            line: array("i", (int(context or IMPORT) for context in contexts))
             for line, contexts in data.contexts_by_lineno(file).items()
         }
         for file in data.measured_files()
     }
-    return Baseline(programs, lines)
+    return Baseline(runs, lines)
 
 
 # --- with one ---------------------------------------------------------------------------
 
 
 def check_mutant(
-    beat: Beat, module: str, source: bytes, programs: Sequence[Program], seconds: float
+    beat: Beat, module: str, source: bytes, runs: Sequence[Run], seconds: float
 ) -> str | None:
-    """Returns the signature of the first divergence."""
+    """Returns the signature of the first divergence within some seconds of CPU time."""
     get_code = SourceFileLoader.get_code
 
     def get_mutated(self: SourceFileLoader, name: str) -> CodeType | None:
@@ -174,15 +197,14 @@ def check_mutant(
     SourceFileLoader.get_code = get_mutated  # type: ignore[method-assign, assignment]
     assert module not in sys.modules
     try:
-        backend = load(BACKEND)
+        backends = {name: load(name) for name in {one.backend for one in runs}}
     except Unloadable as error:
         return f"not loaded: {error}"
-    deadline = time.monotonic() + seconds
-    for program in programs:
-        if time.monotonic() > deadline:
+    deadline = time.process_time() + seconds
+    for one in runs:
+        if time.process_time() > deadline:
             break
         beat()
-        divergence = run(program, backend).divergence
-        if divergence is not None:
-            return divergence.get_signature(program)
+        if signature := one.find_divergence(backends[one.backend]):
+            return signature
     return None
