@@ -240,6 +240,136 @@ class StateCache(Protocol):
         """
 
 
+class BatchCache(Protocol):
+    """One cache of kind "batch-kv" or "batch-rotating": a batch of requests in one layer.
+
+    Row b behaves as the layer cache of row b's tokens alone; padding does not exist. The
+    columns of the returned arrays may stand in any order and may be more than there are
+    tokens; the mask of a row shows its own tokens only.
+
+    `open` makes an empty batch of config["rows"] rows; from config["caches"] a batch
+    whose rows are these single caches, which are used up; with neither a single cache: a
+    `LayerCache` with those of the declared operations that it has.
+    """
+
+    @property
+    def offsets(self) -> Sequence[int] | Array:
+        """For each row the position of the next column: column j of an update gets
+        position offsets[b] + j.
+
+        So padding on the left counts as negative positions: after `pad_left` it begins at
+        -padding[b]. Between `pad_right` and `finalize` padding may count. What was
+        returned keeps its content when the cache goes on.
+        """
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        """Announces padding: of the next update, which is the first into an empty batch,
+        the first `padding[b]` columns of row b are padding. It is 0 for one row."""
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        """Announces padding: the next updates, until `finalize`, bring `lengths[b]`
+        tokens to row b, at least 1, and max(lengths) columns. Columns behind a row's
+        tokens are padding. It is called only if some row has padding."""
+
+    def finalize(self) -> None:
+        """Ends the padding on the right, after all announced columns have come."""
+
+    def make_mask(self, length: int) -> Mask:
+        """Makes the mask for an update of `length` columns, *before* that update.
+
+        Returns:
+            What broadcasts to [rows, 1, length, columns]; see `Mask`. Queries of padding
+            may see anything.
+        """
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Appends columns, and returns the K and V to attend to.
+
+        Args:
+            keys: [rows, heads, length, key_dim].
+            values: [rows, heads, length, value_dim]. Both arrays belong to the caller.
+                What padding holds is undefined, and may be NaN.
+
+        Returns:
+            K and V [rows, heads, columns, dim], with the columns of the mask.
+        """
+
+    def state(self) -> Sequence[tuple[Array, Array] | None]:
+        """Returns for each row what `LayerCache.state` returns."""
+
+    def size(self) -> Sequence[int]:
+        """Returns for each row what `LayerCache.size` returns."""
+
+    def trim(self, count: int) -> int:
+        """Removes the last `count` tokens of each row, which all have as many.
+
+        Returns:
+            `count`; 0 if a row refuses, or if a ring that counts padding cannot tell.
+            Then nothing changes.
+        """
+
+    def rollback(self, counts: Sequence[int]) -> bool:
+        """Does the same with a count for each row; returns whether it was done."""
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order, each at most once and at least one."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order. One that is named twice becomes two."""
+
+    def repeat(self, times: int) -> None:
+        """Repeats each row so many times, the copies next to each other."""
+
+    def extend(self, other: BatchCache) -> None:
+        """Adds the rows of another batch behind its own. The other one is used up."""
+
+    def extract(self, row: int) -> LayerCache:
+        """Returns an independent single cache with the tokens of one row."""
+
+    def clone(self) -> BatchCache:
+        """Returns an independent batch with the same rows."""
+
+    def free(self) -> None:
+        """Empties all rows."""
+
+    def save(self) -> Any:
+        """Returns the content as the library stores it; it outlives the batch."""
+
+    def load(self, saved: Any) -> None:
+        """Replaces the content of a batch that `open` has just made."""
+
+    def held(self) -> Held:
+        """Tells what the cache holds; only if the kind declares `held`."""
+
+
+class BatchStateCache(Protocol):
+    """One cache of kind "batch-state": a recurrent state for each row of a batch.
+
+    The other operations are those of `BatchCache`, without `trim`, `rollback` and `size`;
+    `state` returns for each row what `StateCache.read` returns. A single cache is a
+    `StateCache`.
+    """
+
+    def make_mask(self, length: int) -> Array | None:
+        """Tells which columns of the next update are tokens, *before* that update.
+
+        Returns:
+            bool [rows, length]; None if all are.
+        """
+
+    def read(self) -> tuple[Array, Array]:
+        """Reads the states; zeros at first use.
+
+        Returns:
+            conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,
+            value_dim] (float32).
+        """
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        """Stores the states after `length` more columns, of which those count that
+        `make_mask` says."""
+
+
 class UnifiedCache(Protocol):
     """One cache of the unified contract: the tokens of many sequences, in all layers.
 
