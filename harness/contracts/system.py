@@ -71,18 +71,21 @@ class PairReader(ExpectedPayloads):
         self.dtype: str = config["dtype"]
         super().__init__(config, limit, layer, "coarse" if tolerance else self.dtype)
 
-    def check_forms(self, keys: Array, values: Array, name: str) -> tuple[F32, F32]:
-        """Returns K and V as [1, heads, columns, dim], with as many columns each.
+    def check_forms(
+        self, keys: Array, values: Array, name: str, rows: int = 1
+    ) -> tuple[F32, F32]:
+        """Returns K and V as [rows, heads, columns, dim], with as many columns each.
 
         Args:
             keys, values: arrays of the framework.
             name: the operation that returned them.
+            rows: of a batch.
 
         Raises:
             Broken: they have another form or dtype.
         """
-        keys = self.get_floats(keys, self.keys, f"K of {name}")
-        values = self.get_floats(values, self.values, f"V of {name}", self.permuted)
+        keys = self.get_floats(keys, self.keys, f"K of {name}", rows)
+        values = self.get_floats(values, self.values, f"V of {name}", rows, self.permuted)
         width, other = keys.shape[2], values.shape[2]
         if width != other:
             raise Broken(
@@ -91,17 +94,18 @@ class PairReader(ExpectedPayloads):
         return keys, values
 
     def get_floats(
-        self, array: Array, table: Table, name: str, permuted: bool = False
+        self, array: Array, table: Table, name: str, rows: int, permuted: bool = False
     ) -> F32:
-        """Returns [1, heads, columns, dim] as float32."""
+        """Returns [rows, heads, columns, dim] as float32."""
         given = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
             floats = floats.swapaxes(2, 3)
-        if not is_of_form(floats.shape, table):
+        if not is_of_form(floats.shape, table, rows):
             form = f"{table.dim}, columns" if permuted else f"columns, {table.dim}"
             raise Broken(
                 "malformed",
-                f"{name} has shape {list(given.shape)}, not [1, {table.heads}, {form}]",
+                f"{name} has shape {list(given.shape)},"
+                f" not [{rows}, {table.heads}, {form}]",
             )
         dtype = self.arrays.dtype(array)
         if dtype != self.dtype:
@@ -198,12 +202,12 @@ class Reader(PairReader):
         return words if self.tolerance else words + hint
 
 
-def is_of_form(shape: Sequence[int], table: Table) -> bool:
-    """Says whether this is [1, heads, tokens, dim]."""
+def is_of_form(shape: Sequence[int], table: Table, rows: int) -> bool:
+    """Says whether this is [rows, heads, tokens, dim]."""
     if len(shape) != 4:
         return False
-    one, heads, _, dim = shape
-    return one == 1 and heads == table.heads and dim == table.dim
+    batch, heads, _, dim = shape
+    return batch == rows and heads == table.heads and dim == table.dim
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
@@ -236,32 +240,47 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
 NEVER = float(np.finfo(np.float16).min)
 
 
+def read_mask(mask: Mask, arrays: Arrays, additive: str | None = None) -> Any:
+    """Returns the content of a mask that is an array; None and words as they are.
+
+    Args:
+        mask: as the backend returned it.
+        arrays: of the framework.
+        additive: the dtype that an array must have; None for any.
+    """
+    if mask is None or isinstance(mask, str):
+        return mask
+    return read_mask_array(mask, arrays, additive)
+
+
+def read_mask_array(
+    mask: Array, arrays: Arrays, additive: str | None = None
+) -> npt.NDArray[Any]:
+    """Does the same where None and words are no masks."""
+    content = to_numpy(arrays, mask, "the mask")
+    if additive is not None and (dtype := arrays.dtype(mask)) != additive:
+        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
+    return content
+
+
 def get_rows(
-    columns: list[Column],
-    mask: Mask,
-    length: int,
-    rows: int,
-    alignment: Alignment,
-    arrays: Arrays,
-    additive: str | None = None,
+    columns: list[Column], mask: Any, length: int, rows: int, alignment: Alignment
 ) -> list[list[Column]]:
     """Lists what each of the first `length` rows sees, whatever the form of the mask.
 
     Args:
         columns: what stands in each column.
-        mask: as the backend returned it.
+        mask: as `read_mask` returned it.
         length: the number of real rows.
         rows: the number of rows that the mask must have; padding must see nothing.
         alignment: of a mask that is "causal".
-        arrays: of the framework.
-        additive: the dtype that an array must have; None for any.
     """
     width = len(columns)
     if mask is None or isinstance(mask, str):
         return get_implied_rows(columns, mask, length, rows, alignment)
     if length == rows == 1 and width == 0:
         return [[]]
-    shown = get_visible_columns(mask, rows, width, arrays, additive)
+    shown = get_visible_columns(mask, rows, width)
     for row in range(length, rows):
         if shown.rows[row]:
             raise Broken(
@@ -299,19 +318,14 @@ class VisibleColumns(NamedTuple):
 
 
 def get_visible_columns(
-    mask: Mask, rows: int, width: int, arrays: Arrays, additive: str | None = None
+    content: npt.NDArray[Any], rows: int, width: int
 ) -> VisibleColumns:
     """Finds what each of the rows sees of the columns.
 
     Args:
-        mask: an array that broadcasts to [rows, width].
+        content: of a mask that broadcasts to [rows, width].
         rows, width: the numbers of rows and columns.
-        arrays: of the framework.
-        additive: the dtype that the mask must have; None for any form.
     """
-    content = to_numpy(arrays, mask, "the mask")
-    if additive is not None and (dtype := arrays.dtype(mask)) != additive:
-        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
     if content.shape != (rows, width):
         content = broadcast_mask(content, rows, width)
     if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold

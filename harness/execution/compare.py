@@ -179,8 +179,10 @@ def compare_parts(
 ) -> Difference | None:
     for number, (right, seen) in enumerate(zip(wanted, got, strict=True)):
         difference = find_difference(right, seen, describe)
+        if difference and "where" not in seen:
+            difference = locate(difference, {"where": f"cache {number}"})
         if difference:
-            return locate(difference, {"where": f"cache {number}"})
+            return difference
     return None
 
 

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.system import (
     Reader,
     get_rows,
     get_visible_columns,
+    read_mask,
 )
 from lockstep.harness.contracts.watch import ArrayWatch, holds
 from lockstep.harness.core.errors import Broken
@@ -199,7 +200,8 @@ COLUMNS = [7, 8, 9]
 def see(
     mask: Any, length: int, rows: int = 0, alignment: Alignment = "lower-right"
 ) -> Any:
-    return get_rows(COLUMNS, mask, length, rows or length, alignment, ARRAYS)
+    content = read_mask(mask, ARRAYS)
+    return get_rows(COLUMNS, content, length, rows or length, alignment)
 
 
 BOOLEAN = np.array([[1, 1, 0], [0, 1, 1]], np.bool_)
@@ -310,8 +312,9 @@ class AsTheyAre:
 @pytest.mark.parametrize("dtype", [object, complex, "U1"])
 def test_a_mask_of_no_numbers_is_not_looked_into(dtype: Any) -> None:
     """The bytes of an object are where it is now: another one may be there next."""
+    arrays = cast(Arrays, AsTheyAre())
     with pytest.raises(Broken, match="the mask holds ") as caught:
-        get_visible_columns(BOOLEAN.astype(dtype), 2, 3, cast(Arrays, AsTheyAre()))
+        get_visible_columns(read_mask(BOOLEAN.astype(dtype), arrays), 2, 3)
     assert caught.value.what == "malformed"
 
 
@@ -319,12 +322,12 @@ def test_what_stands_in_a_mask_too_large_to_be_remembered() -> None:
     width = MOST_RECALLED
     mask = np.full((1, width), NEVER, np.float32)
     mask[0, [3, width - 1]] = 0
-    sight = get_visible_columns(mask, 1, width, ARRAYS)
+    sight = get_visible_columns(mask, 1, width)
     assert sight.rows == ((3, width - 1),)
     assert [at for at, seen in enumerate(sight.seen) if seen] == [3, width - 1]
     mask[0, 5] = -1
     with pytest.raises(Broken, match="other than 0 and -inf"):
-        get_visible_columns(mask, 1, width, ARRAYS)
+        get_visible_columns(mask, 1, width)
 
 
 # --- arrays that must keep what they hold -----------------------------------------------

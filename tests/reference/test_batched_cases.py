@@ -23,7 +23,8 @@ only an empty batch is padded on the left
     kv rows=2 | add 1; add 2 left=[0,1] > error: update: only an empty batch is padded on
     the left; free; add 2 left=[0,1]; holds > 2: 2 3 / 1: 4
 one row is not padded on the left, and no row only
-    kv rows=2 | add 2 left=[1,1] > error: update: 2 columns cannot have the padding [1, 1];
+    kv rows=2 |
+    add 2 left=[1,1] > error: update: 2 columns cannot have the padding [1, 1];
     add 2 left=[0,2] > error: update: 2 columns cannot have the padding [0, 2];
     add 2 left=[0] > error: update: only an empty batch is padded on the left
 padding on the right takes no position
@@ -36,10 +37,11 @@ padding on the right does not fill a window
     rotating rows=2 window=3 | pad 2 6; add 4; add 2; finalize; add 1;
     see 0 2 > 0 1 8; see 1 6 > 6 7 9
 a state does not read padding
-    state rows=2 | add 3 left=[1,0]; pad 1 2; add 2; finalize; holds > 3: 0 1 5 / 5: 2 3 4 6 7
+    state rows=2 | add 3 left=[1,0]; pad 1 2; add 2; finalize;
+    holds > 3: 0 1 5 / 5: 2 3 4 6 7
 what was announced has to come
-    kv rows=2 | pad 1 3; finalize > error: finalize: what was announced is not there; add 2;
-    add 2 > error: update: 1 columns are still announced; add 1; finalize
+    kv rows=2 | pad 1 3; finalize > error: finalize: what was announced is not there;
+    add 2; add 2 > error: update: 1 columns are still announced; add 1; finalize
 between the announcement and the end only tokens come
     kv rows=2 | pad 1 2; pad 1 2 > error: the padding on the right was not finalized;
     trim 0 0 > error: the padding on the right was not finalized;
@@ -92,8 +94,8 @@ rows that were taken out become rows again
     rotating rows=2 window=3 | add 5 left=[0,4]; extract 0 x; extract 1 y; put y 1;
     stack y x; add 1; see 0 2 > 5 6 7; see 1 5 > 3 4 8
 a batch has a row
-    kv rows=1 | batch c 0 > error: a batch has at least one row; stack > error: a batch has
-    at least one row
+    kv rows=1 | batch c 0 > error: a batch has at least one row;
+    stack > error: a batch has at least one row
 a copy goes its own way
     kv rows=2 | add 1; clone c; add 1; use c; holds > 1: 0 / 1: 1; add 2;
     holds > 3: 0 4 5 / 3: 1 6 7; use b; holds > 2: 0 2 / 2: 1 3; free; holds > 0: - / 0: -

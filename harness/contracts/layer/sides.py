@@ -28,6 +28,7 @@ from lockstep.harness.contracts.system import (
     System,
     get_rows,
     judge_attention,
+    read_mask,
 )
 from lockstep.harness.core.document import (
     DIMENSION,
@@ -326,7 +327,8 @@ class LayerSystem(System):
             if self.every:
                 self.watch.keep(name, "update", pair)
                 self.last = (*pair, mask, length)
-        form = length, rows_padded, self.backend.causal, self.reader.arrays, self.additive
+        mask = read_mask(mask, self.arrays, self.additive)
+        form = length, rows_padded, self.backend.causal
         answer: Answer = {
             "offset": cache.offset,
             "visible": get_rows(columns, mask, *form),

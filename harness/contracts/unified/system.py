@@ -24,6 +24,7 @@ from lockstep.harness.contracts.system import (
     VisibleColumns,
     broadcast_mask,
     get_visible_columns,
+    read_mask_array,
     to_numpy,
 )
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
@@ -234,9 +235,8 @@ class UnifiedSystem(System):
         floats = reader.check_forms(keys, values, "get")
         length, width = len(batch), floats[0].shape[2]
         rows = self.count_rows(length)
-        visible = get_visible_columns(
-            mask, rows, width, self.arrays, self.config["mask_dtype"]
-        )
+        content = read_mask_array(mask, self.arrays, self.config["mask_dtype"])
+        visible = get_visible_columns(content, rows, width)
         self.check_padding(which, visible, length, width)
         columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
         if self.every:

@@ -1,0 +1,141 @@
+"""The batched contract: several requests in one cache.
+
+`model`: the config and the reference side. `system`: the side of a backend. `tokens`,
+`rows`: one class for each operation. `states`: the abstract states. `domain`: small
+worlds. `shrinking`: simpler programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts.batched.domain import get_domain
+from lockstep.harness.contracts.batched.model import (
+    CONFIG,
+    KINDS,
+    LONG_REACH,
+    BatchedModel,
+    why_illegal_config,
+)
+from lockstep.harness.contracts.batched.operations import OPERATIONS
+from lockstep.harness.contracts.batched.shrinking import (
+    LETTERS,
+    merge_updates,
+    simplify,
+)
+from lockstep.harness.contracts.batched.states import (
+    STATES,
+    get_batched_states,
+    list_batched_states,
+    list_unreachable,
+)
+from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Config, Op, Source
+
+NEXT: Mapping[str, Sequence[str]] = {
+    "open": ("update", "pad_right", "update"),
+    "pad_right": ("update",),
+    "update": ("trim", "rollback", "extract", "finalize"),
+    "finalize": ("update", "trim", "filter", "extend"),
+    "trim": ("update",),
+    "rollback": ("update",),
+    "filter": ("trim", "update", "extend"),
+    "extend": ("update", "pad_right", "filter"),
+    "extract": ("update", "stack"),
+    "stack": ("update", "pad_right"),
+    "save": ("load",),
+    "load": ("update", "trim", "pad_right"),
+}
+"""After each operation, those that use what it made, or put it to the test."""
+
+FOLLOW = 3
+"""One operation in three is drawn from NEXT."""
+
+LONG = 32
+"""One program in 32 is a long one."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "window": (4, 1, 2, 3, 5, 8, 4, 2, 3, 5, 16, 33),
+    "step": (4, 1, 2, 3, 8, 256),
+    "heads": (1, 2, 3, 1, 2, 4),
+    "key_dim": (4, 6, 8),
+    "value_dim": (4, 6, 0),
+    "conv_width": (4, 2, 3),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "pads_left": (True, False),
+}
+
+
+class BatchedContract(Contract):
+    name = "batched"
+    kinds = KINDS
+    config = CONFIG
+    choices = CHOICES
+    opt_in = frozenset({"keep", "chunk", "mask_form", "scope", "offsets"})
+    operations = OPERATIONS
+    required = ("open", "update")
+    states = STATES
+    facts: ClassVar[Mapping[str, str]] = {
+        "rows": "rows of the batch; 0 of a single cache",
+        "shortest": "tokens in its shortest row",
+        "longest": "tokens in its longest row",
+        "width": "columns that were written since it was empty, padding included",
+    }
+    letters = LETTERS
+    model = BatchedModel
+    why_illegal = staticmethod(why_illegal_config)
+    get_states = staticmethod(get_batched_states)
+    list_states = staticmethod(list_batched_states)
+    list_unreachable = staticmethod(list_unreachable)
+    merge_operations = staticmethod(merge_updates)
+    simplify = staticmethod(simplify)
+    get_domain = staticmethod(get_domain)
+
+    def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
+        masked = ["make_mask", "update"]
+        own = masked if kind != "batch-state" else ["make_mask", "read", "write"]
+        return own + super().list_methods(kind, operations)
+
+    def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
+        kind, options = config["kind"], super().list_options(name, config, declared)
+        if name == "window" and kind != "batch-rotating":
+            return ()
+        if name == "value_dim" and kind == "batch-state":
+            return [dim for dim in options if dim]
+        if name == "keep":
+            return [keep for keep in options if keep < (config["window"] or 0)]
+        return options
+
+    def draw_operation(
+        self, source: Source, model: BatchedModel, operations: Sequence[str]
+    ) -> Op | None:
+        if not model.batches:
+            operations = [name for name in operations if name in ("open", "stack")]
+        following = [name for name in NEXT.get(model.last, ()) if name in operations]
+        if following and not source.below(FOLLOW):
+            operations = following
+        op = super().draw_operation(source, model, operations)
+        model.last = op["op"] if op else ""
+        return op
+
+    def draw_reach(self, source: Source, model: BatchedModel) -> None:
+        if source.below(LONG) == LONG - 1:
+            model.reach = LONG_REACH
+
+    def open_system(
+        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
+    ) -> BatchedSystem:
+        declared = backend.contracts["batched"][config["kind"]]
+        system = BatchedSystem(backend, declared, config, self.count_tags(ops), every)
+        system.singles.writes = self.writes
+        return system
+
+    def get_tag_dimension(self, config: Config) -> int:
+        dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
+        return int(min(dims))
+
+
+BATCHED = BatchedContract()

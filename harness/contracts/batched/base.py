@@ -1,0 +1,150 @@
+"""What the operations of the batched contract have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
+from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
+from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.reference.batched import BatchedCache
+
+CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
+CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
+ROW: Schema = integer(0, MOST_ROWS)
+ROWS: Schema = {"type": "array", "items": ROW, "maxItems": MOST_ROWS}
+COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_ROWS}
+
+BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
+MOST_CACHES = 8
+
+Fields = dict[str, Any] | None
+"""Drawn fields of an operation, or None if nothing can be asked."""
+
+
+class BatchedOperation(Operation):
+    """An operation on the batch that it names."""
+
+    fields: ClassVar[Mapping[str, Schema]] = CACHE
+    has_misuse = True
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        if op["cache"] not in model.batches:
+            return f"there is no batch {op['cache']}"
+        return self.why_illegal_here(op, model)
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        """Says why `op` cannot be asked of a batch that exists."""
+        return None
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        settled = model.list_settled()
+        return self.draw_for(source, model, source.pick(settled)) if settled else None
+
+    def draw_for(self, source: Source, model: BatchedModel, name: str) -> Op | None:
+        fields = self.draw_fields(source, model, name)
+        return None if fields is None else {"op": self.name, **fields, "cache": name}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        """Draws all fields but the batch; None if there is nothing to ask of it."""
+        return {}
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
+        """Draws what is wrong at any time, or the operation between the announcement of
+        padding and its end."""
+        if not model.batches:
+            return None
+        name = source.pick(list(model.batches))
+        if model.batches[name].coming is not None:
+            return self.draw_for(source, model, name)
+        wrong = self.draw_wrong(source, model, model.batches[name])
+        return None if wrong is None else {"op": self.name, **wrong, "cache": name}
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        """Draws fields that are wrong for a batch, or None."""
+        return None
+
+    def describe(self, op: Op) -> str:
+        name = op.get("cache", "a")
+        return self.describe_here(op) + ("" if name == "a" else f" in {name}")
+
+    def describe_here(self, op: Op) -> str:
+        """The same, without the batch."""
+        return self.words.format_map(op) if self.words else self.name
+
+    def describe_row(self, op: Op, row: int) -> str:
+        return f"query {row}"
+
+
+class OnEither(BatchedOperation):
+    """An operation on a batch, or on a single cache as in the layer contract."""
+
+    @property
+    def single(self) -> Operation:
+        """The operation on a single cache."""
+        return OF_A_LAYER[self.name]
+
+    def narrow(self, op: Op) -> Op:
+        """Returns the operation as the layer contract has it."""
+        fields = self.single.fields
+        kept = {name: value for name, value in op.items() if name in fields}
+        return self.single.complete({**kept, "op": self.name})
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        name = op["cache"]
+        if name in model.batches:
+            return self.why_illegal_here(op, model)
+        if name not in model.singles.caches and model.count() >= MOST_CACHES:
+            return f"there are {MOST_CACHES} caches already"
+        return self.single.why_illegal(self.narrow(op), model.singles)
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        if model.singles.caches and source.below(4) == 3:
+            op = self.single.draw(source, model.singles)
+            return op if op is None or op["cache"] in model.singles.caches else None
+        return super().draw(source, model)
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        if op["cache"] in model.batches:
+            return self.expect_batch(op, model)
+        return self.single.expect(self.narrow(op), model.singles)
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        if op["cache"] in model.batches:
+            return self.observe_batch(op, system, model)
+        return self.single.observe(self.narrow(op), system.singles, model.singles)
+
+    def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
+        if op["cache"] not in model.batches:
+            self.single.verify(self.narrow(op), system.singles, model.singles)
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return self.run(op, model)
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        return self.run(op, system)
+
+
+def why_full(name: str, model: BatchedModel) -> str | None:
+    """Says why no more batches and caches can be made; None if they can."""
+    known = name in model.batches or name in model.singles.caches
+    full = not known and model.count() >= MOST_CACHES
+    return f"there are {MOST_CACHES} caches already" if full else None
+
+
+def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
+    """Draws columns of an update: often so many that a row reaches a boundary."""
+    config, edges = model.config, [1, 2, 3]
+    for offset in {min(batch.offsets), max(batch.offsets), batch.width}:
+        for size in (config["window"], config["chunk"], config["step"]):
+            if size:
+                left = size - offset % size
+                edges += [left - 1, left, left + 1, size - 1, size, size + 1]
+    length = source.pick(edges)
+    longest = 12 if model.reach <= 64 else 160
+    return length if 1 <= length <= longest else 1 + length % 5

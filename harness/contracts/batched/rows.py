@@ -1,0 +1,289 @@
+"""The operations that move whole rows: in and out of a batch, and between batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from lockstep.harness.contracts.batched.base import (
+    BATCHES,
+    CACHE,
+    CACHE_NAME,
+    ROW,
+    ROWS,
+    SINGLES,
+    BatchedOperation,
+    Fields,
+    why_full,
+)
+from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
+from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.reference.batched import BatchedCache
+
+SAVED: Schema = {**NAME, NAMES: "saved"}
+CONTENTS = ("s", "t")
+MOST_SAVED = 4
+
+
+class Keeping(BatchedOperation):
+    """Keeps some rows of a batch, in some order."""
+
+    writes = True
+    weight = 3
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name, numbers = op["cache"], list(op["rows"])
+        keep = getattr(side.batches[name], self.name)
+        answer: Answer = side.ask_for(name, lambda: keep(numbers))
+        return answer
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["cache"]].add("rows-left")
+        return answer
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        return {"rows": source.pick(([], [len(batch.rows)], [0, len(batch.rows)]))}
+
+
+class Filter(Keeping):
+    name = "filter"
+    words = "keep rows {rows}"
+    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        rows = list(range(len(model.batches[name].rows)))
+        longest = max(rows, key=lambda row: model.batches[name].offsets[row])
+        if len(rows) > 1 and not source.below(3):
+            rows.remove(longest)
+        kept = [row for row in rows if source.below(3)] or rows[:1]
+        if not source.below(4):
+            kept.reverse()
+        return {"rows": kept}
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        if source.below(2):
+            return {"rows": [0, 0]}
+        return super().draw_wrong(source, model, batch)
+
+
+class Select(Keeping):
+    """Keeps rows that may be named more than once, as a beam search does."""
+
+    name = "select"
+    words = "keep rows {rows}, each as often as it is named"
+    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        rows = len(model.batches[name].rows)
+        return {"rows": [source.below(rows) for _ in range(source.between(1, 4))]}
+
+
+class Repeat(BatchedOperation):
+    name = "repeat"
+    writes = True
+    words = "repeat each row {times} times"
+    fields: ClassVar[Mapping[str, Schema]] = {"times": integer(1, MOST_ROWS), **CACHE}
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        many = len(model.batches[op["cache"]].rows) * op["times"] > MOST_ROWS
+        return f"there would be more than {MOST_ROWS} rows" if many else None
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        rows = len(model.batches[name].rows)
+        return {"times": source.between(1, MOST_ROWS // rows)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        name, batch = op["cache"], model.batches[op["cache"]]
+        rows = [row for row in range(len(batch.rows)) for _ in range(op["times"])]
+        return model.ask_for(name, lambda: batch.select(rows))
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name = op["cache"]
+        return system.ask_for(name, lambda: system.batches[name].repeat(op["times"]))
+
+
+class Extend(BatchedOperation):
+    name, weight = "extend", 4
+    writes = True
+    words = "add the rows of {other}"
+    fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        other = model.batches.get(op["other"])
+        if other is None:
+            return f"there is no batch {op['other']}"
+        rows = len(model.batches[op["cache"]].rows) + len(other.rows)
+        return f"there would be {rows} rows" if rows > MOST_ROWS else None
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        others = [other for other in model.list_settled() if other != name]
+        return {"other": source.pick(others)} if others else None
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        pairs = model.batches.items()
+        return {"other": next(name for name, each in pairs if each is batch)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["cache"]].add("extended")
+        return answer
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name, other = op["cache"], op["other"]
+        batch, more = side.batches[name], side.batches[other]
+        answer: Answer = side.ask_for(name, lambda: batch.extend(more))
+        if "error" not in answer:
+            side.drop(other)
+        return answer
+
+
+class Extract(BatchedOperation):
+    name, weight = "extract", 4
+    words = "extract row {row} into {into}"
+    fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        same = op["into"] == op["cache"]
+        return "the batch stays" if same else why_full(op["into"], model)
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        row = source.below(len(model.batches[name].rows))
+        return {"row": row, "into": source.pick(SINGLES)}
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        return {"row": len(batch.rows), "into": source.pick(SINGLES)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = ask(lambda: model.batches[op["cache"]].extract(op["row"]))
+        if "error" in answer:
+            return answer
+        model.put_single(op["into"], answer["result"])
+        return {"offset": answer["result"].offset}
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        answer = system.ask(lambda: system.batches[op["cache"]].extract(op["row"]))
+        if "error" in answer:
+            return answer
+        system.put_single(op["into"], answer.get("result"))
+        return {"offset": answer["result"].offset}
+
+
+class Stack(BatchedOperation):
+    """Makes a batch of single caches. Released libraries call it merge."""
+
+    name, weight = "stack", 4
+    is_method = False
+    words = "stack {caches}"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "caches": {
+            **{"type": "array", "items": NAME, "maxItems": MOST_ROWS, NAMES: "cache"},
+        },
+        **CACHE,
+    }
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        names, known = op["caches"], model.singles.caches
+        if len(set(names)) < len(names):
+            return "a cache cannot become two rows"
+        missing = [name for name in names if name not in known]
+        if missing:
+            return f"there is no single cache {missing[0]}"
+        return why_full(op["cache"], model)
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        singles = list(model.singles.caches)
+        if not singles:
+            return None
+        start, most = source.below(len(singles)), min(len(singles), 4)
+        names = [*singles[start:], *singles[:start]][: source.between(1, most)]
+        return {"op": self.name, "caches": names, "cache": source.pick(BATCHES)}
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op:
+        return {"op": self.name, "caches": [], "cache": source.pick(BATCHES)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        name, rows = op["cache"], [model.singles.get(one) for one in op["caches"]]
+        answer = ask(lambda: BatchedCache(rows))
+        if "error" in answer:
+            return answer
+        for one in op["caches"]:
+            model.drop(one)
+        model.put_batch(name, answer["result"], "stacked")
+        return model.say_offsets(name)
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, caches = op["cache"], [system.singles.get(one) for one in op["caches"]]
+        answer = system.ask_for(name, lambda: system.open_batch(name, caches=caches))
+        if "error" not in answer:
+            for one in op["caches"]:
+                if one != name:
+                    system.drop(one)
+        return answer
+
+
+class Save(BatchedOperation):
+    name, weight = "save", 2
+    words = "save as {into}"
+    fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED, **CACHE}
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
+            return f"there are {MOST_SAVED} saved contents already"
+        return None
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"into": source.pick(CONTENTS)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = ask(lambda: model.batches[op["cache"]].clone())
+        if "error" in answer:
+            return answer
+        model.saved[op["into"]] = answer["result"]
+        return {}
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        answer = system.ask(lambda: system.batches[op["cache"]].save())
+        if "error" in answer:
+            return answer
+        system.saved[op["into"]] = answer.get("result")
+        return {}
+
+
+class Load(BatchedOperation):
+    """Loads what was saved into a batch that was just opened."""
+
+    name, weight = "load", 3
+    words = "load {from}"
+    fields: ClassVar[Mapping[str, Schema]] = {"from": SAVED, **CACHE}
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        if op["from"] not in model.saved:
+            return f"nothing was saved as {op['from']}"
+        return why_full(op["cache"], model)
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        if not model.saved:
+            return None
+        saved = source.pick(list(model.saved))
+        return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        model.put_batch(op["cache"], model.saved[op["from"]].clone(), "loaded")
+        return model.say_offsets(op["cache"])
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, rows = op["cache"], len(model.saved[op["from"]].rows)
+        return system.ask_for(name, lambda: system.load(name, op["from"], rows))

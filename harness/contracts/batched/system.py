@@ -1,0 +1,309 @@
+"""A backend's side of a batched program: its batches and single caches, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.batched.model import get_single_config
+from lockstep.harness.contracts.layer.sides import (
+    Cache,
+    LayerSystem,
+    get_tags,
+    sort_columns,
+)
+from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.system import (
+    Column,
+    System,
+    get_rows,
+    judge_attention,
+    read_mask,
+    split_pair,
+    to_numpy,
+)
+from lockstep.harness.core.errors import Broken, make_plain
+from lockstep.harness.core.payload import Margins, get_attention_tolerance
+
+HUGE = 1e4
+"""What padding holds where NaN would spoil attention: 0 · NaN is NaN."""
+
+PADDING = "padding"
+
+MOST_ATTENDING = 4
+
+
+class BatchedSystem(System):
+    """The batches and single caches of one program in a backend, by name."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Config,
+        tags: int,
+        every: bool,
+    ) -> None:
+        super().__init__(backend, declared, config, tags, every)
+        self.singles = LayerSystem(
+            replace(backend, open=lambda _: self.open()),
+            declared,
+            get_single_config(config),
+            tags,
+            every,
+        )
+        self.reader = self.singles.reader
+        self.singles.watch = self.watch
+        self.batches: dict[str, Any] = {}
+        self.saved: dict[str, Any] = {}
+        self.last: tuple[Array, Array, Mask, int] | None = None
+
+    @property
+    def writes(self) -> Collection[str]:  # type: ignore[override]  # read only
+        return self.singles.writes
+
+    @property
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        return self.singles.margins
+
+    # --- batches and single caches by name ----------------------------------------------
+
+    def open(self, rows: int | None = None, caches: Sequence[Any] | None = None) -> Any:
+        return self.backend.open({**self.config, "rows": rows, "caches": caches})
+
+    def open_batch(
+        self, name: str, rows: int | None = None, caches: Sequence[Any] | None = None
+    ) -> None:
+        self.put_batch(name, self.open(rows, caches))
+
+    def put_batch(self, name: str, batch: Any, happened: str = "") -> None:
+        self.drop(name)
+        self.batches[name] = read_object(batch, ["update"], "open", "a batch")
+
+    def put_single(self, name: str, cache: Any) -> None:
+        self.drop(name)
+        self.singles.put_cache(name, cache)
+
+    def drop(self, name: str) -> None:
+        """Unbinds a name: what it stood for is used up."""
+        if self.backend.lifetime == "until-write":
+            self.watch.drop(name)
+        self.batches.pop(name, None)
+        self.singles.caches.pop(name, None)
+
+    def load(self, name: str, saved: str, rows: int) -> None:
+        self.open_batch(name, rows)
+        self.batches[name].load(self.saved[saved])
+
+    # --- offsets ------------------------------------------------------------------------
+
+    def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
+        """Calls the backend; answers with the offsets of a batch, or the refusal."""
+        answer = self.ask(call)
+        return answer if "error" in answer else self.say_offsets(name)
+
+    def say_offsets(self, name: str) -> Answer:
+        if self.config["offsets"] == "none":
+            return {}
+        return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
+
+    def read_numbers(self, given: Any, name: str) -> list[int]:
+        """Returns one whole number for each row, from a list or an array."""
+        if not isinstance(given, list | tuple):
+            given = to_numpy(self.arrays, given, name).tolist()
+        numbers = read_list(given, name)
+        if all(isinstance(each, int | float) and each == int(each) for each in numbers):
+            return [int(each) for each in numbers]
+        raise Broken("malformed", f"{name} returned {make_plain(given)}, not numbers")
+
+    # --- columns ------------------------------------------------------------------------
+
+    def update(
+        self,
+        name: str,
+        length: int,
+        left: Sequence[int] | None,
+        tags: Sequence[range],
+        rows: Sequence[Cache],
+    ) -> Answer:
+        """Appends columns and reads what the query of each token sees.
+
+        Args:
+            name: of the batch.
+            length: columns.
+            left: columns of padding before the tokens of each row; None for none.
+            tags: the tokens of each row.
+            rows: the reference rows, after the update.
+        """
+        batch, begins = self.batches[name], list(left or [0] * len(tags))
+        if left is not None and any(left):
+            given_left = list(left)
+            batch.pad_left(given_left)
+            given_left.clear()  # the caller's list: a cache must not rely on it
+        offsets, before = self.look_at_offsets(batch)
+        mask, given = batch.make_mask(length), self.feed(length, begins, tags)
+        with self.lend(name, "update", given):
+            pair = batch.update(*given)
+            columns = self.read_columns(pair, rows)
+            if self.every:
+                self.watch.keep(name, "update", pair)
+                self.last = (*split_pair(pair, "update"), mask, length)
+        self.check_offsets(offsets, before)
+        shown = self.show(mask, length, columns)
+        after = self.say_offsets(name).get("offsets", ())
+        answers = []
+        for row, own in enumerate(tags):
+            answer: Answer = {"where": f"row {row}", "columns": columns[row]}
+            queries = range(begins[row], begins[row] + len(own))
+            answer["visible"] = [shown[row][query] for query in queries]
+            if before is not None:
+                answer |= {"position": before[row] + begins[row], "offset": after[row]}
+            answers.append(answer)
+        return {"caches": answers}
+
+    def look_at_offsets(self, batch: Any) -> tuple[Any, list[int] | None]:
+        """Returns the offsets as the batch hands them out, and what they are now."""
+        if self.config["offsets"] == "none":
+            return None, None
+        offsets = batch.offsets
+        return offsets, self.read_numbers(offsets, "offsets")
+
+    def check_offsets(self, offsets: Any, before: list[int] | None) -> None:
+        """Checks that what was handed out before an update holds what it held."""
+        if before is not None and self.read_numbers(offsets, "offsets") != before:
+            raise Broken(
+                "alias",
+                "the offsets that were handed out before the update have changed from"
+                f" {before} to {self.read_numbers(offsets, 'offsets')}",
+            )
+
+    def feed(
+        self, length: int, begins: Sequence[int], tags: Sequence[range]
+    ) -> tuple[Array, Array]:
+        """Makes K and V [rows, heads, length, dim] of the tokens, and of padding: NaN, or
+        huge numbers where these arrays go through attention."""
+        filling = HUGE if self.every else np.nan
+        arrays = []
+        for table in (self.reader.keys, self.reader.values):
+            shape = (len(tags), table.heads, length, table.dim)
+            array = np.full(shape, filling, np.float32)
+            for row, own in enumerate(tags):
+                end = begins[row] + len(own)
+                array[row, :, begins[row] : end] = table.get_vectors(own)[0]
+            arrays.append(self.arrays.from_numpy(array, self.config["dtype"]))
+        keys, values = arrays
+        return keys, values
+
+    def read_columns(self, pair: Any, rows: Sequence[Cache]) -> list[list[Column]]:
+        """Reads what stands in each column of each row."""
+        keys, values = self.reader.check_forms(
+            *split_pair(pair, "update"), "update", len(rows)
+        )
+        return [
+            [
+                PADDING if isinstance(column, str) else column
+                for column in self.reader.read_floats(
+                    keys[at : at + 1], values[at : at + 1], row.tokens
+                )
+            ]
+            for at, row in enumerate(rows)
+        ]
+
+    def show(
+        self, mask: Mask, length: int, columns: Sequence[list[Column]]
+    ) -> list[list[list[Column]]]:
+        """Lists, for each row, what each of its queries sees."""
+        width, rows = len(columns[0]), len(columns)
+        masks: list[Any] = [mask] * rows
+        if mask is not None and not isinstance(mask, str):
+            content = read_mask(mask, self.arrays, self.singles.additive)
+            masks = list(spread_mask(content, rows, length, width))
+        return [
+            get_rows(own, each, length, length, self.backend.causal)
+            for own, each in zip(columns, masks, strict=True)
+        ]
+
+    def update_wrongly(self, name: str, length: int, left: Sequence[int] | None) -> None:
+        """Asks for an update that breaks a rule of usage."""
+        batch, config = self.batches[name], self.config
+        if left is not None:
+            batch.pad_left(list(left))
+        rows = len(read_list(batch.offsets, "offsets"))
+        batch.make_mask(length)
+        shape = rows, config["heads"], length
+        zeros = self.singles.make_zeros
+        keys = zeros((*shape, config["key_dim"]), config["dtype"])
+        batch.update(keys, zeros((*shape, config["value_dim"]), config["dtype"]))
+
+    def read_state(self, name: str, rows: Sequence[Cache]) -> Answer:
+        """Reads what each row holds, less older tokens that may come along."""
+        answer = self.ask(lambda: self.batches[name].state())
+        if "error" in answer:
+            return answer
+        pairs = read_list(answer.get("result"), "state", len(rows))
+        told = []
+        for number, (pair, row) in enumerate(zip(pairs, rows, strict=True)):
+            columns = self.reader.read(pair, "state", row.tokens) if pair else []
+            if pair:
+                self.watch.keep(name, "state", pair)
+            older = set(get_tags(row.older()))
+            held = [column for column in columns if column not in older]
+            told.append({"where": f"row {number}", "tags": sort_columns(held)})
+        return {"caches": told}
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def settle(self, op: Op) -> None:
+        self.singles.settle(op)
+
+    def verify_memory(self, op: Op, model: Any) -> None:
+        """Batches do not tell yet what they hold."""
+
+    def verify_attention(
+        self, begins: Sequence[int], tags: Sequence[range], rows: Sequence[Cache]
+    ) -> None:
+        """Puts the last update through the framework's attention and compares with the
+        reference in double precision: the last query of each row, of four at most."""
+        if self.last is None or not self.config["value_dim"]:
+            return
+        keys, values, mask, length = self.last
+        self.last = None
+        arrays, reader, dtype = self.arrays, self.reader, self.config["dtype"]
+        dim = self.config["key_dim"]
+        queries = np.zeros((len(tags), self.config["heads"], length, dim), np.float32)
+        for row, own in enumerate(tags):
+            vectors = reader.queries.get_vectors(own)[0]
+            queries[row, :, begins[row] : begins[row] + len(own)] = vectors
+        framework = arrays.from_numpy(queries, dtype)
+        got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
+        for row in [row for row, own in enumerate(tags) if own][:MOST_ATTENDING]:
+            seen = get_tags(rows[row].visible(rows[row].offset - 1))
+            wanted = reader.compute_row(tags[row][-1], seen)
+            allowed = get_attention_tolerance(
+                dtype, dim, len(seen), self.backend.tolerance
+            )
+            query = begins[row] + len(tags[row]) - 1
+            share = judge_attention(got[row, :, query], wanted, allowed, row, "update")
+            self.singles.attention = max(self.singles.attention, share)
+
+
+def spread_mask(
+    content: npt.NDArray[Any], rows: int, length: int, width: int
+) -> npt.NDArray[Any]:
+    """Returns a mask as [rows, length, width]: axes of size 1 are repeated and missing
+    ones added, as attention does. Raises Broken if it does not broadcast."""
+    try:
+        return np.broadcast_to(content, (rows, 1, length, width))[:, 0]
+    except ValueError:
+        raise Broken(
+            "mask",
+            f"the mask has shape {list(content.shape)}, for {rows} rows × {length}"
+            f" queries × {width} columns",
+        ) from None

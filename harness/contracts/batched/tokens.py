@@ -1,0 +1,429 @@
+"""The operations that write tokens to a batch, read them and take them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from lockstep.harness.contracts.batched.base import (
+    BATCHES,
+    CACHE,
+    COUNTS,
+    ROW,
+    BatchedOperation,
+    Fields,
+    OnEither,
+    draw_length,
+    why_full,
+)
+from lockstep.harness.contracts.batched.model import (
+    MOST_ROWS,
+    BatchedModel,
+    answer_row,
+)
+from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.operations import count
+from lockstep.harness.contracts.layer.sides import answer_tags
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
+from lockstep.harness.core.document import INTEGER, LENGTH, Schema
+from lockstep.reference.batched import BatchedCache
+from lockstep.reference.rotating import RotatingCache
+
+
+class Open(BatchedOperation):
+    name, weight = "open", 2
+    is_method = False
+    words = "open a batch of {rows} rows"
+    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROW, **CACHE}
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        return why_full(op["cache"], model)
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        name = source.pick(BATCHES)
+        if name in model.batches and source.below(8):
+            return None
+        return {"op": self.name, "rows": source.pick((2, 1, 3, 4, 2, 3)), "cache": name}
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op:
+        return {"op": self.name, "rows": 0, "cache": source.pick(BATCHES)}
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        name, rows = op["cache"], [model.open_row() for _ in range(op["rows"])]
+        return model.ask_for(name, lambda: model.put_batch(name, BatchedCache(rows)))
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, rows = op["cache"], op["rows"]
+        return system.ask_for(name, lambda: system.open_batch(name, rows=rows))
+
+
+class Update(OnEither):
+    """Appends columns to the rows of a batch, or tokens to a single cache."""
+
+    name, weight = "update", 24
+    writes = True
+    is_method = False
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "length": LENGTH,
+        "left": {**COUNTS, "type": ["array", "null"], "default": None},
+        **CACHE,
+    }
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        if op["left"] is not None and not model.config["pads_left"]:
+            return "the cache takes no padding on the left"
+        return None
+
+    def count_tags(self, op: Op) -> int:
+        """Counts a tag in each column for every row that a batch may have, so that tags
+        do not depend on how many it has."""
+        return int(op["length"]) * MOST_ROWS
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        announced = model.batches.keys() - model.list_settled()
+        if announced and source.below(4):
+            return self.draw_for(source, model, source.pick(sorted(announced)))
+        return super().draw(source, model)
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        batch = model.batches[name]
+        if batch.coming is not None:
+            most = max(batch.coming)
+            lengths = (most, 1, source.between(1, max(1, most)))
+            return {"length": source.pick(lengths)} if most else None
+        if max(batch.offsets) >= model.reach:
+            return None if source.below(4) else {"length": 1}
+        may_pad = model.config["pads_left"] and len(batch.rows) > 1
+        if not batch.width and may_pad and source.below(3):
+            return draw_left(source, model, batch)
+        if source.below(2):
+            return {"length": 1}
+        return {"length": draw_length(source, model, batch)}
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
+        if not model.batches:
+            return None
+        name = source.pick(list(model.batches))
+        batch, rows = model.batches[name], len(model.batches[name].rows)
+        wrong: list[Any] = [(2, [1] * rows), (1, [0] * (rows + 1)), (1, [0] * (rows - 1))]
+        if batch.width:
+            wrong.append((2, [0] * rows))
+        if batch.coming is not None:
+            wrong = [(max(batch.coming) + 1, None), (1, [0] * rows)]
+        length, left = source.pick(wrong)
+        left = left if left is None else left[:MOST_ROWS]
+        return {"op": self.name, "length": length, "left": left, "cache": name}
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        name, length, left = op["cache"], op["length"], op["left"]
+        batch, told = model.batches[name], model.config["offsets"] == "rows"
+        model.written = []
+        answer = ask(lambda: batch.count_tokens(length, left))
+        if "error" in answer:
+            return answer
+        model.written = get_row_tags(model.tag, length, answer["result"], left)
+        batch.update(length, model.written)
+        model.past[name] = {"padded-left"} if left else set()
+        rows = []
+        for row, tags in zip(batch.rows, model.written, strict=True):
+            right: Answer = {}
+            if told and tags:
+                right["position"] = row.offset - len(tags)
+            if told and batch.coming is None:
+                right["offset"] = row.offset
+            if model.rows:
+                right["visible"] = answer_row(row, len(tags))
+            rows.append(right)
+        return {"caches": rows}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, length, left = op["cache"], op["length"], op["left"]
+        if not model.written:
+            return system.ask(lambda: system.update_wrongly(name, length, left))
+        return system.update(name, length, left, model.written, model.batches[name].rows)
+
+    def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
+        super().verify(op, system, model)
+        if op["cache"] in model.batches and model.written:
+            begins = op["left"] or [0] * len(model.written)
+            rows = model.batches[op["cache"]].rows
+            system.verify_attention(begins, model.written, rows)
+
+    def describe_here(self, op: Op) -> str:
+        left = op.get("left")
+        padding = f", padding of {left} on the left" if left else ""
+        return f"update with {count(op['length'], 'column')}{padding}"
+
+
+def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Fields:
+    """Draws a first update with padding on the left: of none for one row at least."""
+    length = draw_length(source, model, batch) + source.below(3)
+    left = [source.pick((0, length - 1, source.below(length))) for _ in batch.rows]
+    left[source.below(len(left))] = 0
+    return {"length": length, "left": left}
+
+
+def get_row_tags(
+    first: int, length: int, counts: Sequence[int], left: Sequence[int] | None
+) -> list[range]:
+    """Returns the tags of each row's tokens; those of padding are skipped.
+
+    Args:
+        first: the tag of the first column of the first row.
+        length: columns of the update.
+        counts: tokens of each row.
+        left: columns of padding before them; None for none.
+    """
+    begins = [
+        first + row * length + before
+        for row, before in enumerate(left or [0] * len(counts))
+    ]
+    pairs = zip(begins, counts, strict=True)
+    return [range(begin, begin + count) for begin, count in pairs]
+
+
+class PadRight(BatchedOperation):
+    """Announces padding on the right. Engines do so only if some row has any."""
+
+    name, weight = "pad_right", 5
+    words = "announce {lengths} tokens of the rows"
+    fields: ClassVar[Mapping[str, Schema]] = {"lengths": COUNTS, **CACHE}
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        return "no row has padding" if len(set(op["lengths"])) < 2 else None
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        batch = model.batches[name]
+        if len(batch.rows) < 2 or max(batch.offsets) >= model.reach:
+            return None
+        most = max(2, draw_length(source, model, batch))
+        lengths = [source.pick((1, most, source.between(1, most))) for _ in batch.rows]
+        lengths[source.below(len(lengths))] = most
+        return {"lengths": lengths}
+
+    def draw_wrong(
+        self, source: Source, model: BatchedModel, batch: BatchedCache
+    ) -> Fields:
+        rows = len(batch.rows)
+        return {"lengths": source.pick(([*range(2, rows + 1)], [*range(rows)]))}
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name, lengths = op["cache"], list(op["lengths"])
+        answer: Answer = side.ask_for(name, lambda: side.batches[name].pad_right(lengths))
+        lengths.clear()  # the caller's list: a cache must not rely on it
+        return answer
+
+
+class Finalize(BatchedOperation):
+    name, weight = "finalize", 5
+    words = "end the padding on the right"
+
+    def draw(self, source: Source, model: BatchedModel) -> Op | None:
+        ready = [
+            name
+            for name, batch in model.batches.items()
+            if batch.coming is not None and not any(batch.coming)
+        ]
+        return {"op": self.name, "cache": source.pick(ready)} if ready else None
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
+        wrong = [
+            name
+            for name, batch in model.batches.items()
+            if batch.coming is None or any(batch.coming)
+        ]
+        return {"op": self.name, "cache": source.pick(wrong)} if wrong else None
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["cache"]].add("finalized")
+        return answer
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name = op["cache"]
+        answer: Answer = side.ask_for(name, lambda: side.batches[name].finalize())
+        return answer
+
+
+class Taking(OnEither):
+    """Removes the last tokens of each row.
+
+    A ring that counts padding may have dropped columns although no row has dropped a
+    token. Then it may refuse.
+    """
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        raise NotImplementedError
+
+    def say(self, op: Op, done: bool) -> Answer:
+        raise NotImplementedError
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        batch = model.batches[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        if len(counts) != len(batch.rows):
+            return f"{len(counts)} counts for {len(batch.rows)} rows"
+        pairs = zip(counts, batch.offsets, strict=True)
+        fits = all(0 <= count <= offset for count, offset in pairs)
+        return None if fits else "a row has fewer tokens"
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        batch = model.batches[op["cache"]]
+        refused = self.say(op, False) | model.say_offsets(op["cache"])
+        counts = self.get_counts(op, len(batch.rows))
+        after = ask(lambda: batch.clone())
+        if "error" in after:
+            return after
+        if not after["result"].trim(counts):
+            return refused
+        told = {"offsets": after["result"].offsets} if "offsets" in refused else {}
+        answers = [self.say(op, True) | told]
+        if any(counts) and may_have_turned(batch):
+            answers.append(refused)
+        return choose(answers)
+
+    def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
+        if op["cache"] not in model.batches or "error" in observed:
+            return
+        batch, past = model.batches[op["cache"]], model.past[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        is_done = self.say(op, True).items() <= observed.items()
+        if is_done:
+            batch.trim(counts)
+        if any(counts):
+            past.add("rewind" if is_done else "refusal")
+
+
+def may_have_turned(batch: BatchedCache) -> bool:
+    """Says whether a ring that counts padding has dropped a column."""
+    row = batch.rows[0]
+    return isinstance(row, RotatingCache) and batch.width > row.window
+
+
+class Trim(Taking):
+    name, weight = "trim", 4
+    writes = True
+    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return [op["count"]] * rows
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"trimmed": op["count"] if done else 0}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        shortest = min(model.batches[name].offsets)
+        return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name = op["cache"]
+        answer = system.ask(lambda: system.batches[name].trim(op["count"]))
+        if "error" in answer:
+            return answer
+        return {"trimmed": answer.get("result"), **system.say_offsets(name)}
+
+    def describe_here(self, op: Op) -> str:
+        return f"trim {count(op['count'], 'token')}"
+
+
+class Rollback(Taking):
+    name, weight = "rollback", 4
+    writes = True
+    words = "trim {counts} tokens of the rows"
+    fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
+    why_illegal = BatchedOperation.why_illegal
+    draw = BatchedOperation.draw
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return list(op["counts"])
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"done": done}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        offsets = model.batches[name].offsets
+        drawn = [source.pick((0, 1, 2, 3, offset)) for offset in offsets]
+        pairs = zip(drawn, offsets, strict=True)
+        return {"counts": [min(count, offset) for count, offset in pairs]}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, counts = op["cache"], list(op["counts"])
+        answer = system.ask(lambda: system.batches[name].rollback(counts))
+        if "error" in answer:
+            return answer
+        return {"done": answer.get("result"), **system.say_offsets(name)}
+
+
+class State(OnEither):
+    name = "state"
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        batch = model.batches[op["cache"]]
+        answer = ask(batch.check_settled)
+        return answer or {"caches": [answer_tags(row) for row in batch.rows]}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        return system.read_state(op["cache"], model.batches[op["cache"]].rows)
+
+
+class Size(OnEither):
+    name = "size"
+    kinds = ("batch-kv", "batch-rotating")
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        batch = model.batches[op["cache"]]
+        answer = ask(batch.check_settled)
+        return answer or {"sizes": [row.size() for row in batch.rows]}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        answer = system.ask(lambda: system.batches[op["cache"]].size())
+        if "error" in answer:
+            return answer
+        return {"sizes": system.read_numbers(answer.get("result"), "size")}
+
+
+class Clone(OnEither):
+    name = "clone"
+    words = "clone into {into}"
+    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"into": source.pick([other for other in BATCHES if other != name])}
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        if op["into"] == op["cache"]:
+            return "a cache cannot be cloned into itself"
+        return super().why_illegal(op, model) or why_full(op["into"], model)
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            model.drop(op["into"])
+        return super().expect(op, model)
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            system.drop(op["into"])
+        return super().observe(op, system, model)
+
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: side.batches[op["cache"]].clone())
+        if "error" not in answer:
+            side.put_batch(op["into"], answer["result"], "cloned")
+        return {} if "error" not in answer else answer
+
+
+class Free(OnEither):
+    name = "free"
+    writes = True
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name = op["cache"]
+        answer: Answer = side.ask_for(name, lambda: side.batches[name].free())
+        return answer
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["cache"]] = {"freed"}
+        return answer
