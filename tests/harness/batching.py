@@ -17,6 +17,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts import CONTRACTS
 
 OPERATIONS = frozenset(CONTRACTS["batched"].operations)
+OF_STATES = frozenset(CONTRACTS["batched"].list_operations("batch-state"))
 
 
 class Single:
@@ -79,10 +80,50 @@ class Single:
         self.keys, self.values = [], []
 
 
+class SingleState:
+    """One row with a recurrent state."""
+
+    window = None
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        heads, dim = config["heads"], config["key_dim"]
+        conv = (1, config["conv_width"] - 1, heads * dim)
+        self.pair = (
+            np.zeros(conv, config["dtype"]),
+            np.zeros((1, heads, dim, config["value_dim"]), np.float32),
+        )
+        self.fresh, self.offset = self.pair, 0
+
+    def read(self) -> Any:
+        return tuple(array.copy() for array in self.pair)
+
+    state = read
+
+    def boundaries(self, length: int) -> list[int]:
+        return [length]
+
+    def write(self, conv: Any, delta: Any, length: int) -> None:
+        if (conv.shape, delta.shape) != tuple(array.shape for array in self.pair):
+            raise ValueError("another form")
+        self.pair = conv.copy(), delta.copy()
+        self.offset += length
+
+    def trim(self, count: int) -> int:
+        if count < 0:
+            raise ValueError(f"trim of {count} tokens")
+        return 0
+
+    def clone(self) -> SingleState:
+        return deepcopy(self)
+
+    def free(self) -> None:
+        self.pair, self.offset = self.fresh, 0
+
+
 class Batch:
     """Rows of caches; K and V that come back are aligned on the right."""
 
-    def __init__(self, rows: Sequence[Single]) -> None:
+    def __init__(self, rows: Sequence[Any]) -> None:
         if not rows:
             raise ValueError("a batch has at least one row")
         self.rows = list(rows)
@@ -145,11 +186,15 @@ class Batch:
         for number, (row, place) in enumerate(zip(self.rows, places, strict=True)):
             columns = slice(place.start, place.stop)
             row.append(keys[number, :, columns], values[number, :, columns])
+        self.note(places)
+        return self.align("keys", keys), self.align("values", values)
+
+    def note(self, places: Sequence[range]) -> None:
+        """Notes that these columns have come."""
         if self.coming is not None:
             pairs = zip(self.coming, places, strict=True)
             self.coming = [coming - len(place) for coming, place in pairs]
         self.left = None
-        return self.align("keys", keys), self.align("values", values)
 
     def align(self, name: str, like: Any) -> Any:
         width = max(row.offset for row in self.rows)
@@ -224,19 +269,47 @@ class Batch:
         self.rows = deepcopy(saved)
 
 
+class StateBatch(Batch):
+    """Rows with recurrent states."""
+
+    def make_mask(self, length: int) -> Any:
+        mask = np.zeros((len(self.rows), length), bool)
+        for row, place in enumerate(self.place(length)):
+            mask[row, place.start : place.stop] = True
+        return None if mask.all() else mask
+
+    def read(self) -> Any:
+        pairs = [row.read() for row in self.rows]
+        return tuple(np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+
+    def write(self, conv: Any, delta: Any, length: int) -> None:
+        places = self.place(length)
+        for number, (row, place) in enumerate(zip(self.rows, places, strict=True)):
+            one = slice(number, number + 1)
+            row.write(conv[one], delta[one], len(place))
+        self.note(places)
+
+    def state(self) -> Any:
+        self.check_settled()
+        return [row.read() for row in self.rows]
+
+
 def open_batch(config: Mapping[str, Any]) -> Any:
     """Opens a batch or a single cache."""
+    is_state = config["kind"] == "batch-state"
+    single, batch = (SingleState, StateBatch) if is_state else (Single, Batch)
     if config["caches"] is not None:
-        return Batch(config["caches"])
+        return batch(config["caches"])
     if config["rows"] is None:
-        return Single(config)
-    return Batch([Single(config) for _ in range(config["rows"])])
+        return single(config)
+    return batch([single(config) for _ in range(config["rows"])])
 
 
 def make() -> Backend:
     kinds = {
         "batch-kv": Kind(OPERATIONS, {"chunk": (None, 3)}, refuses=True),
         "batch-rotating": Kind(OPERATIONS, refuses=True),
+        "batch-state": Kind(OF_STATES, refuses=True),
     }
     return Backend(
         name="batching",

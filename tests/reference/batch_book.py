@@ -3,9 +3,9 @@
 `kv rows=2 | …` opens an empty batch of two rows. `add 3` writes three columns to each
 row, with tags that count up from 0 over the whole case, row by row; padding takes none.
 `see ROW POSITION` answers with the tokens that a query sees, `holds` with the offset and
-the state of each row, "-" for nothing. `batch c 2` opens another batch and goes on with it, `use b`
-goes back to the first one, which is called b. `single x` opens a single cache; `put x 2`
-writes to it.
+the state of each row, "-" for nothing. `batch c 2` opens another batch and goes on with
+it, `use b` goes back to the first one, which is called b. `single x` opens a single
+cache; `put x 2` writes to it.
 """
 
 from __future__ import annotations

@@ -266,6 +266,7 @@ class Load(BatchedOperation):
     """Loads what was saved into a batch that was just opened."""
 
     name, weight = "load", 3
+    has_misuse = False
     words = "load {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": SAVED, **CACHE}
 

@@ -20,6 +20,7 @@ from lockstep.harness.contracts.layer.sides import (
     sort_columns,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
     System,
@@ -85,7 +86,7 @@ class BatchedSystem(System):
 
     def put_batch(self, name: str, batch: Any, happened: str = "") -> None:
         self.drop(name)
-        self.batches[name] = read_object(batch, ["update"], "open", "a batch")
+        self.batches[name] = read_object(batch, ["make_mask"], "open", "a batch")
 
     def put_single(self, name: str, cache: Any) -> None:
         self.drop(name)
@@ -148,6 +149,30 @@ class BatchedSystem(System):
             batch.pad_left(given_left)
             given_left.clear()  # the caller's list: a cache must not rely on it
         offsets, before = self.look_at_offsets(batch)
+        if self.config["kind"] == "batch-state":
+            shown = self.advance_states(name, length, begins, tags)
+        else:
+            shown = self.append(name, length, begins, tags, rows)
+        self.check_offsets(offsets, before)
+        after = self.say_offsets(name).get("offsets", ())
+        for row, answer in enumerate(shown):
+            answer["where"] = f"row {row}"
+            queries = range(begins[row], begins[row] + len(tags[row]))
+            answer["visible"] = [answer["visible"][query] for query in queries]
+            if before is not None:
+                answer |= {"position": before[row] + begins[row], "offset": after[row]}
+        return {"caches": shown}
+
+    def append(
+        self,
+        name: str,
+        length: int,
+        begins: Sequence[int],
+        tags: Sequence[range],
+        rows: Sequence[Cache],
+    ) -> list[Answer]:
+        """Appends columns of K and V; lists what every query of each row sees."""
+        batch = self.batches[name]
         mask, given = batch.make_mask(length), self.feed(length, begins, tags)
         with self.lend(name, "update", given):
             pair = batch.update(*given)
@@ -155,18 +180,50 @@ class BatchedSystem(System):
             if self.every:
                 self.watch.keep(name, "update", pair)
                 self.last = (*split_pair(pair, "update"), mask, length)
-        self.check_offsets(offsets, before)
         shown = self.show(mask, length, columns)
-        after = self.say_offsets(name).get("offsets", ())
-        answers = []
-        for row, own in enumerate(tags):
-            answer: Answer = {"where": f"row {row}", "columns": columns[row]}
-            queries = range(begins[row], begins[row] + len(own))
-            answer["visible"] = [shown[row][query] for query in queries]
-            if before is not None:
-                answer |= {"position": before[row] + begins[row], "offset": after[row]}
-            answers.append(answer)
-        return {"caches": answers}
+        return [
+            {"visible": visible, "columns": own}
+            for visible, own in zip(shown, columns, strict=True)
+        ]
+
+    def advance_states(
+        self, name: str, length: int, begins: Sequence[int], tags: Sequence[range]
+    ) -> list[Answer]:
+        """Reads the states, folds in the columns that the cache takes for tokens, and
+        writes; lists what the state at every column of each row has read.
+
+        A column of padding has a tag that no token has.
+        """
+        batch, recurrence, count = self.batches[name], self.singles.recurrence, len(tags)
+        mask = batch.make_mask(length)
+        taken = np.ones((count, length), np.bool_)
+        if mask is not None:
+            content = to_numpy(self.arrays, mask, "the mask")
+            taken = spread_mask(content[:, None, None], count, 1, length)[:, 0] != 0
+        shown, states = [], []
+        for row, before in enumerate(recurrence.read_all(batch.read(), count, "read")):
+            first, read = tags[row].start - begins[row], [*before]
+            visible: list[list[Column]] = []
+            for column in range(length):
+                read += [first + column] if taken[row, column] else []
+                visible.append([*read])
+            known = tuple([seen for seen in read if isinstance(seen, int)])
+            states.append(
+                (recurrence.compute_conv(known), recurrence.compute_delta(known))
+            )
+            shown.append(visible)
+        convs, deltas = (np.concatenate(parts) for parts in zip(*states, strict=True))
+        given = (
+            self.arrays.from_numpy(convs, self.config["dtype"]),
+            self.arrays.from_numpy(deltas, "float32"),
+        )
+        with self.lend(name, "update", given):
+            batch.write(*given, length)
+        after = recurrence.read_all(batch.read(), count, "read")
+        for row, visible in enumerate(shown):
+            last = begins[row] + len(tags[row]) - 1
+            visible[max(0, last)] = after[row]
+        return [{"visible": visible} for visible in shown]
 
     def look_at_offsets(self, batch: Any) -> tuple[Any, list[int] | None]:
         """Returns the offsets as the batch hands them out, and what they are now."""
@@ -232,13 +289,16 @@ class BatchedSystem(System):
 
     def update_wrongly(self, name: str, length: int, left: Sequence[int] | None) -> None:
         """Asks for an update that breaks a rule of usage."""
-        batch, config = self.batches[name], self.config
+        batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
+        rows = len(self.read_numbers(batch.offsets, "offsets"))
         if left is not None:
             batch.pad_left(list(left))
-        rows = len(read_list(batch.offsets, "offsets"))
         batch.make_mask(length)
+        if config["kind"] == "batch-state":
+            conv, delta = get_state_shapes(config, rows)
+            batch.write(zeros(conv, config["dtype"]), zeros(delta, "float32"), length)
+            return
         shape = rows, config["heads"], length
-        zeros = self.singles.make_zeros
         keys = zeros((*shape, config["key_dim"]), config["dtype"])
         batch.update(keys, zeros((*shape, config["value_dim"]), config["dtype"]))
 
@@ -250,13 +310,19 @@ class BatchedSystem(System):
         pairs = read_list(answer.get("result"), "state", len(rows))
         told = []
         for number, (pair, row) in enumerate(zip(pairs, rows, strict=True)):
-            columns = self.reader.read(pair, "state", row.tokens) if pair else []
-            if pair:
+            columns = self.read_row(pair, row)
+            if pair is not None:
                 self.watch.keep(name, "state", pair)
             older = set(get_tags(row.older()))
             held = [column for column in columns if column not in older]
             told.append({"where": f"row {number}", "tags": sort_columns(held)})
         return {"caches": told}
+
+    def read_row(self, pair: Any, row: Cache) -> list[Column]:
+        """Reads the tokens that one row holds."""
+        if self.config["kind"] == "batch-state":
+            return self.singles.recurrence.read(pair, "state")
+        return [] if pair is None else self.reader.read(pair, "state", row.tokens)
 
     # --- checks beside the answer -------------------------------------------------------
 

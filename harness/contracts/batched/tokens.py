@@ -246,12 +246,18 @@ class Finalize(BatchedOperation):
         return answer
 
 
+SLICED = ("batch-kv", "batch-rotating")
+"""Kinds whose rows consist of tokens."""
+
+
 class Taking(OnEither):
     """Removes the last tokens of each row.
 
     A ring that counts padding may have dropped columns although no row has dropped a
     token. Then it may refuse.
     """
+
+    kinds = SLICED
 
     def get_counts(self, op: Op, rows: int) -> list[int]:
         raise NotImplementedError
@@ -369,7 +375,7 @@ class State(OnEither):
 
 class Size(OnEither):
     name = "size"
-    kinds = ("batch-kv", "batch-rotating")
+    kinds = SLICED
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         batch = model.batches[op["cache"]]

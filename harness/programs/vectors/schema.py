@@ -93,6 +93,36 @@ LAYER: Mapping[str, Schema] = {
 }
 
 
+PLACED = ({}, {"position": NUMBER}, {"offset": NUMBER})
+BATCH_ROWS = list_of(
+    *(record(visible=ROWS, **place) for place in PLACED),
+    record(position=NUMBER, offset=NUMBER, visible=ROWS),
+)
+ROWS_OFFSETS = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
+BATCHED: Mapping[str, Schema] = {
+    **dict.fromkeys(
+        (
+            *("open", "pad_right", "finalize", "filter", "select", "repeat"),
+            *("extend", "stack", "load"),
+        ),
+        ROWS_OFFSETS,
+    ),
+    "update": any_of(record(caches=BATCH_ROWS), LAYER["update"]),
+    "trim": any_of(
+        record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER), LAYER["trim"]
+    ),
+    "rollback": any_of(
+        record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE
+    ),
+    "extract": any_of(OFFSET, USAGE),
+    "save": any_of(NOTHING, USAGE),
+    "state": any_of(record(caches=list_of(record(tags=TAGS))), LAYER["state"], USAGE),
+    "size": any_of(record(sizes=TAGS), LAYER["size"], USAGE),
+    "clone": any_of(NOTHING, USAGE),
+    "free": any_of(record(offsets=OFFSETS), NOTHING, OFFSET, USAGE),
+}
+
+
 def get_unified(kind: str) -> Mapping[str, Schema]:
     shown = PASSES.get(kind, ROW_ANSWER)
     of_part = [IMAGE_ANSWER, ROW_ANSWER] if kind == "wrapper" else [ROW_ANSWER]
@@ -176,7 +206,9 @@ def get_slots() -> Mapping[str, Schema]:
 def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
     """Maps each operation of the kind to the schema of its answer."""
     answers: Mapping[str, Schema] = LAYER
-    if contract == "unified":
+    if contract == "batched":
+        answers = BATCHED
+    elif contract == "unified":
         answers = get_unified(kind)
     elif contract == "prefix":
         answers = get_slots() if kind == "slots" else get_conversations(kind)

@@ -30,9 +30,15 @@ DTYPES = ("float32", "float16", "bfloat16")
 # Level → contract → the operations that it adds to the level before. The first level has
 # the required operations, the last one all.
 ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "cut": {"layer": ("trim",), "unified": ("remove",), "prefix": ("cancel",)},
+    "cut": {
+        "layer": ("trim",),
+        "batched": ("trim", "filter"),
+        "unified": ("remove",),
+        "prefix": ("cancel",),
+    },
     "basic": {
         "layer": ("state", "size", "clone", "free"),
+        "batched": ("extend", "extract", "stack", "state", "size"),
         "unified": ("copy_prefix", "can_resume"),
         "prefix": ("break", "count", "free"),
     },
@@ -42,6 +48,7 @@ ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
 ALWAYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"step": CHOICES["step"]},
     "rotating": {"step": CHOICES["step"]},
+    **{kind: {"pads_left": (True,)} for kind in CONTRACTS["batched"].kinds},
 }
 
 MASKS: Mapping[str, Sequence[Any]] = {
@@ -60,6 +67,9 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"chunk": (None, 2, 3), **MASKS},
     "rotating": {"keep": (0, 1, 2), **MASKS},
     "state": {},
+    "batch-kv": {"pads_left": (True, False), "chunk": (None, 2, 3)},
+    "batch-rotating": {"pads_left": (True, False), "keep": (0, 1, 2)},
+    "batch-state": {"pads_left": (True, False)},
     **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
     "session": {},
     "trie": {"interval": (None, 1, 2, 3)},
