@@ -235,7 +235,7 @@ def main(
 
     Mutates the given files, by default all of impl/shared, impl/torch, impl/mlx and
     impl/prefix, in memory only. Each mutant runs on torch-cpu and mlx-cpu in a process of
-    its own, with those of the generated programs that run the changed line.
+    its own, first with those of the generated programs that run the changed line.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.

@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from itertools import chain, count
 from multiprocessing import get_context
 from pathlib import Path
 from types import CodeType
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 import coverage
 
-from ci.work import list_work
+from ci.work import Work, list_work
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unloadable, format_error, format_exit
 from lockstep.harness.execution.executor import run
@@ -44,6 +45,9 @@ CONTEXT = get_context("fork")
 
 SEEDS = 1000
 """Seeds of one measurement: more than there are kinds."""
+
+PORTION = 16
+"""Programs of one kind that are drawn at once: one of them has every check."""
 
 IMPORT = -1
 """Stands for a program among those that run a line."""
@@ -114,6 +118,11 @@ class Run(NamedTuple):
     program: Program
     is_watched: bool
 
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Its backend, contract and kind."""
+        return self.backend, self.program.contract, self.program.kind
+
     def find_divergence(self, backend: Backend) -> str | None:
         """Returns the signature of the divergence, if there is one."""
         divergence = run(self.program, backend, self.is_watched).divergence
@@ -143,8 +152,17 @@ class Baseline:
         return [self.runs[number] for number in sorted(numbers - {IMPORT})]
 
 
-def measure_baseline(beat: Beat, root: Path, count: int, seed: int) -> Baseline:
-    """Draws `count` programs of each kind of both backends.
+def draw_runs(work: Work, number: int, seed: int) -> list[Run]:
+    """Draws programs of one kind of a backend."""
+    programs: list[Program] = []
+    backend, *what = work
+    draw = Drawer(*what, backend.dtypes).draw
+    GENERATORS["plain"](number, seed, draw, programs.append)
+    return [Run(backend.name, one, is_watched(at)) for at, one in enumerate(programs)]
+
+
+def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseline:
+    """Draws `programs` programs of each kind of both backends.
 
     Raises:
         RuntimeError: one diverges.
@@ -152,16 +170,10 @@ def measure_baseline(beat: Beat, root: Path, count: int, seed: int) -> Baseline:
     files = f"{root}/impl/*"
     reached = coverage.Coverage(include=[files], data_file=None, config_file=False)
     reached.start()
-    drawn: list[list[Run]] = []
+    drawn = []
     for place, work in enumerate(list_work(BACKENDS)):
         beat()
-        programs: list[Program] = []
-        backend, *what = work
-        draw = Drawer(*what, backend.dtypes).draw
-        GENERATORS["plain"](count, SEEDS * seed + place, draw, programs.append)
-        drawn.append(
-            [Run(backend.name, one, is_watched(at)) for at, one in enumerate(programs)]
-        )
+        drawn.append(draw_runs(work, programs, SEEDS * seed + place))
     runs = [one for turn in zip(*drawn, strict=True) for one in turn]
     for number, one in enumerate(runs):
         beat()
@@ -186,7 +198,10 @@ def measure_baseline(beat: Beat, root: Path, count: int, seed: int) -> Baseline:
 def check_mutant(
     beat: Beat, module: str, source: bytes, runs: Sequence[Run], seconds: float
 ) -> str | None:
-    """Returns the signature of the first divergence within some seconds of CPU time."""
+    """Returns the signature of the first divergence within some seconds of CPU time.
+
+    After `runs` come other programs of the same kinds.
+    """
     get_code = SourceFileLoader.get_code
 
     def get_mutated(self: SourceFileLoader, name: str) -> CodeType | None:
@@ -201,10 +216,23 @@ def check_mutant(
     except Unloadable as error:
         return f"not loaded: {error}"
     deadline = time.process_time() + seconds
-    for one in runs:
+    for one in chain(runs, draw_more(runs)):
         if time.process_time() > deadline:
             break
         beat()
         if signature := one.find_divergence(backends[one.backend]):
             return signature
     return None
+
+
+def draw_more(runs: Sequence[Run]) -> Iterator[Run]:
+    """Draws other programs of the backends and kinds of some runs, without an end."""
+    about = {one.about for one in runs}
+    works = [
+        work
+        for work in list_work(sorted({one.backend for one in runs}))
+        if (work.backend.name, work.contract, work.kind) in about
+    ]
+    for turn in count(1):
+        for place, work in enumerate(works):
+            yield from draw_runs(work, PORTION, -SEEDS * turn - place)

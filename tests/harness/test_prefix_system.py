@@ -165,3 +165,15 @@ def test_a_backend_that_answers_nonsense_is_told_so(kind: str) -> None:
     assert divergence is not None
     assert divergence.what == "malformed"
     assert divergence.message.startswith("begin returned None, not")
+
+
+def test_a_begin_in_vain_uses_up_a_refusal() -> None:
+    """A session refuses checkpoints before it looks at its layers."""
+    vain = {"op": "begin", "tokens": [], "checkpoints": [1]}
+    ops = [
+        *TALK,
+        {"op": "refuse", "layers": [0]},
+        vain,
+        {"op": "begin", "tokens": [1, 2]},
+    ]
+    assert run(make(ops, kind="session"), load("torch-cpu")).divergence is None

@@ -62,9 +62,10 @@ class ConversationModel(PrefixModel):
         tokens, ahead = op["tokens"], [self.refusing]
         if self.trie:
             ahead.insert(0, self.checkpoints)
-        elif op.get("checkpoints"):
-            return {"error": "usage"}
+        # What was to happen in the next request has been asked for, even if in vain.
         self.checkpoints, self.refusing = [], []
+        if op.get("checkpoints"):
+            return {"error": "usage"}
         answer = ask(lambda: self.cache.begin(tokens, *ahead))
         if "error" in answer:
             return answer
