@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -13,6 +13,8 @@ import mlx.core as mx
 
 from lockstep.harness.backends import Backend, Kind, Unavailable
 from lockstep.impl.mlx.arrays import DTYPES, MLXArrays
+from lockstep.impl.mlx.batched import BatchedCache
+from lockstep.impl.mlx.batched_state import BatchedState
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.encoder import EncoderCache
 from lockstep.impl.mlx.kv import KVCache
@@ -63,6 +65,14 @@ class OnDevice:
         with mx.stream(self.device):
             return OnDevice(self.cache.clone(), self.device)
 
+    def extract(self, row: int) -> OnDevice:
+        with mx.stream(self.device):
+            return OnDevice(self.cache.extract(row), self.device)
+
+    def extend(self, other: OnDevice) -> None:
+        with mx.stream(self.device):
+            self.cache.extend(other.cache)
+
     def of(self, layer_type: int) -> OnDevice:
         return OnDevice(self.cache.of(layer_type), self.device)
 
@@ -94,17 +104,55 @@ def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
 def make_cache(config: Mapping[str, Any]) -> Any:
     if config["kind"] in UNIFIED:
         return make_unified(config)
-    dtype = DTYPES[config["dtype"]]
-    fill = math.nan if config["poison"] else 0.0
-    mask = dtype if config["mask_form"] == "additive" else mx.bool_
-    heads, key_dim = config["heads"], config["key_dim"]
+    if config["kind"] in BATCHED:
+        return open_batched(config)
+    return make_layer(config)
+
+
+def make_layer(config: Mapping[str, Any]) -> Any:
     if config["kind"] == "state":
-        conv = (1, config["conv_width"] - 1, heads * key_dim)
-        delta = (1, heads, key_dim, config["value_dim"])
-        return StateCache(conv, delta, dtype)
+        return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]])
+    options = get_options(config)
     if config["kind"] == "rotating":
-        return RotatingCache(config["window"], config["step"], fill, mask)
-    return KVCache(config["step"], fill, mask)
+        return RotatingCache(config["window"], *options)
+    return KVCache(*options)
+
+
+def open_batched(config: Mapping[str, Any]) -> Any:
+    """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
+    used up; with neither a single cache."""
+    batch, kind = BATCHED[config["kind"]]
+    if config["caches"] is not None:
+        return batch.stack([single.cache for single in config["caches"]])
+    if config["rows"] is None:
+        return make_layer({**config, "kind": kind})
+    if kind != "state":
+        return BatchedCache(config["rows"], config["window"], *get_options(config))
+    conv, delta = get_shapes(config, config["rows"])
+    dtype = DTYPES[config["dtype"]]
+    return BatchedState((mx.zeros(conv, dtype), mx.zeros(delta, mx.float32)))
+
+
+BATCHED = {
+    "batch-kv": (BatchedCache, "kv"),
+    "batch-rotating": (BatchedCache, "rotating"),
+    "batch-state": (BatchedState, "state"),
+}
+"""The batch of each kind, and the kind of its single caches."""
+
+
+def get_options(config: Mapping[str, Any]) -> tuple[int, float, mx.Dtype]:
+    """Returns step, fill and mask of a layer cache or batch."""
+    additive = config["mask_form"] == "additive"
+    mask = DTYPES[config["dtype"]] if additive else mx.bool_
+    return config["step"], math.nan if config["poison"] else 0.0, mask
+
+
+def get_shapes(config: Mapping[str, Any], rows: int) -> tuple[Sequence[int], ...]:
+    """Returns the shapes of conv and delta."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (rows, config["conv_width"] - 1, heads * key_dim)
+    return conv, (rows, heads, key_dim, config["value_dim"])
 
 
 def make_unified(config: Mapping[str, Any]) -> Any:

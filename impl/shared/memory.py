@@ -8,9 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 from lockstep.impl.shared.errors import MisuseError
-
-Arrays = tuple[Any, Any]
-"""A pair of arrays: K and V, or the two parts of a recurrent state."""
+from lockstep.impl.shared.form import Arrays, Form
 
 
 def compute_capacity(
@@ -31,7 +29,7 @@ def compute_capacity(
     return max(doubled, -(-needed // step) * step)
 
 
-class Memory(ABC):
+class Memory(Form, ABC):
     """The arrays of one cache, addressed by token position.
 
     A snapshot only refers to positions in the memory, until a write is about to change
@@ -40,16 +38,12 @@ class Memory(ABC):
     Attributes:
         named: the snapshots that refer to this memory.
         copies: the snapshots that have copied from it.
-        form: batch, heads, dimensions and dtypes of the arrays; None before the first
-            write.
-        accepted: shapes and dtypes of the last arrays that `accept` checked.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.named: WeakSet[Snapshot] = WeakSet()
         self.copies: WeakSet[Snapshot] = WeakSet()
-        self.form: tuple[Any, ...] | None = None
-        self.accepted: tuple[Any, ...] | None = None
 
     @abstractmethod
     def read(self, begin: int, end: int) -> Arrays:
@@ -73,34 +67,6 @@ class Memory(ABC):
         size = sum(array.nbytes for array in self.list_arrays())
         size += sum(snapshot.nbytes for snapshot in copies)
         return {"bytes": size, "snapshots": len(self.named) + len(copies)}
-
-    def accept(self, arrays: Arrays) -> None:
-        """Checks the form of K and V before a write, which would broadcast a wrong one
-        silently.
-
-        Arrays of the same shapes and dtypes as the last ones are not checked again.
-
-        Raises:
-            MisuseError: K and V do not belong together, or differ from what is held.
-        """
-        keys, values = arrays
-        looks = keys.shape, values.shape, keys.dtype, values.dtype
-        if self.form is not None and looks == self.accepted:
-            return
-        if keys.shape[:3] != values.shape[:3]:
-            raise MisuseError(
-                f"K {list(keys.shape)} and V {list(values.shape)} differ in batch, heads"
-                " or length"
-            )
-        form = (*keys.shape[:2], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
-        if self.form is None:
-            self.form = form
-        elif form != self.form:
-            raise MisuseError(
-                f"batch, heads, key_dim, value_dim, dtypes are {list(form)}; this cache"
-                f" holds {list(self.form)}"
-            )
-        self.accepted = looks
 
     @abstractmethod
     def clear(self) -> None:

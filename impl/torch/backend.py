@@ -15,6 +15,8 @@ from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
+from lockstep.impl.torch.batched import BatchedCache
+from lockstep.impl.torch.batched_state import BatchedState
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.encoder import EncoderCache
 from lockstep.impl.torch.kernels import Kernels, choose
@@ -53,18 +55,64 @@ def open_cache(
         return prefix.open_cache(config)
     if config["kind"] in unified.OPERATIONS:
         return open_unified(config, device, kernels)
-    dtype = DTYPES[config["dtype"]]
-    fill = math.nan if config["poison"] else None
-    additive = config["mask_form"] == "additive"
-    mask = torch.empty(0, dtype=dtype if additive else torch.bool, device=device)
-    heads, key_dim = config["heads"], config["key_dim"]
+    if config["kind"] in BATCHED:
+        return open_batched(config, device)
+    return open_layer(config, device)
+
+
+def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:
     if config["kind"] == "state":
-        conv = (1, config["conv_width"] - 1, heads * key_dim)
-        delta = (1, heads, key_dim, config["value_dim"])
-        return StateCache(conv, delta, dtype, device)
+        return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]], device)
+    options = get_options(config, device)
     if config["kind"] == "rotating":
-        return RotatingCache(config["window"], config["step"], fill, mask)
-    return KVCache(config["step"], fill, mask)
+        return RotatingCache(config["window"], *options)
+    return KVCache(*options)
+
+
+def open_batched(config: Mapping[str, Any], device: torch.device) -> Any:
+    """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
+    used up; with neither a single cache."""
+    batch, kind = BATCHED[config["kind"]]
+    if config["caches"] is not None:
+        return batch.stack(config["caches"])
+    if config["rows"] is None:
+        return open_layer({**config, "kind": kind}, device)
+    if kind != "state":
+        options = get_options(config, device)
+        return BatchedCache(config["rows"], config["window"], *options)
+    conv, delta = get_shapes(config, config["rows"])
+    dtype = DTYPES[config["dtype"]]
+    return BatchedState(
+        (
+            torch.zeros(conv, dtype=dtype, device=device),
+            torch.zeros(delta, dtype=torch.float32, device=device),
+        )
+    )
+
+
+BATCHED = {
+    "batch-kv": (BatchedCache, "kv"),
+    "batch-rotating": (BatchedCache, "rotating"),
+    "batch-state": (BatchedState, "state"),
+}
+"""The batch of each kind, and the kind of its single caches."""
+
+
+def get_options(
+    config: Mapping[str, Any], device: torch.device
+) -> tuple[int, float | None, torch.Tensor]:
+    """Returns step, fill and mask of a layer cache or batch."""
+    additive = config["mask_form"] == "additive"
+    dtype = DTYPES[config["dtype"]] if additive else torch.bool
+    fill = math.nan if config["poison"] else None
+    return config["step"], fill, torch.empty(0, dtype=dtype, device=device)
+
+
+def get_shapes(config: Mapping[str, Any], rows: int) -> Sequence[Sequence[int]]:
+    """Returns the shapes of conv and delta."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (rows, config["conv_width"] - 1, heads * key_dim)
+    return conv, (rows, heads, key_dim, config["value_dim"])
 
 
 def open_unified(

@@ -25,7 +25,7 @@ class Buffer:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self.batch, self.heads, self.room, self.dim = tensor.shape
-        self.strides = tensor.stride()
+        self.strides, self.start = tensor.stride(), tensor.storage_offset()
         self.first, self.ahead = 0, ()  # views of the tokens from `first` on
 
     @classmethod
@@ -44,7 +44,7 @@ class Buffer:
     def take(self, begin: int, end: int) -> torch.Tensor:
         """Returns the tokens [begin, end): the same as `tensor[:, :, begin:end]`."""
         size = (self.batch, self.heads, end - begin, self.dim)
-        return self.tensor.as_strided(size, self.strides, begin * self.dim)
+        return self.tensor.as_strided(size, self.strides, self.start + begin * self.dim)
 
     def take_token(self, slot: int) -> torch.Tensor:
         """Returns one token, [batch, heads, 1, dim]; not to be used with gradients."""

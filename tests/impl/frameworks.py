@@ -30,7 +30,7 @@ class Framework:
             part: import_module(f"lockstep.impl.{name}.{part}")
             for part in (
                 *("backend", "arrays", "causal", "encoder", "recurrent", "rope"),
-                *("kv", "rotating", "state"),
+                *("kv", "rotating", "state", "batched"),
             )
         }
         self.backend = self.module["backend"].cpu()
@@ -83,6 +83,22 @@ class Framework:
         if kind == "rotating":
             return self.module["rotating"].RotatingCache(**{"window": 4, **options})
         return self.module["state"].StateCache((1, *CONV), (1, *DELTA))
+
+    def batch(self, rows: int, window: int | None = None, **options: Any) -> Any:
+        """A batch of full caches, or with a window."""
+        return self.module["batched"].BatchedCache(rows, window, **options)
+
+    def stack(self, caches: Sequence[Any]) -> Any:
+        return self.module["batched"].BatchedCache.stack(caches)
+
+    def mask_option(self, form: str) -> dict[str, Any]:
+        """The option of a layer cache or batch whose masks are bool or of this dtype."""
+        dtypes = self.module["arrays"].DTYPES
+        if self.name == "mlx":
+            mlx = import_module("mlx.core")
+            return {"mask": dtypes.get(form, mlx.bool_)}
+        torch = import_module("torch")
+        return {"mask": torch.empty(0, dtype=dtypes.get(form, torch.bool))}
 
     # --- tokens -------------------------------------------------------------------------
 
@@ -152,6 +168,20 @@ class Framework:
         assert (keys[..., some, :] == numbers[some, None]).all()
         assert (values[..., some, :] == -numbers[some, None]).all()
         return [sorted(numbers[row].astype(int).tolist()) for row in seen]
+
+    def feed_rows(self, rows: Sequence[Sequence[float]]) -> tuple[Any, Any]:
+        """The same for rows of equally many columns."""
+        pairs = [[self.numpy(array) for array in self.feed(row)] for row in rows]
+        keys, values = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        return self.array(keys), self.array(values)
+
+    def feed_wide(self, length: int, rows: int = 1, **form: int) -> tuple[Any, Any]:
+        """K and V of zeros, of another form. form: heads, key_dim, value_dim."""
+        keys, values = self.feed([0.0] * length, **form)
+        return tuple(
+            self.array(np.concatenate([self.numpy(array)] * rows))
+            for array in (keys, values)
+        )
 
     def states(self, *numbers: float) -> tuple[Any, Any]:
         """conv and delta of some sequences, full of one number each."""

@@ -1,0 +1,110 @@
+"""Batches of full and of sliding-window caches on MLX."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import Pair
+from lockstep.impl.mlx.pool import Pool
+from lockstep.impl.mlx.rotating import RotatingCache
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.batched import Bools
+from lockstep.impl.shared.batched_tokens import TokenBatch
+
+
+class BatchedCache(TokenBatch):
+    """Attention over the sequences of several requests, one in each row.
+
+    `update` and `state` return values: they stay valid. Drop them before the next update
+    is evaluated, or it copies the whole pool.
+
+    Args:
+        rows: number of rows, all of them empty.
+        window: number of tokens that a query sees, itself included; None for all.
+        step, fill, mask: as in `impl.mlx.kv`.
+    """
+
+    singles = KVCache, RotatingCache
+    pool: Pool
+
+    def __init__(
+        self,
+        rows: int,
+        window: int | None = None,
+        step: int = 256,
+        fill: float = 0.0,
+        mask: mx.Dtype = mx.bool_,
+    ) -> None:
+        super().__init__(rows, window, step, fill, mask)
+        self.pool = Pool(rows, window, step, fill)
+
+    def get_lengths(self) -> Ints:
+        """Returns the lengths, [rows]."""
+        return np.array(self.lengths)
+
+    def get_positions(self, length: int) -> mx.array:
+        """Returns the positions of the next `length` columns, [rows, length]."""
+        return mx.array(self.place(length)).reshape(-1, length)
+
+    def place(self, length: int) -> Ints:
+        """Returns the positions of columns, [rows, 1, length, 1]."""
+        offsets = np.array(self.offsets, np.int32).reshape(-1, 1, 1, 1)
+        return offsets + np.arange(length, dtype=np.int32)[:, None]
+
+    def make_causal(self, length: int) -> mx.array | str:
+        if self.mask == mx.bool_:
+            return "causal"
+        return make_band(length, length, self.lengths[0], None, self.mask)
+
+    def make_seen(self, length: int, width: int, joint: bool) -> mx.array:
+        positions = self.place(length)
+        queries = np.maximum(positions, 0)  # padding on the left sees token 0
+        columns = np.arange(width, dtype=np.int32)
+        if not joint:
+            seen = mx.array(columns) <= mx.array(queries)
+        else:
+            window = self.window
+            assert window is not None
+            last = self.get_lengths().astype(np.int32).reshape(-1, 1, 1, 1) - 1
+            held = last - (last - columns) % window  # negative in a column without token
+            held = mx.array(np.concatenate((held, positions.swapaxes(2, 3)), axis=3))
+            first = np.maximum(queries - window, -1)
+            seen = (held <= mx.array(queries)) & (held > mx.array(first))
+        if self.mask == mx.bool_:
+            return seen
+        never = mx.array(-mx.inf, self.mask)
+        return mx.where(seen, mx.array(0, self.mask), never)
+
+    def blank(self, arrays: Pair, tokens: Bools) -> Pair:
+        held = mx.array(tokens)[:, None, :, None]
+        keys, values = arrays
+        return (
+            mx.where(held, keys, mx.array(0, keys.dtype)),
+            mx.where(held, values, mx.array(0, values.dtype)),
+        )
+
+    def concatenate(self, old: Pair | None, new: Pair) -> Pair:
+        """What the result is made of is written afterwards only: the pool depends on
+        it."""
+        if old is None:
+            return new[0][...], new[1][...]
+        joint = (
+            mx.concatenate([old[0], new[0]], axis=2),
+            mx.concatenate([old[1], new[1]], axis=2),
+        )
+        keys, values = mx.depends(self.pool.arrays, joint)
+        self.pool.arrays = keys, values
+        return joint
+
+    def take(self, row: int) -> KVCache | RotatingCache:
+        cache = super().take(row)
+        mx.eval(cache.memory.list_arrays())  # or the next write copies the pool
+        return cache
+
+    def make_single(self) -> KVCache | RotatingCache:
+        if self.window is None:
+            return KVCache(self.step, self.fill, self.mask)
+        return RotatingCache(self.window, self.step, self.fill, self.mask)

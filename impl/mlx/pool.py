@@ -1,0 +1,121 @@
+"""The pool of a batch on MLX: written through slices, returned as values.
+
+A write is done in place if nothing else refers to the arrays when it is evaluated, see
+`impl.mlx.memory`. What was read from the pool and is still to be computed refers to them.
+Therefore copies of rows are computed at once, before the pool is written again.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from lockstep.impl.mlx.memory import Pair, make_compact
+from lockstep.impl.mlx.wide import can_widen, write_wide
+from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.pool import Pool as PoolBase
+
+
+class Pool(PoolBase):
+    """K and V of the rows of a batch.
+
+    Args:
+        rows, window, step: see `impl.shared.pool.Pool`.
+        fill: initial content of the memory.
+    """
+
+    arrays: Pair | None
+
+    def __init__(self, rows: int, window: int | None, step: int, fill: float) -> None:
+        super().__init__(rows, window, step)
+        self.fill = fill
+
+    def allocate(self, like: mx.array, slots: int, room: int) -> mx.array:
+        shape = (slots, like.shape[1], room, like.shape[3])
+        return mx.full(shape, self.fill, like.dtype)
+
+    def read_slot(self, slot: int, begin: int, end: int) -> Pair:
+        assert self.arrays is not None
+        keys, values = self.arrays
+        part = slice(slot, slot + 1), slice(None), slice(begin, end)
+        return keys[part], values[part]
+
+    def write_slots(self, slot: int, column: int, arrays: Pair) -> None:
+        assert self.arrays is not None
+        slots, _, length, _ = arrays[0].shape
+
+        def write(pool: mx.array, tokens: mx.array) -> mx.array:
+            pool[slot : slot + slots, :, column : column + length] = tokens
+            return pool
+
+        keys, values = self.arrays
+        self.arrays = (
+            write_wide(keys, arrays[0], write),
+            write_wide(values, arrays[1], write),
+        )
+
+    def write_rows(self, column: int, arrays: Pair) -> None:
+        self.write_slots(self.first, column, arrays)
+
+    def scatter(self, lengths: Ints, skip: int, arrays: Pair) -> None:
+        """Writes the rows and heads of K, or V, as lines of a flat pool."""
+        assert self.arrays is not None
+        _, heads, length, _ = arrays[0].shape
+        places = np.arange(skip, skip + length)
+        columns = (lengths[:, None, None] + places) % self.room
+        lines = np.arange(self.first * heads, (self.first + self.rows) * heads)
+        cells = lines.reshape(self.rows, heads, 1) * self.room + columns
+        index = mx.array(cells.reshape(-1).astype(np.uint32))
+        keys, values = self.arrays
+        self.arrays = (
+            write_lines(keys, index, arrays[0]),
+            write_lines(values, index, arrays[1]),
+        )
+
+    def read(self, width: int) -> Pair:
+        assert self.arrays is not None
+        keys, values = self.arrays
+        rows = slice(self.first, self.first + self.rows)
+        return keys[rows, :, :width], values[rows, :, :width]
+
+    def copy(self, arrays: Pair) -> Pair:
+        copied = make_compact(arrays)
+        mx.eval(copied)  # type: ignore[no-untyped-call]
+        return copied
+
+    def move(self, source: int, target: int, size: int) -> None:
+        self.write_slots(target, 0, self.copy(self.read_slot(source, 0, size)))
+
+    def clone(self) -> Pool:
+        """Returns a pool with the same arrays; the first of the two to write gets a
+        copy."""
+        other = Pool(self.rows, self.window, self.step, self.fill)
+        if self.arrays is not None:
+            other.arrays, other.form = (
+                (*(array[...] for array in self.arrays),),
+                self.form,
+            )
+            other.slots, other.room, other.first = self.slots, self.room, self.first
+        return other
+
+
+def write_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:
+    """Returns the pool with tokens in some lines of it.
+
+    Args:
+        pool: [slots, heads, room, dim].
+        index: for each token the number of its line, of slots * heads * room.
+        tokens: [rows, heads, length, dim].
+    """
+    if not pool.size:  # see `write_wide`
+        return pool
+    if can_widen(pool) and pool.dtype == tokens.dtype:
+        written = put_lines(pool.view(mx.uint64), index, tokens.view(mx.uint64))
+        return written.view(pool.dtype)
+    return put_lines(pool, index, tokens)
+
+
+def put_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:
+    flat = pool.reshape(-1, pool.shape[3])
+    flat[index] = tokens.reshape(-1, pool.shape[3])
+    return flat.reshape(pool.shape)

@@ -1,0 +1,243 @@
+"""Batches of caches for any framework: rows, their lengths, and announced padding.
+
+The tokens of a row are stored without padding between or before them; so padding is
+known only while an update brings it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.impl.shared.errors import MisuseError
+from lockstep.impl.shared.layer import LayerCache
+
+Bools = npt.NDArray[np.bool_]
+
+Saved = dict[str, Any]
+"""Arrays by name, and the lengths of the rows."""
+
+
+class Batch(ABC):
+    """The caches of several requests in one layer, one for each row.
+
+    Args:
+        rows: number of rows, all of them empty.
+
+    Attributes:
+        lengths: for each row the number of tokens written, less those trimmed.
+        left: for each row the padding before the next update; None if none is announced.
+        coming: between `pad_right` and `finalize`, the tokens that each row still gets.
+    """
+
+    def __init__(self, rows: int) -> None:
+        if rows < 1:
+            raise MisuseError(f"open: {rows} rows; a batch has at least one")
+        self.lengths = (0,) * rows
+        self.left: tuple[int, ...] | None = None
+        self.coming: tuple[int, ...] | None = None
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """For each row the position of the first column of the next update."""
+        if self.left is None:
+            return self.lengths
+        pairs = zip(self.lengths, self.left, strict=True)
+        return tuple(length - padding for length, padding in pairs)
+
+    # --- padding ------------------------------------------------------------------------
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        """Announces that so many columns of the next update precede each row's tokens."""
+        self.check_settled("pad_left")
+        wrong = len(padding) != len(self.lengths) or min(padding)
+        if wrong or any(self.lengths):
+            raise MisuseError(
+                f"pad_left: {list(padding)} before {list(self.lengths)} tokens; only an"
+                " empty batch is padded, each row by 0 or more columns, one by 0"
+            )
+        self.left = tuple(map(index, padding))
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        """Announces that the next updates bring so many tokens to each row; what comes
+        behind them is padding."""
+        self.check_settled("pad_right")
+        if len(lengths) != len(self.lengths) or min(lengths) < 1:
+            raise MisuseError(
+                f"pad_right: {list(lengths)} tokens for {len(self.lengths)} rows; each"
+                " row gets at least one"
+            )
+        self.coming = tuple(map(index, lengths))
+
+    def finalize(self) -> None:
+        """Ends the padding on the right."""
+        if self.coming is None or any(self.coming):
+            raise MisuseError(
+                "finalize: no padding was announced by pad_right"
+                if self.coming is None
+                else f"finalize: {list(self.coming)} tokens are still to come"
+            )
+        self.coming = None
+
+    def check_settled(self, operation: str) -> None:
+        """Raises MisuseError if padding was announced that has not come yet."""
+        if self.left is not None or self.coming is not None:
+            raise MisuseError(
+                f"{operation}: padding was announced; update, and finalize if it is on"
+                " the right, come first"
+            )
+
+    def count_tokens(self, length: int) -> tuple[int, ...]:
+        """Returns how many of the next `length` columns are tokens, for each row."""
+        most = None if self.coming is None else max(self.coming)
+        if length < 1 or (most is not None and length > most):
+            raise MisuseError(
+                f"update: {length} columns; "
+                + ("at least 1" if most is None else f"{most} are still announced")
+            )
+        if self.coming is not None:
+            return tuple(min(length, coming) for coming in self.coming)
+        if self.left is None:
+            return (length,) * len(self.lengths)
+        if max(self.left) >= length:
+            raise MisuseError(
+                f"update: {length} columns, of which {list(self.left)} were announced as"
+                " padding; each row gets at least one token"
+            )
+        return tuple(length - padding for padding in self.left)
+
+    def find_tokens(self, counts: Sequence[int], length: int) -> Bools:
+        """Returns which of the next `length` columns are tokens, [rows, length]."""
+        left = np.array(self.left or [0] * len(counts))[:, None]
+        places = np.arange(length)
+        found: Bools = (places >= left) & (places < left + np.array(counts)[:, None])
+        return found
+
+    def advance(self, counts: Sequence[int]) -> None:
+        """Notes the tokens that an update has brought to each row."""
+        self.lengths = add(self.lengths, counts)
+        self.left = None
+        if self.coming is not None:
+            self.coming = add(self.coming, [-count for count in counts])
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order, each at most once."""
+        self.check_rows("filter", rows)
+        if len(set(rows)) < len(rows):
+            raise MisuseError(f"filter: a row twice in {list(rows)}; see select")
+        self.select(rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order. One that is named twice becomes two."""
+        self.check_rows("select", rows)
+        numbers = [index(row) for row in rows]
+        self.keep(numbers)
+        self.lengths = tuple(self.lengths[number] for number in numbers)
+
+    def repeat(self, times: int) -> None:
+        """Repeats each row so many times, the copies next to each other."""
+        if times < 1:
+            raise MisuseError(f"repeat: {times} times keeps no row")
+        self.select([row for row in range(len(self.lengths)) for _ in range(times)])
+
+    def extend(self, other: Self) -> None:
+        """Adds the rows of another batch behind its own. The other one is used up."""
+        if other is self:
+            raise MisuseError("extend: a batch cannot be extended by itself")
+        if type(other) is not type(self):
+            raise MisuseError(f"extend: a {type(other).__name__} has other rows")
+        self.check_settled("extend")
+        other.check_settled("extend")
+        self.join(other)
+        self.lengths += other.lengths
+        other.free()
+
+    def extract(self, row: int) -> LayerCache:
+        """Returns an independent single cache with the tokens of one row."""
+        self.check_rows("extract", [row])
+        return self.take(index(row))
+
+    def free(self) -> None:
+        """Empties all rows."""
+        self.check_settled("free")
+        self.clear()
+        self.lengths = (0,) * len(self.lengths)
+
+    def check_rows(self, operation: str, rows: Sequence[int]) -> None:
+        """Raises MisuseError if there is no row, or one that the batch does not have."""
+        self.check_settled(operation)
+        count = len(self.lengths)
+        if not rows or any(row not in range(count) for row in rows):
+            raise MisuseError(f"{operation}: rows {list(rows)} of a batch of {count}")
+
+    def check_saved(self, saved: Saved) -> tuple[int, ...]:
+        """Returns the lengths in what `save` returned, if this batch can load it."""
+        self.check_settled("load")
+        if any(self.lengths):
+            raise MisuseError("load: the batch has tokens; open another one")
+        return tuple(saved["lengths"])
+
+    @abstractmethod
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps the arrays of these rows, in this order."""
+
+    @abstractmethod
+    def join(self, other: Self) -> None:
+        """Adds the arrays of another batch behind its own.
+
+        Raises:
+            MisuseError: they are of another form. Nothing changes.
+        """
+
+    @abstractmethod
+    def take(self, row: int) -> LayerCache:
+        """Returns a cache with a copy of the arrays of one row."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Frees the arrays, or resets them to their initial content."""
+
+    @abstractmethod
+    def clone(self) -> Self:
+        """Returns an independent batch with the same rows."""
+
+    @abstractmethod
+    def save(self) -> Saved:
+        """Returns a copy of the content."""
+
+    @abstractmethod
+    def load(self, saved: Saved) -> None:
+        """Replaces the rows of an empty batch by those that `save` returned."""
+
+    @abstractmethod
+    def list_arrays(self) -> Sequence[Any]: ...
+
+    def held(self) -> dict[str, int]:
+        """Counts the bytes of the arrays."""
+        return {"bytes": sum(array.nbytes for array in self.list_arrays())}
+
+
+def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
+    """Raises MisuseError unless these are different caches of one of these kinds."""
+    if not caches:
+        raise MisuseError("stack: no cache; a batch has at least one row")
+    found = {type(cache) for cache in caches}
+    if len(found) > 1 or not found <= set(kinds):
+        names = sorted(kind.__name__ for kind in found)
+        raise MisuseError(
+            f"stack: {', '.join(names)}; all are of one kind:"
+            f" {' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    if len({id(cache) for cache in caches}) < len(caches):
+        raise MisuseError("stack: a cache twice; clone it first")
+
+
+def add(numbers: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    return tuple(left + right for left, right in zip(numbers, more, strict=True))

@@ -1,0 +1,168 @@
+"""Batches of recurrent states for any framework."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
+from lockstep.impl.shared.errors import MisuseError
+from lockstep.impl.shared.form import Arrays
+from lockstep.impl.shared.state import check_form
+
+
+class StateBatch(Batch):
+    """The convolution and delta states of several requests, one in each row.
+
+    A write replaces the states of all rows. So there is no pool: when rows leave or join,
+    less is copied than by the next write.
+
+    Args:
+        arrays: conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,
+            value_dim], zeros. The batch owns them.
+    """
+
+    single: type
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays[0].shape[0])
+        self.arrays = arrays
+
+    # --- arrays of a framework ----------------------------------------------------------
+
+    @abstractmethod
+    def convert(self, tokens: Bools) -> Any:
+        """Returns the same as an array of the framework."""
+
+    @abstractmethod
+    def choose(self, array: Any, rows: Sequence[int]) -> Any:
+        """Returns a copy of these rows."""
+
+    @abstractmethod
+    def concatenate(self, arrays: Sequence[Any]) -> Any:
+        """Returns the rows of all arrays, in new memory."""
+
+    @abstractmethod
+    def clear_array(self, array: Any) -> Any:
+        """Returns zeros in place of the array."""
+
+    @abstractmethod
+    def store(self, arrays: Arrays) -> None:
+        """Stores a copy of the states of all rows."""
+
+    @abstractmethod
+    def replace(self, held: Any, new: Any, rows: Any) -> Any:
+        """Returns `new` in the rows where `rows` [rows] is True, else `held`."""
+
+    @abstractmethod
+    def make_single(self) -> Any:
+        """Returns an empty single cache for states of the same form."""
+
+    # --- states -------------------------------------------------------------------------
+
+    def make_mask(self, length: int) -> Any:
+        """Returns which columns of the next update are tokens, bool [rows, length]; None
+        if all are."""
+        counts = self.count_tokens(length)
+        if min(counts) == length:
+            return None
+        return self.convert(self.find_tokens(counts, length))
+
+    def read(self) -> Arrays:
+        """Returns conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,
+        value_dim]."""
+        return self.arrays
+
+    def write(self, conv: Any, delta: Any, length: int) -> None:
+        """Stores the states after `length` more columns.
+
+        A row to which these bring only padding keeps its state.
+        """
+        counts = self.count_tokens(length)
+        check_form(self.arrays, (conv, delta))
+        if not min(counts):
+            rows = self.convert(self.find_tokens(counts, length).any(axis=1))
+            held = self.arrays
+            conv = self.replace(held[0], conv, rows)
+            delta = self.replace(held[1], delta, rows)
+        self.store((conv, delta))
+        self.advance(counts)
+
+    def state(self) -> list[Arrays]:
+        """Returns conv and delta of each row."""
+        conv, delta = self.read()
+        rows = range(len(self.lengths))
+        return [(conv[row : row + 1], delta[row : row + 1]) for row in rows]
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def keep(self, rows: Sequence[int]) -> None:
+        conv, delta = self.arrays
+        self.arrays = self.choose(conv, rows), self.choose(delta, rows)
+
+    def join(self, other: Self) -> None:
+        self.check_forms("extend", other.arrays)
+        self.put_together([self.arrays, other.arrays])
+
+    def check_forms(self, operation: str, arrays: Arrays) -> None:
+        """Raises MisuseError if rows of these arrays cannot be rows of this batch."""
+        for mine, its in zip(self.arrays, arrays, strict=True):
+            if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):
+                raise MisuseError(
+                    f"{operation}: states {its.dtype} {list(its.shape)}; this batch has"
+                    f" {mine.dtype} {list(mine.shape)}"
+                )
+
+    def put_together(self, parts: Sequence[Arrays]) -> None:
+        conv, delta = zip(*parts, strict=True)
+        self.arrays = self.concatenate(conv), self.concatenate(delta)
+
+    def take(self, row: int) -> Any:
+        cache = self.make_single()
+        cache.store(*(array[row : row + 1] for array in self.arrays))
+        cache.offset = self.lengths[row]
+        return cache
+
+    @classmethod
+    def stack(cls, caches: Sequence[Any]) -> Self:
+        """Returns a batch of single caches, which are used up."""
+        check_stack(caches, [cls.single])
+        for cache in caches:
+            check_form(caches[0].read(), cache.read())
+        batch = cls(caches[0].read())
+        batch.put_together([cache.read() for cache in caches])
+        batch.lengths = tuple(cache.offset for cache in caches)
+        for cache in caches:
+            cache.free()
+        return batch
+
+    def clear(self) -> None:
+        conv, delta = self.arrays
+        self.arrays = self.clear_array(conv), self.clear_array(delta)
+
+    def clone(self) -> Self:
+        self.check_settled("clone")
+        rows = range(len(self.lengths))
+        conv, delta = (self.choose(array, rows) for array in self.arrays)
+        other = type(self)((conv, delta))
+        other.lengths = self.lengths
+        return other
+
+    def save(self) -> Saved:
+        """Returns "conv" and "delta", in the form of `read`, and "lengths"."""
+        copy = self.clone()
+        conv, delta = copy.arrays
+        return {"conv": conv, "delta": delta, "lengths": list(copy.lengths)}
+
+    def load(self, saved: Saved) -> None:
+        lengths, arrays = self.check_saved(saved), (saved["conv"], saved["delta"])
+        self.check_forms("load", arrays)
+        if {array.shape[0] for array in arrays} != {len(lengths)}:
+            raise MisuseError(f"load: the states are not those of {len(lengths)} rows")
+        rows = range(len(lengths))
+        self.arrays = self.choose(arrays[0], rows), self.choose(arrays[1], rows)
+        self.lengths = lengths
+
+    def list_arrays(self) -> Sequence[Any]:
+        return self.arrays

@@ -1,0 +1,110 @@
+"""Batches of full and of sliding-window caches on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from lockstep.impl.shared.batched import Bools
+from lockstep.impl.shared.batched_tokens import TokenBatch
+from lockstep.impl.torch.buffer import Pair
+from lockstep.impl.torch.kernels import upload
+from lockstep.impl.torch.kv import KVCache
+from lockstep.impl.torch.masks import BOOLEAN, make_additive, make_band
+from lockstep.impl.torch.pool import Pool
+from lockstep.impl.torch.rotating import RotatingCache
+
+
+class BatchedCache(TokenBatch):
+    """Attention over the sequences of several requests, one in each row.
+
+    `update` and `state` return views of the pool: they are valid until the next change of
+    this batch. The lengths of the rows stay on the device: a step sends nothing.
+
+    Args:
+        rows: number of rows, all of them empty.
+        window: number of tokens that a query sees, itself included; None for all.
+        step, fill, mask: as in `impl.torch.kv`. Memory that is not filled is cleared.
+    """
+
+    singles = KVCache, RotatingCache
+    pool: Pool
+
+    def __init__(
+        self,
+        rows: int,
+        window: int | None = None,
+        step: int = 256,
+        fill: float | None = None,
+        mask: torch.Tensor = BOOLEAN,
+    ) -> None:
+        super().__init__(rows, window, step, fill, mask)
+        self.pool = Pool(rows, window, step, 0 if fill is None else fill)
+        self.known: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self.columns = torch.empty(0, dtype=torch.int64, device=mask.device)
+
+    def get_lengths(self) -> torch.Tensor:
+        """Returns the lengths, [rows, 1, 1, 1], on the device of the masks."""
+        if self.known is None or self.known[0] != self.lengths:
+            lengths = upload(np.array(self.lengths), self.mask.device)
+            self.known = self.lengths, lengths.view(-1, 1, 1, 1)
+        return self.known[1]
+
+    def advance(self, counts: Sequence[int]) -> None:
+        before = self.lengths
+        super().advance(counts)
+        known, count = self.known, counts[0]
+        if known is not None and known[0] is before and min(counts) == max(counts):
+            self.known = self.lengths, known[1] + count
+
+    def get_positions(self, length: int) -> torch.Tensor:
+        """Returns the positions of the next `length` columns, [rows, length]."""
+        return self.place(length).view(-1, length)
+
+    def place(self, length: int) -> torch.Tensor:
+        """Returns the positions of columns, [rows, 1, length, 1]."""
+        places = self.count(length).view(-1, 1)
+        if self.left is None:
+            return self.get_lengths() + places
+        left = upload(np.array(self.left), self.mask.device)
+        return places - left.view(-1, 1, 1, 1)
+
+    def count(self, end: int) -> torch.Tensor:
+        """Returns the numbers from 0 to `end`, without it."""
+        if end > len(self.columns):
+            self.columns = torch.arange(end + self.step, device=self.columns.device)
+        return self.columns[:end]
+
+    def make_causal(self, length: int) -> torch.Tensor:
+        return make_band(length, length, self.lengths[0], None, self.mask)
+
+    def make_seen(self, length: int, width: int, joint: bool) -> torch.Tensor:
+        positions = self.place(length)
+        queries = positions.clamp(min=0)  # padding on the left sees token 0
+        columns = self.count(width)
+        if not joint:
+            seen = columns <= queries
+        else:
+            window, last = self.window, self.get_lengths() - 1
+            held = last - (last - columns) % window  # negative in a column without token
+            held = torch.cat((held, positions.mT), dim=3)
+            seen = (held <= queries) & (held > (queries - window).clamp(min=-1))
+        if self.mask.dtype == torch.bool:
+            return seen
+        return make_additive(seen, self.mask.dtype)
+
+    def blank(self, arrays: Pair, tokens: Bools) -> Pair:
+        padding = upload(~tokens, self.mask.device)[:, None, :, None]
+        return arrays[0].masked_fill(padding, 0), arrays[1].masked_fill(padding, 0)
+
+    def concatenate(self, old: Pair | None, new: Pair) -> Pair:
+        if old is None:
+            return new[0].clone(), new[1].clone()
+        return torch.cat((old[0], new[0]), dim=2), torch.cat((old[1], new[1]), dim=2)
+
+    def make_single(self) -> KVCache | RotatingCache:
+        if self.window is None:
+            return KVCache(self.step, self.fill, self.mask)
+        return RotatingCache(self.window, self.step, self.fill, self.mask)

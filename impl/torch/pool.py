@@ -1,0 +1,112 @@
+"""The pool of a batch on torch: written in place, returned as views."""
+
+from __future__ import annotations
+
+import torch
+
+from lockstep.impl.shared.pool import Pool as PoolBase
+from lockstep.impl.torch.buffer import (
+    Buffer,
+    Pair,
+    clone,
+    copy_both,
+    has_gradient,
+)
+
+
+class Pool(PoolBase):
+    """K and V of the rows of a batch.
+
+    Args:
+        rows, window, step: see `impl.shared.pool.Pool`.
+        fill: initial content of the memory.
+
+    Attributes:
+        buffers: views of the rows' slots; None before the first write.
+        lines: [rows, heads, 1], the number of the first column of each row and head in
+            the flat pool; made when it is needed.
+    """
+
+    arrays: Pair | None
+
+    def __init__(self, rows: int, window: int | None, step: int, fill: float) -> None:
+        super().__init__(rows, window, step)
+        self.fill = fill
+        self.settle()
+
+    def settle(self) -> None:
+        self.buffers: tuple[Buffer, Buffer] | None = None
+        self.lines: torch.Tensor | None = None
+        if self.arrays is not None:
+            keys, values = self.arrays
+            rows = slice(self.first, self.first + self.rows)
+            self.buffers = Buffer(keys[rows]), Buffer(values[rows])
+
+    def allocate(self, like: torch.Tensor, slots: int, room: int) -> torch.Tensor:
+        shape = (slots, like.shape[1], room, like.shape[3])
+        if self.fill == 0:  # memory that the system has cleared costs nothing
+            return like.new_zeros(shape)
+        return like.new_full(shape, self.fill)
+
+    def read_slot(self, slot: int, begin: int, end: int) -> Pair:
+        assert self.arrays is not None
+        keys, values = self.arrays
+        part = slice(slot, slot + 1), slice(None), slice(begin, end)
+        return keys[part], values[part]
+
+    def write_slots(self, slot: int, column: int, arrays: Pair) -> None:
+        assert self.arrays is not None
+        slots, _, length, _ = arrays[0].shape
+        part = slice(slot, slot + slots), slice(None), slice(column, column + length)
+        for target, array in zip(self.arrays, arrays, strict=True):
+            target[part].copy_(array)
+
+    def write_rows(self, column: int, arrays: Pair) -> None:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        end = column + arrays[0].shape[2]
+        if end == column + 1 and not has_gradient(self.buffers, arrays):
+            copy_both((keys.take_token(column), values.take_token(column)), arrays)
+        else:
+            keys.take(column, end).copy_(arrays[0])
+            values.take(column, end).copy_(arrays[1])
+
+    def scatter(self, lengths: torch.Tensor, skip: int, arrays: Pair) -> None:
+        """Writes all rows and heads of K, or V, in one operation."""
+        assert self.arrays is not None
+        length = arrays[0].shape[2]
+        columns = lengths.view(-1, 1, 1)
+        if length > 1 or skip:
+            places = torch.arange(skip, skip + length, device=columns.device)
+            columns = columns + places
+        if self.window == self.room:
+            columns = columns % self.room
+        cells = (self.get_lines() + columns).view(-1)
+        for target, array in zip(self.arrays, arrays, strict=True):
+            if array.shape[3]:
+                flat = target.view(-1, target.shape[3])
+                flat.index_copy_(0, cells, array.reshape(-1, array.shape[3]))
+
+    def get_lines(self) -> torch.Tensor:
+        assert self.arrays is not None
+        if self.lines is None:
+            heads, device = self.arrays[0].shape[1], self.arrays[0].device
+            begin, end = self.first * heads, (self.first + self.rows) * heads
+            lines = torch.arange(begin, end, device=device) * self.room
+            self.lines = lines.view(self.rows, heads, 1)
+        return self.lines
+
+    def read(self, width: int) -> Pair:
+        assert self.buffers is not None
+        return self.buffers[0].take(0, width), self.buffers[1].take(0, width)
+
+    def copy(self, arrays: Pair) -> Pair:
+        return clone(arrays)
+
+    def clone(self) -> Pool:
+        other = Pool(self.rows, self.window, self.step, self.fill)
+        if self.arrays is not None:
+            other.arrays, other.form = clone(self.read(self.room)), self.form
+            other.slots, other.room = self.rows, self.room
+            other.settle()
+        return other

@@ -1,0 +1,139 @@
+"""Batches on each framework: what they refuse, which changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import BOTH, fill, go_on, make, update
+from frameworks import Framework
+
+from lockstep.impl.shared.errors import MisuseError
+
+
+def refuse(on: Framework, batch: Any, call: Any, words: str) -> None:
+    """Expects a refusal that changes nothing."""
+    states = [on.numpy(pair[0]).copy() for pair in batch.state() if pair]
+    before = batch.offsets, batch.size(), batch.left, batch.coming, batch.held()
+    with pytest.raises(MisuseError, match=words):
+        call()
+    assert (batch.offsets, batch.size(), batch.left, batch.coming, batch.held()) == before
+    after = [on.numpy(pair[0]) for pair in batch.state() if pair]
+    assert all(map(np.array_equal, states, after))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda on, batch: batch.filter([]), r"filter: rows \[\] of a batch of 2"),
+        (lambda on, batch: batch.filter([0, 0]), r"a row twice in \[0, 0\]"),
+        (lambda on, batch: batch.filter([2]), r"rows \[2\] of a batch of 2"),
+        (lambda on, batch: batch.select([-1]), r"select: rows \[-1\]"),
+        (lambda on, batch: batch.extract(2), r"extract: rows \[2\]"),
+        (lambda on, batch: batch.repeat(0), "repeat: 0 times"),
+        (lambda on, batch: batch.extend(batch), "by itself"),
+        (lambda on, batch: batch.trim(4), r"\[4, 4\] of \[5, 3\] tokens"),
+        (lambda on, batch: batch.trim(-1), r"\[-1, -1\] of"),
+        (lambda on, batch: batch.rollback([1]), r"\[1\] of \[5, 3\] tokens"),
+        (lambda on, batch: batch.pad_left([0, 1]), r"before \[5, 3\] tokens"),
+        (lambda on, batch: batch.pad_right([1, 0]), "at least one"),
+        (lambda on, batch: batch.pad_right([1]), r"\[1\] tokens for 2 rows"),
+        (lambda on, batch: batch.finalize(), "no padding was announced"),
+        (lambda on, batch: batch.make_mask(0), "0 columns"),
+        (lambda on, batch: batch.update(*on.feed_rows([[1]])), "not .2, heads"),
+        (lambda on, batch: batch.update(*on.feed_rows([[], []])), "0 columns"),
+        (lambda on, batch: batch.update(*on.feed_wide(1, rows=2, heads=3)), "heads"),
+        (lambda on, batch: batch.load(batch.save()), "has tokens"),
+        (lambda on, batch: batch.extend(fill(on, [2], 5)[0]), "extend: windows of"),
+    ],
+)
+def test_bad_input_is_refused(
+    on: Framework, window: int | None, call: Any, words: str
+) -> None:
+    batch, reference, tags = fill(on, [5, 3], window)
+    refuse(on, batch, lambda: call(on, batch), words)
+    go_on(on, batch, reference, tags)
+
+
+@pytest.mark.parametrize("announced", ["left", "right", "some"])
+def test_nothing_but_updates_while_padding_is_to_come(
+    on: Framework, announced: str
+) -> None:
+    batch, reference, tags = make(on, 2, None)
+    if announced == "left":
+        batch.pad_left([0, 1])
+    else:
+        batch.pad_right([3, 1])
+        reference.pad_right([3, 1])
+    if announced == "some":
+        update(on, batch, reference, tags, 2)
+    other = fill(on, [2, 2], None)[0]
+    for call in (
+        lambda: batch.pad_left([0, 1]),
+        lambda: batch.pad_right([2, 1]),
+        lambda: batch.filter([0]),
+        lambda: batch.select([0]),
+        lambda: batch.extract(0),
+        lambda: batch.extend(other),
+        lambda: other.extend(batch),
+        lambda: batch.trim(0),
+        batch.free,
+        batch.clone,
+        batch.save,
+        lambda: batch.load(other.save()),
+    ):
+        refuse(on, batch, call, "padding was announced")
+    if announced == "right":
+        refuse(on, batch, lambda: batch.make_mask(4), "3 are still announced")
+    if announced != "left":
+        refuse(on, batch, batch.finalize, "still to come")
+    else:
+        refuse(on, batch, lambda: batch.make_mask(1), "at least one token")
+
+
+@pytest.mark.parametrize("padding", [[1, 1], [0], [-1, 0], [0, 0, 0]])
+def test_one_row_has_no_padding_on_the_left(on: Framework, padding: list[int]) -> None:
+    batch = on.batch(2)
+    refuse(on, batch, lambda: batch.pad_left(padding), "pad_left")
+
+
+def test_what_is_no_batch_is_not_opened(on: Framework) -> None:
+    full, ring = on.layer("kv"), on.layer("rotating")
+    state = on.layer("state")
+    for call, words in (
+        (lambda: on.batch(0), "0 rows"),
+        (lambda: on.batch(1, 0), "holds no token"),
+        (lambda: on.stack([]), "no cache"),
+        (lambda: on.stack([full, ring]), "all are of one kind"),
+        (lambda: on.stack([state]), "StateCache; all are of one kind"),
+        (lambda: on.stack([full, full]), "twice"),
+        (lambda: on.stack([ring, on.layer("rotating", window=5)]), r"\[4, 5\]"),
+    ):
+        with pytest.raises(MisuseError, match=words):
+            call()
+    on.append(full, [1])
+    other = on.layer("kv")
+    other.update(*on.feed([2], heads=3))
+    with pytest.raises(MisuseError, match="different forms"):
+        on.stack([full, other])
+    assert full.offset == other.offset == 1
+    half = on.layer("kv")
+    half.update(*(on.array(on.numpy(array), "float16") for array in on.feed([2])))
+    with pytest.raises(MisuseError, match="different forms"):
+        on.stack([full, half])
+    wide = on.stack([other])
+    batch = on.stack([full])
+    refuse(on, batch, lambda: batch.extend(wide), "extend: rows of the form")
+    assert wide.offsets == (1,)
+
+
+def test_what_was_saved_of_others_is_not_loaded(on: Framework) -> None:
+    saved = fill(on, [2, 1], 4)[0].save()
+    for batch, change, words in (
+        (on.batch(2), {}, "window of 4, not None"),
+        (on.batch(2, 4), {"lengths": [2]}, "are not those of rows"),
+        (on.batch(2, 4), {"lengths": [3, 1]}, "are not those of rows"),
+    ):
+        refuse(on, batch, lambda b=batch, c=change: b.load({**saved, **c}), words)
