@@ -23,7 +23,13 @@ from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
-from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
+from lockstep.impl.shared.operations import (
+    BATCH_CONFIG,
+    BATCHED_OPERATIONS,
+    CONFIG,
+    HELD,
+    OPERATIONS,
+)
 
 UNIFIED = {
     kind: Kind(
@@ -37,6 +43,11 @@ UNIFIED = {
 LAYER = {
     kind: Kind(operations, CONFIG[kind], refuses=True, held=HELD[kind])
     for kind, operations in OPERATIONS.items()
+}
+
+BATCHES = {
+    kind: Kind(operations, BATCH_CONFIG[kind], refuses=True)
+    for kind, operations in BATCHED_OPERATIONS.items()
 }
 
 PREFIX = {
@@ -183,7 +194,12 @@ def declare(name: str, device: mx.Device) -> Backend:
     return Backend(
         name=name,
         device=name.removeprefix("mlx-"),
-        contracts={"layer": LAYER, "unified": UNIFIED, "prefix": PREFIX},
+        contracts={
+            "layer": LAYER,
+            "batched": BATCHES,
+            "unified": UNIFIED,
+            "prefix": PREFIX,
+        },
         arrays=arrays,
         open=lambda config: open_cache(config, device),
         dtypes=("float32", "float16", "bfloat16"),

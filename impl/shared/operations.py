@@ -1,4 +1,4 @@
-"""The operations and config values of the layer contract in our caches, by kind."""
+"""The operations and config values of layer caches and of batches of them, by kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,19 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": MASKS,
     "rotating": MASKS,
     "state": {},
+}
+
+ROWS = {"filter", "select", "repeat", "extend", "extract", "stack", "save", "load"}
+BATCH = {"open", "update", "pad_right", "finalize", "state", "clone", "free", *ROWS}
+BATCHED_OPERATIONS: Mapping[str, frozenset[str]] = {
+    "batch-kv": frozenset({*BATCH, "trim", "rollback", "size"}),
+    "batch-rotating": frozenset({*BATCH, "trim", "rollback", "size"}),
+    "batch-state": frozenset(BATCH),
+}
+BATCH_CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "batch-kv": {**STEP, "mask_form": ("any", "additive")},
+    "batch-rotating": {**STEP, "mask_form": ("any", "additive")},
+    "batch-state": {},
 }
 
 HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}

@@ -13,7 +13,13 @@ from lockstep.harness.backends import Backend, Kind, Unavailable
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.operations import CONFIG, HELD, OPERATIONS
+from lockstep.impl.shared.operations import (
+    BATCH_CONFIG,
+    BATCHED_OPERATIONS,
+    CONFIG,
+    HELD,
+    OPERATIONS,
+)
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.batched import BatchedCache
 from lockstep.impl.torch.batched_state import BatchedState
@@ -153,6 +159,10 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
                 operations, {**CONFIG[kind], **more}, refuses=True, held=HELD[kind]
             )
             for kind, operations in OPERATIONS.items()
+        },
+        "batched": {
+            kind: Kind(operations, {**BATCH_CONFIG[kind], **more}, refuses=True)
+            for kind, operations in BATCHED_OPERATIONS.items()
         },
         "unified": {
             kind: Kind(

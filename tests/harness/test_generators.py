@@ -138,6 +138,7 @@ def test_what_is_raised_comes_out_as_it_is(generator: str) -> None:
 MANY, LEAST = 400, 10
 OPT_IN: Mapping[str, Mapping[str, Any]] = {
     "layer": {},
+    "batched": {},
     "unified": dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4)),
     "prefix": {"interval": (None, 1, 2, 3)},
 }

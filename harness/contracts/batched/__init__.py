@@ -99,6 +99,9 @@ class BatchedContract(Contract):
         own = masked if kind != "batch-state" else ["make_mask", "read", "write"]
         return own + super().list_methods(kind, operations)
 
+    def open_cache(self, backend: Backend, config: Config) -> Any:
+        return super().open_cache(backend, {**config, "rows": 2, "caches": None})
+
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         kind, options = config["kind"], super().list_options(name, config, declared)
         if name == "window" and kind != "batch-rotating":

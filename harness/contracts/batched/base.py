@@ -19,7 +19,7 @@ ROWS: Schema = {"type": "array", "items": ROW, "maxItems": MOST_ROWS}
 COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_ROWS}
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
-MOST_CACHES = 8
+MOST_CACHES = 24
 
 Fields = dict[str, Any] | None
 """Drawn fields of an operation, or None if nothing can be asked."""

@@ -34,7 +34,7 @@ from lockstep.harness.core.errors import Broken, make_plain
 from lockstep.harness.core.payload import Margins, get_attention_tolerance
 
 HUGE = 1e4
-"""What padding holds where NaN would spoil attention: 0 · NaN is NaN."""
+"""What padding holds where NaN would spoil attention."""
 
 PADDING = "padding"
 
@@ -53,6 +53,9 @@ class BatchedSystem(System):
         every: bool,
     ) -> None:
         super().__init__(backend, declared, config, tags, every)
+        # Columns that a row does not have come back with those that others have. Where
+        # they go through attention, they must be finite: 0 · NaN is NaN.
+        self.config["poison"] = backend.poison and not every
         self.singles = LayerSystem(
             replace(backend, open=lambda _: self.open()),
             declared,

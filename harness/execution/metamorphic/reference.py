@@ -29,7 +29,7 @@ from lockstep.harness.execution.compare import (
     find_difference,
 )
 from lockstep.harness.execution.executor import Coverage, Result
-from lockstep.harness.execution.metamorphic import layer, prefix, unified_cases
+from lockstep.harness.execution.metamorphic import batched, layer, prefix, unified_cases
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     GENERIC,
@@ -161,6 +161,7 @@ def trace_first(program: Program) -> list[Answer]:
 
 FAMILIES: Mapping[str, Family] = {
     **layer.FAMILIES,
+    **batched.FAMILIES,
     **unified_cases.FAMILIES,
     **prefix.FAMILIES,
     **prefix.SLOTS,
@@ -256,6 +257,8 @@ half a dozen others."""
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
     "rotating": {"keep": (0, 0, 1, 2)},
+    "batch-kv": {"chunk": (None, None, 2, 3)},
+    "batch-rotating": {"keep": (0, 0, 1, 2)},
     "trie": {"interval": (None, None, 1, 2, 3)},
 }
 """Fields that are drawn only if a backend names them."""
