@@ -208,7 +208,7 @@ class TokenBatch(Batch):
     def keep(self, rows: Sequence[int]) -> None:
         columns = self.list_columns()
         wanted = [self.pool.first + row for row in rows]
-        self.pool.arrange(wanted, [columns[row] for row in rows], self.pool.arrays)
+        self.pool.arrange(wanted, [columns[row] for row in rows])
 
     def join(self, other: Self) -> None:
         if self.window != other.window:
@@ -221,10 +221,10 @@ class TokenBatch(Batch):
         columns = [*self.list_columns(), *sizes]
         if own.arrays is None:
             self.pool, other.pool = more, own
-            more.arrange([*[None] * own.rows, *more.list_slots()], columns, more.arrays)
+            more.arrange([*[None] * own.rows, *more.list_slots()], columns)
             own.rows = len(sizes)
             return
-        own.arrange([*own.list_slots(), *[None] * len(sizes)], columns, own.arrays)
+        own.arrange([*own.list_slots(), *[None] * len(sizes)], columns)
         own.put_all(len(self.lengths), more, sizes)
 
     def take(self, row: int) -> Any:
@@ -265,12 +265,13 @@ class TokenBatch(Batch):
         parts = [cache.view() for cache in caches]
         self.lengths = tuple(cache.offset for cache in caches)
         columns = self.list_columns()
-        like = next((part for part in parts if part is not None), None)
-        self.pool.form = form
-        self.pool.arrange([None] * len(parts), columns, like)
-        for row, part in enumerate(parts):
-            if part is not None:
-                self.pool.put(row, self.lengths[row] - columns[row], part)
+        if form is not None:
+            self.pool.form = (len(parts), *form[1:])
+        held = [(row, part) for row, part in enumerate(parts) if part is not None]
+        if held:  # with room for the next token
+            self.pool.reserve(held[0][1], columns, max(columns) + 1)
+        for row, part in held:
+            self.pool.put(row, self.lengths[row] - columns[row], part)
 
     def clear(self) -> None:
         self.pool.clear()
@@ -311,7 +312,7 @@ class TokenBatch(Batch):
         self.pool.rows = len(lengths)
         if keys is not None:
             self.pool.accept((keys, values))
-            self.pool.arrange([None] * len(lengths), columns, (keys, values))
+            self.pool.reserve((keys, values), columns, max(columns) + 1)
             self.pool.write_rows(0, (keys, values))
 
     def list_arrays(self) -> Sequence[Any]:

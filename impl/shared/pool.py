@@ -96,7 +96,7 @@ class Pool(Form, ABC):
         """Makes room for `needed` columns.
 
         Args:
-            like: has heads, dims and dtypes of new arrays.
+            like: has heads, dims and dtypes of the first arrays.
             sizes: for each row the number of columns in use.
             needed: number of columns.
         """
@@ -113,9 +113,7 @@ class Pool(Form, ABC):
         wanted = compute_capacity(room, needed, self.step)
         return wanted if self.window is None else min(wanted, self.window)
 
-    def arrange(
-        self, wanted: Sequence[int | None], sizes: Sequence[int], like: Arrays | None
-    ) -> None:
+    def arrange(self, wanted: Sequence[int | None], sizes: Sequence[int]) -> None:
         """Gives each row its slot; as few tokens as possible move.
 
         Room for rows that join is made by half, so that a token moves a constant number
@@ -124,22 +122,21 @@ class Pool(Form, ABC):
         Args:
             wanted: for each row the slot that it has now; None if it is not in the pool.
             sizes: for each row the number of columns in use.
-            like: has heads, dims and dtypes of new arrays; None if no row was written.
         """
         count, needed = len(wanted), max(sizes)
-        if like is None:
+        if self.arrays is None:
             self.set_rows(count)
             return
         room = self.compute_room(0, needed + 1)
         first = choose_first(wanted, sizes, self.slots) if needed <= self.room else None
-        if None in wanted and self.arrays is not None:  # rows join
+        if None in wanted:  # rows join
             slots, room = count + count // 2, max(room, self.room)
             stay = first is not None and not self.is_crowded(wanted, sizes, first)
         else:
             slots = count
             stay = self.slots * self.room <= WASTE * count * room
         if first is None or not stay:
-            self.rebuild(wanted, sizes, slots, room, like)
+            self.rebuild(wanted, sizes, slots, room)
         else:
             self.move_rows(wanted, sizes, first)
 
@@ -158,12 +155,13 @@ class Pool(Form, ABC):
         moves = {
             target: source
             for target, source in enumerate(wanted, first)
-            if source is not None and source != target
+            if source is not None and source != target and sizes[target - first]
         }
+        held = dict(zip(wanted, sizes, strict=True))
         spare: Arrays | None = None
         for source, target in order_moves(moves):
             if target == SPARE:
-                spare = self.copy(self.read_slot(source, 0, self.room))
+                spare = self.copy(self.read_slot(source, 0, held[source]))
             elif source == SPARE:
                 assert spare is not None
                 self.write_slots(target, 0, spare)
@@ -178,15 +176,15 @@ class Pool(Form, ABC):
         sizes: Sequence[int],
         slots: int,
         room: int,
-        like: Arrays,
+        like: Arrays | None = None,
     ) -> None:
-        """Moves the rows into new arrays."""
+        """Moves the rows into new arrays. like: see `reserve`."""
         held = [
             (row, self.read_slot(slot, 0, size))
             for row, (slot, size) in enumerate(zip(wanted, sizes, strict=True))
-            if slot is not None and size
+            if slot is not None and size and self.arrays is not None
         ]
-        keys, values = like
+        keys, values = self.arrays or like or ()
         self.arrays = (
             self.allocate(keys, slots, room),
             self.allocate(values, slots, room),

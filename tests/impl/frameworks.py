@@ -30,7 +30,7 @@ class Framework:
             part: import_module(f"lockstep.impl.{name}.{part}")
             for part in (
                 *("backend", "arrays", "causal", "encoder", "recurrent", "rope"),
-                *("kv", "rotating", "state", "batched"),
+                *("kv", "rotating", "state", "batched", "batched_state"),
             )
         }
         self.backend = self.module["backend"].cpu()
@@ -87,6 +87,9 @@ class Framework:
     def batch(self, rows: int, window: int | None = None, **options: Any) -> Any:
         """A batch of full caches, or with a window."""
         return self.module["batched"].BatchedCache(rows, window, **options)
+
+    def batch_states(self, rows: int) -> Any:
+        return self.module["batched_state"].BatchedState(self.states(*[0.0] * rows))
 
     def stack(self, caches: Sequence[Any]) -> Any:
         return self.module["batched"].BatchedCache.stack(caches)

@@ -1,0 +1,198 @@
+"""Rows of a batch in their slots: what moves, and how much memory there is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from batches import BOTH, decode, fill, go_on, make, update
+from frameworks import HEADS, KEY_DIM, VALUE_DIM, Framework
+
+from lockstep.impl.shared.rows import SPARE, choose_first, cut_ring, order_moves
+
+TOKEN_BYTES = 4 * HEADS * (KEY_DIM + VALUE_DIM)
+
+
+def test_no_move_overwrites_what_a_later_one_reads() -> None:
+    for seed in range(500):
+        draw, slots = random.Random(seed), list(range(7))
+        content = {slot: f"row {slot}" for slot in slots}
+        targets = draw.sample(slots, draw.randint(0, 7))
+        sources = {target: draw.choice(slots) for target in targets}
+        moves = {target: source for target, source in sources.items() if target != source}
+        right = {**content, **{to: content[source] for to, source in moves.items()}}
+        ordered = list(order_moves(moves))
+        for source, target in ordered:
+            content[target] = content[source]
+        content.pop(SPARE, None)
+        assert content == right
+        cycles = sum(target == SPARE for _, target in ordered)
+        assert len(ordered) == len(moves) + cycles and 2 * cycles <= len(moves)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes", "slots", "first"),
+    [
+        ([1, 2, 3], [1, 1, 1], 4, 1),  # the first has left
+        ([0, 1, 3], [1, 1, 1], 4, 0),
+        ([0, 2, 3], [1, 1, 1], 4, 1),
+        ([0, 2, 3], [5, 1, 1], 4, 0),
+        ([3, 2], [1, 2], 4, 1),
+        ([2, None], [1, 1], 3, 0),  # there is no slot behind
+        ([1, None], [1, 1], 3, 1),
+        ([None], [1], 3, 0),
+        ([0, 0, 1], [1, 1, 1], 2, None),
+    ],
+)
+def test_rows_stay_where_most_tokens_are(
+    wanted: Sequence[int | None], sizes: Sequence[int], slots: int, first: int | None
+) -> None:
+    assert choose_first(wanted, sizes, slots) == first
+
+
+def test_tokens_are_cut_where_a_ring_wraps() -> None:
+    assert list(cut_ring(3, 2, 8)) == [(3, 0, 2)]
+    assert list(cut_ring(6, 4, 8)) == [(6, 0, 2), (0, 2, 4)]
+    assert list(cut_ring(6, 9, 4)) == [(3, 5, 6), (0, 6, 9)]
+    assert list(cut_ring(0, 4, 4)) == [(0, 0, 4)]
+    assert list(cut_ring(5, 0, 4)) == []
+
+
+class Watched:
+    """A batch whose pool counts the columns of single rows that are written."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch, self.columns, self.built = batch, 0, 0
+        self.watch(batch.pool)
+
+    def watch(self, pool: Any) -> None:
+        write, rebuild = pool.write_slots, pool.rebuild
+
+        def write_slots(slot: int, column: int, arrays: Any) -> None:
+            self.columns += arrays[0].shape[0] * arrays[0].shape[2]
+            write(slot, column, arrays)
+
+        def build(*arguments: Any) -> None:
+            self.built += 1
+            rebuild(*arguments)
+
+        pool.write_slots, pool.rebuild = write_slots, build
+
+    def take(self) -> tuple[int, int]:
+        """Returns both counts, and begins again."""
+        counts = self.columns, self.built
+        self.columns = self.built = 0
+        return counts
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("rows", "moved"),
+    [
+        ([1, 2, 3, 4, 5], []),  # the first leaves
+        ([0, 1, 2, 3, 4], []),
+        ([2, 3], []),
+        ([0, 2, 3, 4, 5], [0]),  # the smaller side of the gap
+        ([0, 1, 2, 3, 5], [5]),
+        ([5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_rows_leave_without_moving_the_others(
+    on: Framework, window: int | None, rows: list[int], moved: list[int]
+) -> None:
+    lengths = [4, 4, 3, 4, 4, 4]
+    batch, reference, tags = fill(on, lengths, window)
+    watched = Watched(batch)
+    batch.filter(rows)
+    reference.filter(rows)
+    assert watched.take() == (sum(lengths[row] for row in moved), 0)
+    go_on(on, batch, reference, tags)
+
+
+@BOTH
+def test_a_row_that_joins_moves_alone(on: Framework, window: int | None) -> None:
+    """Once there is room: that is made for half as many rows again."""
+    batch, reference, tags = fill(on, [4] * 6, window)
+    watched, copied = Watched(batch), []
+    for _ in range(3):
+        other, right, _ = fill(on, [3], window)
+        batch.extend(other)
+        reference.extend(right)
+        copied.append(watched.take())
+    assert copied == [(6 * 4 + 3, 1), (3, 0), (3, 0)]
+    go_on(on, batch, reference, tags)
+
+
+@BOTH
+def test_rows_that_come_and_go_move_a_few_times_each(
+    on: Framework, window: int | None
+) -> None:
+    """The first leaves, and another joins behind the last."""
+    batch, reference, tags = fill(on, [4] * 8, window)
+    watched, turns = Watched(batch), 60
+    for _ in range(turns):
+        batch.filter([*range(1, 8)])
+        reference.filter([*range(1, 8)])
+        other, right, _ = fill(on, [4], window)
+        batch.extend(other)
+        reference.extend(right)
+    columns, built = watched.take()
+    assert columns <= turns * 4 * 4
+    assert built <= 2
+    assert batch.pool.slots <= 12
+    go_on(on, batch, reference, tags)
+
+
+@BOTH
+def test_a_step_moves_nothing_until_a_block_is_full(
+    on: Framework, window: int | None
+) -> None:
+    batch, reference, tags = fill(on, [2, 1, 3], window, step=8)
+    watched = Watched(batch)
+    decode(on, batch, reference, tags, 4)
+    assert watched.take() == (0, 0)
+    if on.name == "torch":
+        keys, values = (array.data_ptr() for array in batch.pool.arrays)
+        pair = update(on, batch, reference, tags, 1)
+        assert [array.data_ptr() for array in pair] == [keys, values]
+
+
+def test_a_joint_step_is_written_at_once(on: Framework) -> None:
+    """Rows of one length: no scatter."""
+    batch, reference, tags = make(on, 3, None)
+    batch.pool.scatter = None
+    decode(on, batch, reference, tags, 9)
+
+
+@BOTH
+def test_memory_is_what_rows_need_and_a_half(on: Framework, window: int | None) -> None:
+    batch = fill(on, [4] * 8, window, step=4)[0]
+    room = 4 if window else 8  # a full cache has room for the next token
+    assert batch.held() == {"bytes": 8 * 4 * TOKEN_BYTES}
+    batch.extend(fill(on, [2], window)[0])
+    assert batch.held() == {"bytes": (9 + 4) * room * TOKEN_BYTES}
+    batch.filter([8])
+    assert batch.held() == {"bytes": 4 * TOKEN_BYTES}
+    batch.free()
+    assert batch.held() == {"bytes": 0}
+
+
+def test_a_long_row_takes_its_room_along(on: Framework) -> None:
+    batch, reference, tags = fill(on, [100, 3, 2], None)
+    for operation in (batch, reference):
+        operation.filter([1, 2])
+    assert batch.held()["bytes"] <= 2 * 8 * TOKEN_BYTES
+    go_on(on, batch, reference, tags)
+
+
+def test_what_joined_or_was_stacked_is_given_up(on: Framework) -> None:
+    batch, other = (fill(on, [3], None)[0] for _ in range(2))
+    batch.extend(other)
+    assert (other.offsets, other.held()) == ((0,), {"bytes": 0})
+    cache = batch.extract(1)
+    snapshot = cache.snapshot(0)
+    assert on.stack([cache]).offsets == (3,)
+    assert cache.offset == 0 and cache.view() is None
+    assert on.hold(snapshot.read()) == [1, 2, 3]  # it outlives that

@@ -1,0 +1,92 @@
+"""Batches on torch: gradients, inference mode, what is sent to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from batches import BOTH, decode, fill, go_on, make, update
+from frameworks import Framework
+
+from lockstep.impl.torch import batched
+
+
+@pytest.fixture(scope="module")
+def on() -> Framework:
+    return Framework("torch")
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", [[2, 2], [1, 2]])
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_gradient_flows_through_an_update(
+    on: Framework, window: int | None, lengths: list[int], length: int
+) -> None:
+    """To new tokens, and to those that came before."""
+    batch = on.batch(2, window, step=2)
+    early, late = on.feed_rows([[1, 2], [3, 4]]), on.feed_rows([[5] * length] * 2)
+    for tokens in (early, late):
+        for array in tokens:
+            array.requires_grad_()
+    batch.pad_right(lengths)
+    batch.update(*early)
+    batch.finalize()
+    keys, values = batch.update(*late)
+    (keys.sum() + 2 * values.sum()).backward()
+    seen = early[0].grad[:, 0, :, 0].tolist()
+    assert seen == [[1, 0], [1, 1]] if lengths == [1, 2] else [[1, 1], [1, 1]]
+    assert [token.grad.unique().tolist() for token in late] == [[1], [2]]
+
+
+def test_without_gradients_none_is_recorded(on: Framework) -> None:
+    for lengths in ([2, 2], [1, 2]):
+        batch, *_ = fill(on, lengths, None)
+        tokens = [array.requires_grad_() for array in on.feed_rows([[8], [9]])]
+        with torch.no_grad():
+            keys, _ = batch.update(*tokens)
+        assert not keys.requires_grad
+
+
+@BOTH
+def test_steps_in_and_out_of_inference_mode(on: Framework, window: int | None) -> None:
+    batch, reference, tags = fill(on, [2, 1], window, step=64)
+    for number in range(8):
+        with torch.inference_mode(number % 2 == 0):
+            update(on, batch, reference, tags, 1)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", [[2, 2], [1, 2]])
+def test_a_step_sends_nothing_to_the_device(
+    on: Framework, window: int | None, lengths: list[int]
+) -> None:
+    """The lengths are there, and are counted there."""
+    batch, reference, tags = fill(on, lengths, window, step=64)
+    update(on, batch, reference, tags, 3)
+    with patch.object(batched, "upload", side_effect=AssertionError("sent")):
+        decode(on, batch, reference, tags, 9)
+        update(on, batch, reference, tags, 3)
+        decode(on, batch, reference, tags, 2)
+
+
+def test_positions_that_were_handed_out_stay(on: Framework) -> None:
+    batch, reference, tags = fill(on, [2, 1], None)
+    held = batch.get_positions(1)
+    decode(on, batch, reference, tags, 3)
+    assert held.tolist() == [[2], [1]]
+    batch.get_positions(1).fill_(-7)
+    go_on(on, batch, reference, tags)
+
+
+def test_memory_that_nobody_wrote_is_finite(on: Framework) -> None:
+    """It is multiplied by 0 in attention."""
+
+    def fill_with_nan(self: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
+        return self.new_full(*shape, torch.nan, **options)
+
+    with patch.object(torch.Tensor, "new_empty", fill_with_nan):
+        batch, reference, tags = make(on, 3, None)
+        update(on, batch, reference, tags, 4, [0, 2, 3])
+        go_on(on, batch, reference, tags)
