@@ -25,6 +25,7 @@ from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.operations import (
     BATCH_CONFIG,
+    BATCH_HELD,
     BATCHED_OPERATIONS,
     CONFIG,
     HELD,
@@ -46,7 +47,7 @@ LAYER = {
 }
 
 BATCHES = {
-    kind: Kind(operations, BATCH_CONFIG[kind], refuses=True)
+    kind: Kind(operations, BATCH_CONFIG[kind], refuses=True, held=BATCH_HELD[kind])
     for kind, operations in BATCHED_OPERATIONS.items()
 }
 

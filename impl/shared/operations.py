@@ -33,6 +33,9 @@ BATCH_CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-state": {},
 }
 
+BATCH_HELD: Mapping[str, float] = {"batch-kv": 4, "batch-rotating": 4, "batch-state": 2}
+"""The same of batches: a pool that is full doubles its rows, its columns, or both."""
+
 HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}
 """By how many times the memory may exceed its content: a buffer that is full doubles, and
 a ring is stored twice."""

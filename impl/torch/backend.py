@@ -15,6 +15,7 @@ from lockstep.impl.shared import unified
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.operations import (
     BATCH_CONFIG,
+    BATCH_HELD,
     BATCHED_OPERATIONS,
     CONFIG,
     HELD,
@@ -161,7 +162,12 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
             for kind, operations in OPERATIONS.items()
         },
         "batched": {
-            kind: Kind(operations, {**BATCH_CONFIG[kind], **more}, refuses=True)
+            kind: Kind(
+                operations,
+                {**BATCH_CONFIG[kind], **more},
+                refuses=True,
+                held=BATCH_HELD[kind],
+            )
             for kind, operations in BATCHED_OPERATIONS.items()
         },
         "unified": {

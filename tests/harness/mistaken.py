@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import lockstep.reference.session
 from lockstep.reference.batch import Batch
+from lockstep.reference.batched import BatchedCache, check_rows
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache, Image, Removal
 from lockstep.reference.errors import CacheFull
@@ -242,6 +243,49 @@ def state_clone_is_the_cache(self: StateCache) -> StateCache:
     copy = clone_state(self)
     copy.tokens = self.tokens
     return copy
+
+
+# --- batches ----------------------------------------------------------------------------
+
+
+@mistake("batch-kv", "mask", BatchedCache, "select")
+def rows_stay_in_order(self: BatchedCache, numbers: Sequence[int]) -> None:
+    check_rows(numbers, self.rows)
+    self.rows = [self.rows[number].clone() for number in sorted(numbers)]
+
+
+@mistake("batch-kv", "cut-columns", BatchedCache, "update")
+def announcements_are_not_counted_down(
+    self: BatchedCache, length: int, tags: Sequence[Sequence[int]]
+) -> None:
+    """A short row goes on to get tokens until the longest row has all."""
+    for row, own in zip(self.rows, tags, strict=True):
+        row.update(own)
+    self.width += length
+    if self.coming is not None:
+        longest = max(self.coming) - length
+        self.coming = [min(longest, coming) for coming in self.coming]
+
+
+@mistake("batch-rotating", "mask", BatchedCache, "extend")
+def the_others_come_first(self: BatchedCache, other: BatchedCache) -> None:
+    self.rows = [*other.rows, *self.rows]
+
+
+@mistake("batch-rotating", "recompute", BatchedCache, "extract")
+def a_row_is_taken_out_for_good(self: BatchedCache, number: int) -> Any:
+    """The single cache is the row itself."""
+    return self.rows[number]
+
+
+@mistake("batch-state", "mask", BatchedCache, "extract")
+def the_first_row_is_taken_out(self: BatchedCache, number: int) -> Any:
+    return self.rows[0].clone()
+
+
+@mistake("batch-state", "recompute", BatchedCache, "clone")
+def batch_clone_shares_its_rows(self: BatchedCache) -> BatchedCache:
+    return BatchedCache(self.rows)
 
 
 # --- unified caches ---------------------------------------------------------------------

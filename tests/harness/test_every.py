@@ -11,7 +11,7 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import SIZES, Contract
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.operation import Op, advance
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, World, fit, make_key
 from lockstep.harness.programs.program import parse_program
 from tests.harness.building import KINDS, declare_all
@@ -46,8 +46,7 @@ def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | N
         op = rules.complete_move(move, model)
         if op is None or rules.operations[op["op"]].why_illegal(op, model):
             return None
-        rules.operations[op["op"]].expect(op, model)
-        model.tag += rules.operations[op["op"]].count_tags(op)
+        advance(rules.operations, op, model)
         ops.append(op)
     return ops
 

@@ -195,6 +195,9 @@ REFUSED = {
     "kv": {"trim", "merge", "prepare"},
     "rotating": {"trim", "prepare"},
     "state": {"trim", "prepare"},
+    "batch-kv": {"open", "update", "pad_right", "finalize", "filter", "select"},
+    "batch-rotating": {"update", "pad_right", "finalize", "filter", "extend"},
+    "batch-state": {"update", "pad_right", "finalize", "filter", "extend"},
 }
 """Kind → operations that are often refused; of the others, those of causal caches."""
 

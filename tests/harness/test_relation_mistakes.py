@@ -29,6 +29,10 @@ APPLIED = 100
 GENERIC = ("cut", "mask", "recompute", "rename", "return")
 OFTEN = {
     **dict.fromkeys(("kv", "rotating", "state"), GENERIC),
+    **dict.fromkeys(
+        ("batch-kv", "batch-rotating", "batch-state"),
+        ("cut-columns", "mask", "recompute", "rename"),
+    ),
     **dict.fromkeys(("causal", "chunked"), (*GENERIC, "room", "gap")),
     **dict.fromkeys(
         ("swa", "swa-memory", "recurrent"),

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Cell
+from lockstep.harness.contracts.operation import Cell, advance
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
 from lockstep.harness.jobs.vectors.export import LEVELS
 from lockstep.harness.programs.program import parse_program
@@ -123,8 +123,7 @@ def recount(document: Document) -> Iterator[Cell]:
         operation = rules.operations[op["op"]]
         assert operation.why_illegal(op, model) is None
         yield from ((state, op["op"]) for state in rules.get_states(op, model))
-        operation.expect(op, model)
-        model.tag += operation.count_tags(op)
+        advance(rules.operations, op, model)
 
 
 def ungroup(cells: Mapping[str, list[str]]) -> set[Cell]:

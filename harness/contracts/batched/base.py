@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
+from lockstep.harness.contracts.layer.operations import LayerOperation
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
@@ -19,7 +20,7 @@ ROWS: Schema = {"type": "array", "items": ROW, "maxItems": MOST_ROWS}
 COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_ROWS}
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
-MOST_CACHES = 24
+MOST_BATCHES = 16
 
 Fields = dict[str, Any] | None
 """Drawn fields of an operation, or None if nothing can be asked."""
@@ -85,7 +86,7 @@ class OnEither(BatchedOperation):
     """An operation on a batch, or on a single cache as in the layer contract."""
 
     @property
-    def single(self) -> Operation:
+    def single(self) -> LayerOperation:
         """The operation on a single cache."""
         return OF_A_LAYER[self.name]
 
@@ -99,15 +100,15 @@ class OnEither(BatchedOperation):
         name = op["cache"]
         if name in model.batches:
             return self.why_illegal_here(op, model)
-        if name not in model.singles.caches and model.count() >= MOST_CACHES:
-            return f"there are {MOST_CACHES} caches already"
         return self.single.why_illegal(self.narrow(op), model.singles)
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
-        if model.singles.caches and source.below(4) == 3:
-            op = self.single.draw(source, model.singles)
-            return op if op is None or op["cache"] in model.singles.caches else None
-        return super().draw(source, model)
+        singles = list(model.singles.caches)
+        if not singles or source.below(4) < 3:
+            return super().draw(source, model)
+        name = source.pick(singles)
+        fields = self.single.draw_fields(source, model.singles, name)
+        return None if fields is None else {"op": self.name, **fields, "cache": name}
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
@@ -131,10 +132,9 @@ class OnEither(BatchedOperation):
 
 
 def why_full(name: str, model: BatchedModel) -> str | None:
-    """Says why no more batches and caches can be made; None if they can."""
-    known = name in model.batches or name in model.singles.caches
-    full = not known and model.count() >= MOST_CACHES
-    return f"there are {MOST_CACHES} caches already" if full else None
+    """Says why no more batches can be made; None if they can."""
+    full = name not in model.batches and len(model.batches) >= MOST_BATCHES
+    return f"there are {MOST_BATCHES} batches already" if full else None
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:

@@ -30,6 +30,7 @@ TINY: Sequence[Op] = (
     {"op": "finalize"},
     {"op": "trim", "count": 1},
     keep(1),
+    {"op": "state"},
 )
 SMALL: Sequence[Op] = join(
     TINY,
@@ -41,7 +42,7 @@ SMALL: Sequence[Op] = join(
         {"op": "stack", "caches": ["c"], "cache": "b"},
         update(1, "c"),
         {"op": "rollback", "counts": [0, 1]},
-        {"op": "state"},
+        {"op": "repeat", "times": 2},
     ),
 )
 STANDARD: Sequence[Op] = join(
@@ -50,7 +51,7 @@ STANDARD: Sequence[Op] = join(
         update(1, "b"),
         keep(1, 0),
         {"op": "select", "rows": [0, 0]},
-        {"op": "repeat", "times": 2},
+        open_batch(1),
         {"op": "save", "into": "s"},
         {"op": "load", "from": "s", "cache": "b"},
         {"op": "clone", "into": "b"},

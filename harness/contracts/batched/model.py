@@ -108,9 +108,6 @@ class BatchedModel:
         self.batches.pop(name, None)
         self.singles.caches.pop(name, None)
 
-    def count(self) -> int:
-        return len(self.batches) + len(self.singles.caches)
-
     def list_settled(self) -> list[str]:
         """Lists the batches for which no padding is announced."""
         return [name for name, one in self.batches.items() if one.coming is None]

@@ -18,6 +18,7 @@ from lockstep.harness.contracts.batched.base import (
 )
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.operations import why_no_cache
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
@@ -154,8 +155,9 @@ class Extract(BatchedOperation):
     fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        same = op["into"] == op["cache"]
-        return "the batch stays" if same else why_full(op["into"], model)
+        if op["into"] == op["cache"]:
+            return "the batch stays"
+        return why_no_cache(op["into"], model.singles)
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         row = source.below(len(model.batches[name].rows))
@@ -195,12 +197,12 @@ class Stack(BatchedOperation):
     }
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        names, known = op["caches"], model.singles.caches
+        names = op["caches"]
         if len(set(names)) < len(names):
             return "a cache cannot become two rows"
-        missing = [name for name in names if name not in known]
-        if missing:
-            return f"there is no single cache {missing[0]}"
+        batches = [name for name in names if name in model.batches]
+        if batches:
+            return f"{batches[0]} is a batch"
         return why_full(op["cache"], model)
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,15 @@ import numpy.typing as npt
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_list, read_object
-from lockstep.harness.contracts.batched.model import get_single_config
+from lockstep.harness.contracts.batched.memory import BatchMemory
+from lockstep.harness.contracts.batched.model import BatchedModel, get_single_config
 from lockstep.harness.contracts.layer.sides import (
     Cache,
     LayerSystem,
     get_tags,
     sort_columns,
 )
+from lockstep.harness.contracts.layer.snapshots import call_aside
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
@@ -32,6 +34,7 @@ from lockstep.harness.contracts.system import (
 )
 from lockstep.harness.core.errors import Broken, make_plain
 from lockstep.harness.core.payload import Margins, get_attention_tolerance
+from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
@@ -67,6 +70,8 @@ class BatchedSystem(System):
         self.singles.watch = self.watch
         self.batches: dict[str, Any] = {}
         self.saved: dict[str, Any] = {}
+        self.memory = BatchMemory(config, declared.held)
+        self.rights: Mapping[str, BatchedCache] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
 
     @property
@@ -100,7 +105,8 @@ class BatchedSystem(System):
         if self.backend.lifetime == "until-write":
             self.watch.drop(name)
         self.batches.pop(name, None)
-        self.singles.caches.pop(name, None)
+        cache = self.singles.caches.pop(name, None)
+        self.singles.memory.owned.pop(id(cache), None)
 
     def load(self, name: str, saved: str, rows: int) -> None:
         self.open_batch(name, rows)
@@ -332,8 +338,40 @@ class BatchedSystem(System):
     def settle(self, op: Op) -> None:
         self.singles.settle(op)
 
-    def verify_memory(self, op: Op, model: Any) -> None:
-        """Batches do not tell yet what they hold."""
+    def verify_memory(self, op: Op, model: BatchedModel) -> None:
+        if self.declared.held is None:
+            return
+        name = op["cache"]
+        if name not in model.batches:
+            single = {**op, "length": op.get("length", 0)}
+            self.singles.verify_memory(single, model.singles)
+            return
+        memory, self.rights = self.memory, model.batches
+        if op["op"] in ("open", "stack", "load", "free"):
+            memory.forget(name)
+        if op["op"] == "clone":
+            memory.forget(op["into"], like=name)
+        memory.note(self.batches, model.batches, op.get("length", 0), name)
+        if self.every:
+            memory.check()
+
+    def finish(self) -> None:
+        """Checks arrays and memory; then frees all batches, if that is declared, and
+        checks that nothing is left."""
+        self.singles.finish()
+        self.memory.check()
+        if self.declared.held is not None and "free" in self.declared.operations:
+            self.check_released()
+
+    def check_released(self) -> None:
+        """Frees all batches; not if one of them waits for announced columns."""
+        rights = self.rights.values()
+        if any(right.coming is not None for right in rights):
+            return
+        for name, batch in self.batches.items():
+            call_aside(batch.free, "free", f"freeing {name}, at the end")
+        rows = [len(right.rows) for right in rights]
+        self.memory.check_released(self.open, rows)
 
     def verify_attention(
         self, begins: Sequence[int], tags: Sequence[range], rows: Sequence[Cache]

@@ -28,12 +28,12 @@ from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
 from lockstep.harness.core.document import INTEGER, LENGTH, Schema
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.state import StateCache
 
 
 class Open(BatchedOperation):
     name, weight = "open", 2
     is_method = False
-    words = "open a batch of {rows} rows"
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROW, **CACHE}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
@@ -47,6 +47,9 @@ class Open(BatchedOperation):
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op:
         return {"op": self.name, "rows": 0, "cache": source.pick(BATCHES)}
+
+    def describe_here(self, op: Op) -> str:
+        return f"open a batch of {count(op['rows'], 'row')}"
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.open_row() for _ in range(op["rows"])]
@@ -380,7 +383,8 @@ class Size(OnEither):
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         batch = model.batches[op["cache"]]
         answer = ask(batch.check_settled)
-        return answer or {"sizes": [row.size() for row in batch.rows]}
+        sizes = [row.size() for row in batch.rows if not isinstance(row, StateCache)]
+        return answer or {"sizes": sizes}
 
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         answer = system.ask(lambda: system.batches[op["cache"]].size())

@@ -55,7 +55,9 @@ def list_of(*schemas: Schema) -> Schema:
 
 
 def any_of(*schemas: Schema) -> Schema:
-    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    """Makes the schema of what is one of these; choices among them are flattened."""
+    flat = [one for schema in schemas for one in schema.get("anyOf", [schema])]
+    return flat[0] if len(flat) == 1 else {"anyOf": flat}
 
 
 NOTHING = record()
@@ -93,7 +95,7 @@ LAYER: Mapping[str, Schema] = {
 }
 
 
-PLACED = ({}, {"position": NUMBER}, {"offset": NUMBER})
+PLACED: Sequence[Mapping[str, Schema]] = ({}, {"position": NUMBER}, {"offset": NUMBER})
 BATCH_ROWS = list_of(
     *(record(visible=ROWS, **place) for place in PLACED),
     record(position=NUMBER, offset=NUMBER, visible=ROWS),
