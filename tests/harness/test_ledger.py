@@ -49,7 +49,7 @@ def write(folder: Path, name: str, entry: Any) -> None:
 
 
 def test_the_entries_of_one_backend_are_loaded(tmp_path: Path) -> None:
-    write(tmp_path, "b", {**ENTRY, "id": "two", "verdict": "limit"})
+    write(tmp_path, "b", {**ENTRY, "id": "two", "verdict": "misuse"})
     write(tmp_path, "a", ENTRY)
     write(tmp_path, "c", {**ENTRY, "backend": "other"})
     entries = load_ledger(tmp_path, "mine")
