@@ -138,7 +138,7 @@ def load_entry(path: Path) -> Entry:
         fields = convert(document, type=Document)
     except ValidationError as error:
         raise UsageError(f"{path}: is not a ledger entry: {error}") from None
-    program = parse_program(fields.program, f"{path}: program")
+    program = parse_program(document, f"{path}: program")
     check_signature(fields, program, path)
     condition = parse_condition(
         fields.when, program.rules, program.config, f"{path}: when"
