@@ -1,0 +1,287 @@
+"""Backends over the layer caches of mlx-lm: what each is declared to promise.
+
+`mlx_lm_layers` drives the caches. Several backends drive one class in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
+
+from lockstep.harness.backends import Backend, Duty, Inputs, Kind
+from lockstep.harness.backends.backend import Code
+from lockstep.impl.mlx.arrays import MLXArrays
+from lockstep.impl.peers.mlx_lm_code import (
+    write_chunked,
+    write_concatenated,
+    write_plain,
+    write_quantized,
+    write_restored,
+    write_turning,
+)
+from lockstep.impl.peers.mlx_lm_layers import (
+    ChunkedLayer,
+    ConcatenateLayer,
+    Config,
+    Layer,
+    QuantizedLayer,
+    RestoredLayer,
+    StoredLayer,
+    TurningLayer,
+    open_arrays,
+)
+
+LEDGER = Path(__file__).parent / "ledger"
+Open = Callable[[Config], Layer]
+Write = Callable[[Config], Code]
+Fields = Mapping[str, tuple[Any, ...]]
+
+ROUNDING = {8: 0.01, 6: 0.035}
+"""Bits → the largest error of a number between -15/16 and 15/16: MLX moves the scale so
+that one end of a group is exact, and is off by half a step or more at the other. With
+fewer bits the harness cannot tell its numbers apart."""
+
+TURNING_START = 5
+
+SHARE = 4
+"""A backend that differs from another one in little gets one of this many programs."""
+
+COMMON: Fields = {
+    "step": (4, 1, 2, 3, 8, 256),
+    "mask_padding": (1,),
+    "mask_form": ("any",),
+}
+PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
+RING: Fields = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
+READING = {"update", "state", "view", "trim", "clone"}
+
+UNWRITTEN = Duty(
+    {"op": "view", "states": ["unwritten"]},
+    "view before the first update: update_and_fetch alone calls keys_and_values",
+)
+NOTHING = Duty(
+    {"op": "view", "offset": [0, 0]},
+    "view of no tokens: MLX dequantizes no array without rows",
+)
+FULL_RING = Duty(
+    {"op": "trim", "offset - window": [0, None]},
+    "trim of a ring that is full: callers ask is_trimmable() first",
+)
+
+
+# --- whole caches and rings -------------------------------------------------------------
+
+
+def mlx_lm() -> Backend:
+    """`KVCache` for kv, `RotatingKVCache` for rotating, as models with sliding layers
+    have them: the window of the mask is the size of the ring. `ArraysCache` for state."""
+    kinds = {
+        "kv": _kind(READING | {"size"}, PLAIN, duties=(UNWRITTEN,)),
+        "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
+        "state": _kind(READING, {}, "kept", held=None),
+    }
+    return _backend("mlx-lm", kinds, _open, write_plain)
+
+
+def _open(config: Config) -> Layer:
+    if config["kind"] == "state":
+        return open_arrays(config)
+    if config["kind"] == "kv":
+        return Layer(_stepping(KVCache(), config))
+    return Layer(_open_ring(config), config["window"])
+
+
+def mlx_lm_restored() -> Backend:
+    """The same, made anew from its `state` before each operation; copied by a file."""
+    kinds = {
+        "kv": _kind(READING, PLAIN, duties=(UNWRITTEN,)),
+        "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
+        "state": _kind(READING - {"trim"}, {}, "kept", held=None),
+    }
+    return _backend("mlx-lm-restored", kinds, _open_restored, write_restored, SHARE)
+
+
+def _open_restored(config: Config) -> Layer:
+    if config["kind"] == "state":
+        return open_arrays(config, is_restored=True)
+    if config["kind"] == "kv":
+        return RestoredLayer(_stepping(KVCache(), config))
+    return RestoredLayer(_open_ring(config), config["window"])
+
+
+def mlx_lm_max_kv_size() -> Backend:
+    """`RotatingKVCache` as `make_prompt_cache(model, max_kv_size)` makes it for models
+    without a `make_cache`, whose masks have no window of their own."""
+    ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
+    write = partial(write_plain, masks_window=False)
+    return _backend(
+        "mlx-lm-max-kv-size",
+        {"rotating": ring},
+        lambda config: StoredLayer(_open_ring(config)),
+        write,
+        SHARE,
+    )
+
+
+def mlx_lm_return_array() -> Backend:
+    """`KVCache` and `RotatingKVCache` under models that ask for masks as arrays
+    (gemma2, phi3small, deepseek_v3): `create_attention_mask(h, c, return_array=True)`."""
+    kinds = {
+        "kv": _kind({"update", "trim", "clone"}, PLAIN),
+        "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
+    }
+    write = partial(write_plain, masks_window=False, return_array=True)
+    return _backend("mlx-lm-return-array", kinds, _open_for_arrays, write, SHARE)
+
+
+def _open_for_arrays(config: Config) -> Layer:
+    if config["kind"] == "kv":
+        return StoredLayer(_stepping(KVCache(), config), return_array=True)
+    return StoredLayer(_open_ring(config), return_array=True)
+
+
+def mlx_lm_plamo3() -> Backend:
+    """`RotatingKVCache` as `mlx_lm.models.plamo3` uses it, the only model with a window
+    that is not the size of the ring: a query sees one token more than the ring holds."""
+    config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
+    ring = _kind({"update", "clone"}, config, "kept")
+    write = partial(write_plain, less=1)
+    return _backend("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, 2 * SHARE)
+
+
+def _open_plamo3(config: Config) -> Layer:
+    return StoredLayer(_open_ring(config, less=1), config["window"])
+
+
+def mlx_lm_concatenate() -> Backend:
+    """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
+    kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
+    return _backend("mlx-lm-concatenate", kinds, _open_concatenate, write_concatenated)
+
+
+def _open_concatenate(config: Config) -> Layer:
+    return ConcatenateLayer(ConcatenateKVCache())
+
+
+def mlx_lm_chunked() -> Backend:
+    """`ChunkedKVCache`; it has no state, since it drops tokens before the last chunk."""
+    kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
+    return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
+
+
+def _open_chunked(config: Config) -> Layer:
+    return ChunkedLayer(_stepping(ChunkedKVCache(config["chunk"]), config))
+
+
+# --- quantized --------------------------------------------------------------------------
+
+
+def mlx_lm_quantized() -> Backend:
+    """`QuantizedKVCache` with 8 bits in groups of 32, the smallest of MLX."""
+    dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
+    return _quantized("mlx-lm-quantized", 32, 8, dims)
+
+
+def mlx_lm_quantized_6() -> Backend:
+    """`QuantizedKVCache` with 6 bits in groups of 64, the usual size."""
+    dims = {"key_dim": (64, 128), "value_dim": (64,)}
+    return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
+
+
+def _quantized(
+    name: str, group_size: int, bits: int, dims: Fields, share: int = 1
+) -> Backend:
+    def open_quantized(config: Config) -> Layer:
+        cache = QuantizedKVCache(group_size=group_size, bits=bits)
+        return QuantizedLayer(_stepping(cache, config))
+
+    kinds = {"kv": _kind(READING, {**PLAIN, **dims}, duties=(NOTHING,))}
+    write = partial(write_quantized, group_size=group_size, bits=bits)
+    return _backend(name, kinds, open_quantized, write, share, ROUNDING[bits])
+
+
+def mlx_lm_to_quantized() -> Backend:
+    """`KVCache.to_quantized` in mid-sequence, as generation does with
+    `quantized_kv_start`: 8 bits in groups of 64."""
+    config = {**PLAIN, "key_dim": (64, 128), "value_dim": (64,)}
+    kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
+    setting = TURNING_START, 64, 8
+    return _backend(
+        "mlx-lm-to-quantized",
+        kinds,
+        lambda config: TurningLayer(_stepping(KVCache(), config), *setting),
+        partial(write_turning, setting=setting),
+        SHARE,
+        ROUNDING[8],
+    )
+
+
+# --- declarations -----------------------------------------------------------------------
+
+
+def _open_ring(config: Config, less: int = 0) -> Any:
+    """Opens a `RotatingKVCache` of the window, or of `less` tokens less."""
+    size = config["window"] - less
+    return _stepping(RotatingKVCache(max_size=size, keep=config["keep"]), config)
+
+
+def _stepping(cache: Any, config: Config) -> Any:
+    """Sets the growth step to config["step"] instead of the class's 256."""
+    cache.step = config["step"]
+    return cache
+
+
+def _kind(
+    operations: set[str],
+    config: Fields,
+    inputs: Inputs = "copied",
+    duties: tuple[Duty, ...] = (),
+    held: float | None = 2,
+) -> Kind:
+    """Declares a kind.
+
+    `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
+    V anew in each pass and never writes to them afterwards. After a trim a buffer that is
+    too small grows by all new tokens, and not only by those that do not fit. `held` is
+    None where memory is not compared: a state that was never written takes none.
+    """
+    return Kind(frozenset(operations), config, inputs=inputs, held=held, duties=duties)
+
+
+def _backend(
+    name: str,
+    kinds: Mapping[str, Kind],
+    opener: Open,
+    code: Write,
+    share: int = 1,
+    tolerance: float = 0.0,
+) -> Backend:
+    arrays = MLXArrays()
+    return Backend(
+        name=name,
+        device=mx.default_device().type.name,
+        contracts={"layer": kinds},
+        arrays=arrays,
+        open=opener,
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime="until-write",
+        causal="lower-right",
+        overwrite=arrays.overwrite,
+        tolerance=tolerance,
+        ledger=LEDGER,
+        code=code,
+        versions={package: version(package) for package in ("mlx-lm", "mlx")},
+        share=share,
+    )
