@@ -64,9 +64,8 @@ def iter_constructs(path: Path) -> Iterator[str]:
                 yield f"{place}: if"
         elif isinstance(node, ast.Attribute) and node.attr in COPIES:
             yield f"{place}: {node.attr}"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in COPIES:
-                yield f"{place}: {node.func.id}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in COPIES:
+            yield f"{place}: {ast.unparse(node.func)}"
 
 
 OPENING = ("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm")
