@@ -55,7 +55,7 @@ fewer bits the harness cannot tell its numbers apart."""
 
 TURNING_START = 5
 
-SHARE = 4
+SHARE = 8
 """A backend that differs from another one in little gets one of this many programs."""
 
 COMMON: Fields = {
@@ -158,7 +158,7 @@ def mlx_lm_plamo3() -> Backend:
     config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
     ring = _kind({"update", "clone"}, config, "kept")
     write = partial(write_plain, less=1)
-    return _backend("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, 2 * SHARE)
+    return _backend("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, SHARE)
 
 
 def _open_plamo3(config: Config) -> Layer:

@@ -46,7 +46,7 @@ FP8_ROUNDING = 0.04
 """More than half a step of float8_e4m3fn between 256 and 448, where 448 stands for 15/16,
 and the rounding to bfloat16."""
 
-SHARE = 4
+SHARE = 8
 """A backend that differs from another one in little gets one of this many programs."""
 
 RECORD = "once the window is full: callers call activate_past_recording() first"
@@ -151,7 +151,7 @@ def transformers_fp8() -> Backend:
     kinds = {
         "kv": _kind({"update", "size", "trim", "clone", "free"}, config, inputs="kept")
     }
-    return _backend("transformers-fp8", kinds, FP8, "forever", 2 * SHARE, FP8_ROUNDING)
+    return _backend("transformers-fp8", kinds, FP8, "forever", SHARE, FP8_ROUNDING)
 
 
 # --- recurrent --------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def transformers_linear() -> Backend:
     """`LinearAttentionLayer` in a `DynamicCache`. With a recurrent state it cannot be
     cropped, as its `is_croppable` says, so trim is not declared."""
     kinds = {"state": _kind({"update", "state", "view", "clone", "free"}, {})}
-    return _backend("transformers-linear", kinds, LINEAR, "until-write")
+    return _backend("transformers-linear", kinds, LINEAR, "until-write", SHARE // 2)
 
 
 # --- opening ----------------------------------------------------------------------------

@@ -223,6 +223,12 @@ def test_facts_about_a_layer_cache(ops: Any, facts: tuple[int, ...]) -> None:
     assert names.keys() == program.rules.facts.keys()
 
 
+def test_a_cache_that_no_operation_has_named_has_facts() -> None:
+    program = make()
+    model = program.rules.open_model(program.config)
+    assert set(model.get_facts(trim(0, cache="b")).values()) == {0}
+
+
 def test_the_facts_are_documented() -> None:
     text = Path("harness/programs/README.md").read_text()
     for rules in CONTRACTS.values():

@@ -197,8 +197,8 @@ class LayerModel:
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
         name = op["cache"]
-        *facts, _ = self.updates[name]
         offset = self.get(name).offset
+        *facts, _ = self.updates[name]
         names = ("offset", "begun", "pending", "written")
         return dict(zip(names, (offset, *facts), strict=True))
 
