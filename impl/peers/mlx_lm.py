@@ -214,10 +214,10 @@ def _quantized(
 
 def mlx_lm_to_quantized() -> Backend:
     """`KVCache.to_quantized` in mid-sequence, as generation does with
-    `quantized_kv_start`: 8 bits in groups of 64."""
-    config = {**PLAIN, "key_dim": (64, 128), "value_dim": (64,)}
+    `quantized_kv_start`: 8 bits in groups of 128."""
+    config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
     kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
-    setting = TURNING_START, 64, 8
+    setting = TURNING_START, 128, 8
     return _backend(
         "mlx-lm-to-quantized",
         kinds,
