@@ -19,11 +19,13 @@ class RotatingCache:
         window: number of tokens that a query sees, including itself.
         keep: the first tokens of the sequence, so many, never slide out (attention
             sinks); the other window - keep tokens are the latest.
+        record: tokens that slide out can be brought back by a trim.
     """
 
-    def __init__(self, window: int, keep: int = 0) -> None:
+    def __init__(self, window: int, keep: int = 0, record: bool = False) -> None:
         self.window = window
         self.keep = keep
+        self.record = record
         self.tokens: list[Token] = []
         self.captures = Captures()
 
@@ -66,14 +68,15 @@ class RotatingCache:
         return [token for token in self.tokens if token not in window]
 
     def may_rewind(self) -> bool:
-        """Returns whether no token has slid out yet.
+        """Returns whether no token is lost yet.
 
-        Once one has, an earlier window needs tokens that an implementation overwrites.
+        Once one has slid out, an earlier window needs tokens that an implementation
+        overwrites, unless it records them.
         """
-        return self.offset <= self.window
+        return self.record or self.offset <= self.window
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens; returns how many, 0 if one has slid out."""
+        """Removes the last `count` tokens; returns how many, 0 if one is lost."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         if not self.may_rewind():
@@ -87,7 +90,7 @@ class RotatingCache:
 
     def clone(self) -> RotatingCache:
         """Returns an independent cache with the same tokens and no scheduled captures."""
-        copy = RotatingCache(self.window, self.keep)
+        copy = RotatingCache(self.window, self.keep, self.record)
         copy.tokens = list(self.tokens)
         return copy
 

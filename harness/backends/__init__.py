@@ -3,6 +3,7 @@
 from lockstep.harness.backends.backend import (
     Alignment,
     Backend,
+    Duty,
     Inputs,
     Kind,
     Lifetime,
@@ -13,6 +14,7 @@ from lockstep.harness.core.errors import Unavailable
 __all__ = [
     "Alignment",
     "Backend",
+    "Duty",
     "Inputs",
     "Kind",
     "Lifetime",

@@ -78,6 +78,22 @@ REFERENCE_NAME = "reference"
 
 
 @dataclass(frozen=True)
+class Duty:
+    """A duty of the callers of a cache: calls that they must not make.
+
+    No program makes such a call, and reports list the rule as not checked.
+
+    Attributes:
+        when: describes the calls, in the vocabulary of the ledger; see
+            `harness/programs/README.md`.
+        rule: the calls in words, and where the makers of the cache document the duty.
+    """
+
+    when: Mapping[str, Any]
+    rule: str
+
+
+@dataclass(frozen=True)
 class Kind:
     """The promise of a backend for one kind of cache.
 
@@ -97,6 +113,7 @@ class Kind:
             if they do not tell. Of a prefix kind, it is about the caches below.
         atomic: (unified contract) a `remove` that is refused changes nothing. If this is
             False, the next operation of every program clears the sequence.
+        duties: calls that the makers of the cache leave to its callers to avoid.
     """
 
     operations: frozenset[str]
@@ -106,6 +123,7 @@ class Kind:
     inputs: Inputs = "copied"
     held: float | None = None
     atomic: bool = True
+    duties: tuple[Duty, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -226,7 +244,7 @@ def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
         unchecked.append("memory held")
     if not declared.atomic:
         unchecked.append("after a refused remove")
-    return unchecked
+    return unchecked + [duty.rule for duty in declared.duties]
 
 
 # --- versions, device and platform: where a failure was found, and where it is replayed -

@@ -61,7 +61,8 @@ def write_snippet(program: Program, backend: Backend) -> str:
     what = str(program.meta.get("signature")).rpartition("-")[2]
     if what in NOT_SHOWN:
         raise UsageError(f"a snippet cannot show {NOT_SHOWN[what]}")
-    return Writer(cut(program), backend, backend.code(program.config)).write()
+    code = backend.code(program.config)
+    return Writer(cut(program), backend, code, what == "error").write()
 
 
 def cut(program: Program) -> Program:
@@ -73,10 +74,20 @@ def cut(program: Program) -> Program:
 
 
 class Writer:
-    """Writes one snippet."""
+    """Writes one snippet.
 
-    def __init__(self, program: Program, backend: Backend, code: Code) -> None:
+    Args:
+        program: the program.
+        backend: its backend.
+        code: how the backend is written.
+        raises: the last operation raises an exception, so that it need not answer.
+    """
+
+    def __init__(
+        self, program: Program, backend: Backend, code: Code, raises: bool
+    ) -> None:
         self.program, self.backend, self.code = program, backend, code
+        self.raises = raises
         self.variables: dict[str, str] = {}
 
     def write(self) -> str:
@@ -88,7 +99,7 @@ class Writer:
             f'    compare("{what}", {got}, {write_value(expected)}),\n'
             for what, got, expected in list_checks(last.call, last.answer, last.fields)
         ]
-        if not checks:
+        if not checks and not self.raises:
             raise UsageError(f"the last operation, {last.name}, answers nothing")
         body = "\n".join(step.text for step in steps)
         body += f"\nagrees = [\n{''.join(checks)}]\nsys.exit(0 if all(agrees) else 1)\n"

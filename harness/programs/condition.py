@@ -1,4 +1,5 @@
-"""Conditions on an operation that is about to run: the `when` of a ledger's entry.
+"""Conditions on an operation that is about to run: the `when` of a ledger's entry, and of
+a duty that callers have.
 
 README.md has the vocabulary.
 """
@@ -9,11 +10,11 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, ValidationError, convert
 
-from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.backend import Duty, Kind
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.core.document import Schema, check_field, get_named, show, suggest
@@ -226,3 +227,43 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
 
 def is_number(schema: Schema) -> bool:
     return "integer" in schema.get("type", ()) and "enum" not in schema
+
+
+# --- the duties of callers --------------------------------------------------------------
+
+
+class ParsedDuty(NamedTuple):
+    """A duty with its condition."""
+
+    condition: Condition
+    duty: Duty
+
+
+def parse_duties(declared: Kind, rules: Contract, kind: str) -> list[ParsedDuty]:
+    """Reads the duties of a kind.
+
+    Raises:
+        UsageError: a condition has no meaning.
+    """
+    config = {
+        field: declared.config.get(field, (schema.get("default"),))[-1]
+        for field, schema in rules.config.items()
+    }
+    where = f"duties of {kind}: when"
+    return [
+        ParsedDuty(
+            parse_condition(duty.when, rules, {**config, "kind": kind}, where), duty
+        )
+        for duty in declared.duties
+    ]
+
+
+def find_duty(op: Op, model: Any, duties: Sequence[ParsedDuty]) -> Duty | None:
+    """The duty that a call breaks, or None.
+
+    Args:
+        op: complete.
+        model: the reference before the operation.
+        duties: of the kind of the model.
+    """
+    return next((duty for when, duty in duties if when.holds(op, model)), None)

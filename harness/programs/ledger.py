@@ -20,7 +20,12 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
 from lockstep.harness.core.document import NAMES, parse_json, read_text, show
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.condition import Condition, parse_condition
+from lockstep.harness.programs.condition import (
+    Condition,
+    find_duty,
+    parse_condition,
+    parse_duties,
+)
 from lockstep.harness.programs.program import Program, parse_program, walk
 
 # --- known divergences ------------------------------------------------------------------
@@ -33,7 +38,8 @@ class Document(Struct, forbid_unknown_fields=True):
         kind: of the caches that it is about.
         operation: that diverges; part of the signature.
         signature: of the divergence that the program must show.
-        verdict: "limit" if the makers of the cache document it.
+        verdict: "limit" if the makers of the cache document it, "misuse" if its callers
+            must not do so and nothing tells them.
         versions: package → version in which it was seen.
         when: the operations that lead there; see `condition`.
         program: the shortest one that shows it.
@@ -45,7 +51,7 @@ class Document(Struct, forbid_unknown_fields=True):
     kind: str
     operation: str
     signature: str
-    verdict: Literal["bug", "limit"]
+    verdict: Literal["bug", "limit", "misuse"]
     reason: str
     link: str | None
     when: dict[str, Any]
@@ -132,7 +138,7 @@ def load_entry(path: Path) -> Entry:
         fields = convert(document, type=Document)
     except ValidationError as error:
         raise UsageError(f"{path}: is not a ledger entry: {error}") from None
-    program = parse_program(fields.program, f"{path}: program")
+    program = parse_program(document, f"{path}: program")
     check_signature(fields, program, path)
     condition = parse_condition(
         fields.when, program.rules, program.config, f"{path}: when"
@@ -239,6 +245,21 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
             f"{backend.name} does not declare that a refused remove is atomic, and step"
             f" {step} does not clear the sequence"
         )
+    if kinds[program.kind].duties:
+        return why_callers_must_not(program, backend)
+    return None
+
+
+def why_callers_must_not(program: Program, backend: Backend) -> str | None:
+    """Names the first call of a program that the backend's callers must not make."""
+    declared = backend.contracts[program.contract][program.kind]
+    duties = parse_duties(declared, program.rules, program.kind)
+    for step in walk(program, rows=False):
+        if step.skipped is None and (duty := find_duty(step.op, step.model, duties)):
+            return (
+                f"{backend.name} leaves to its callers not to do what step {step.number}"
+                f" does: {duty.rule}"
+            )
     return None
 
 

@@ -201,12 +201,15 @@ def iterate_programs(text: str, where: str) -> Iterator[Program]:
 
 
 def parse_program(document: Any, where: str) -> Program:
-    """A complete program from parsed JSON; of a trace, the program in it.
+    """A complete program from parsed JSON; of a trace or an entry of the ledger, the
+    program in it, with the signature of the entry in its `meta`.
 
     Raises:
         UsageError: the document is not a program, or too large.
     """
+    known = {}
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
+        known = {name: document[name] for name in ("signature",) if name in document}
         document = document["program"]
     if not isinstance(document, dict):
         raise UsageError(
@@ -227,7 +230,8 @@ def parse_program(document: Any, where: str) -> Program:
         raise UsageError(f"{where}: config: {broken}")
     ops = parse_operations(document.get("ops"), contract, where)
     meta = document.get("meta")
-    program = Program(contract.name, config, ops, meta if isinstance(meta, dict) else {})
+    meta = {**known, **(meta if isinstance(meta, dict) else {})}
+    program = Program(contract.name, config, ops, meta)
     too_large = why_too_large(program)
     if too_large:
         raise UsageError(f"{where}: {too_large}")

@@ -46,6 +46,7 @@ from lockstep.harness.core.errors import (
     is_from_user,
 )
 from lockstep.harness.core.payload import UNIT
+from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.workers.requirements import require_packages
 
 GROUP = "lockstep.backends"
@@ -256,6 +257,10 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
                 check_field(value, contract.config[field], f"declares {kind}: {field}")
             except UsageError as error:
                 raise Unloadable(str(error)) from None
+    try:
+        parse_duties(declared, contract, kind)
+    except UsageError as error:
+        raise Unloadable(f"declares {error}") from None
 
 
 def require(name: str, options: Mapping[str, Any], what: str) -> None:

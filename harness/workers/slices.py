@@ -227,7 +227,8 @@ class Slice(ABC, Generic[T]):
         self.met += 1
         if self.met % KNOWN_SHARE == 1:
             chosen = known[self.met // KNOWN_SHARE % len(known)]
-            if why_too_large(chosen.program) is None:
+            program = chosen.program
+            if not (why_too_large(program) or why_unsupported(program, self.backend)):
                 self.enter(chosen)
 
     def enter(self, known: KnownProgram) -> None:

@@ -1,195 +1,178 @@
-"""The caches of mlx-lm (`mlx_lm.models.cache`), driven as mlx-lm's models drive them.
+"""Backends over the layer caches of mlx-lm: what each is declared to promise.
 
-A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
-`update_and_fetch`. `trim_prompt_cache` asks every layer whether it can be trimmed before
-it trims any, so it refuses by returning 0. None of these caches pads query rows, can be
-emptied, or has snapshots: a user makes a new cache, or copies one with `copy.deepcopy` as
-`LRUPromptCache` does.
+`mlx_lm_layers` drives the caches. Several backends drive one class in different ways.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import (
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
     QuantizedKVCache,
     RotatingKVCache,
-    trim_prompt_cache,
 )
 
-from lockstep.harness.backends import Backend, Inputs, Kind
+from lockstep.harness.backends import Backend, Duty, Inputs, Kind
 from lockstep.harness.backends.backend import Code
-from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm_code import (
     write_chunked,
     write_concatenated,
     write_plain,
     write_quantized,
+    write_restored,
+    write_turning,
+)
+from lockstep.impl.peers.mlx_lm_layers import (
+    ChunkedLayer,
+    ConcatenateLayer,
+    Config,
+    Layer,
+    QuantizedLayer,
+    RestoredLayer,
+    StoredLayer,
+    TurningLayer,
+    open_arrays,
 )
 
-Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
-Opener = Callable[[Config], "Layer"]
+Open = Callable[[Config], Layer]
+Write = Callable[[Config], Code]
+Fields = Mapping[str, tuple[Any, ...]]
 
-BITS = 8
-GROUP_SIZE = 32
-"""The smallest group that MLX quantizes, so that vectors stay small."""
-ROUNDING = 0.01
-"""More than half a step of 8 bits between -15/16 and 15/16, with scales in bfloat16."""
+ROUNDING = {8: 0.01, 6: 0.035}
+"""Bits → the largest error of a number between -15/16 and 15/16: MLX moves the scale so
+that one end of a group is exact, and is off by half a step or more at the other. With
+fewer bits the harness cannot tell its numbers apart."""
 
-COMMON = {"step": (4, 1, 2, 3, 8, 256), "mask_padding": (1,), "mask_form": ("any",)}
-PLAIN = {**COMMON, "chunk": (None,), "keep": (0,)}
+TURNING_START = 5
 
+SHARE = 8
+"""A backend that differs from another one in little gets one of this many programs."""
 
-class Layer:
-    """A cache of mlx-lm as a layer of the contract.
+COMMON: Fields = {
+    "step": (4, 1, 2, 3, 8, 256),
+    "mask_padding": (1,),
+    "mask_form": ("any",),
+}
+PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
+RING: Fields = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
+READING = {"update", "state", "view", "trim", "clone"}
 
-    Args:
-        cache: the cache of mlx-lm.
-        window: window of its masks; None for no window.
-    """
-
-    def __init__(self, cache: Any, window: int | None = None) -> None:
-        self.cache = cache
-        self.window = window
-
-    @property
-    def offset(self) -> int:
-        return int(self.cache.offset)
-
-    def make_mask(self, length: int, rows: int) -> Mask:
-        """Calls `create_attention_mask` as a model does.
-
-        Of the hidden states it reads only the length.
-        """
-        hidden = mx.zeros((1, length, 1))
-        return create_attention_mask(hidden, self.cache, window_size=self.window)
-
-    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        keys, values = self.cache.update_and_fetch(keys, values)
-        return keys, values
-
-    def state(self) -> tuple[Array, Array] | None:
-        """Returns the buffers of `cache.state`, cut at its offset."""
-        keys, values, offset = self.cache.state[:3]
-        if keys is None:
-            return None
-        return keys[..., :offset, :], values[..., :offset, :]
-
-    def view(self) -> tuple[Array, Array] | None:
-        """Returns the same as `update_and_fetch` would; None for an empty cache, which
-        cannot be asked."""
-        return None if self.cache.empty() else self.cache.keys_and_values()
-
-    def size(self) -> int:
-        return int(self.cache.size())
-
-    def trim(self, count: int) -> int:
-        """Returns the number of removed tokens; 0 if the class cannot be trimmed."""
-        trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
-        return int(trimmed)
-
-    def held(self) -> dict[str, int]:
-        """Asks for `nbytes`, which an empty quantized cache cannot tell."""
-        return {"bytes": 0 if self.cache.keys is None else int(self.cache.nbytes)}
-
-    def clone(self) -> Layer:
-        return type(self)(copy.deepcopy(self.cache), self.window)
+UNWRITTEN = Duty(
+    {"op": "view", "states": ["unwritten"]},
+    "view before the first update: update_and_fetch alone calls keys_and_values",
+)
+NOTHING = Duty(
+    {"op": "view", "offset": [0, 0]},
+    "view of no tokens: MLX dequantizes no array without rows",
+)
+FULL_RING = Duty(
+    {"op": "trim", "offset - window": [0, None]},
+    "trim of a ring that is full: callers ask is_trimmable() first",
+)
 
 
-class ConcatenateLayer(Layer):
-    """`ConcatenateKVCache`, with the two arrays themselves as its `state`."""
-
-    def state(self) -> tuple[Array, Array] | None:
-        keys, values = self.cache.state
-        return None if keys is None else (keys, values)
-
-
-class QuantizedLayer(Layer):
-    """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
-
-    Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
-    `mlx_lm.models.base`). The contract compares vectors, so they are dequantized here.
-    """
-
-    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        return self._restore(self.cache.update_and_fetch(keys, values))
-
-    def view(self) -> tuple[Array, Array] | None:
-        if self.offset == 0:  # mx.dequantize does not take an array without rows
-            return None
-        return self._restore(self.cache.keys_and_values())
-
-    def state(self) -> tuple[Array, Array] | None:
-        keys, values, offset = self.cache.state[:3]
-        if offset == 0:
-            return None
-        cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
-        return self._restore(cut)
-
-    def _restore(self, pair: Iterable[Any]) -> tuple[Array, Array]:
-        size, bits = self.cache.group_size, self.cache.bits
-        keys, values = (
-            mx.dequantize(packed, scales, biases, group_size=size, bits=bits)
-            for packed, scales, biases in pair
-        )
-        return keys, values
-
-
-class ChunkedLayer(Layer):
-    """`ChunkedKVCache` as Llama 4 uses it (`mlx_lm.models.llama4`, its only user).
-
-    The class has no `make_mask`. The model first drops from the front the keys that no
-    query of a later chunk may see, then compares the chunk numbers of queries and kept
-    keys.
-    """
-
-    def make_mask(self, length: int, rows: int) -> Mask:
-        self.cache.maybe_trim_front()
-        chunk, offset = self.cache.chunk_size, self.cache.offset
-        queries = mx.arange(offset, offset + length)[:, None]  # [length, 1]
-        keys = mx.arange(self.cache.start_position, offset + length)  # [columns]
-        return (keys <= queries) & (keys // chunk == queries // chunk)
+# --- whole caches and rings -------------------------------------------------------------
 
 
 def mlx_lm() -> Backend:
-    """`KVCache` for kv, `RotatingKVCache` for rotating, also with kept tokens."""
-    operations = {"update", "state", "view", "size", "trim", "clone"}
-    rotating = {**COMMON, "chunk": (None,), "keep": (0, 1, 2, 4)}
+    """`KVCache` for kv, `RotatingKVCache` for rotating, as models with sliding layers
+    have them: the window of the mask is the size of the ring. `ArraysCache` for state."""
     kinds = {
-        "kv": _kind(operations, PLAIN),
-        "rotating": _kind(operations, rotating, "kept"),
+        "kv": _kind(READING | {"size"}, PLAIN, duties=(UNWRITTEN,)),
+        "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
+        "state": _kind(READING, {}, "kept", held=None),
     }
     return _backend("mlx-lm", kinds, _open, write_plain)
 
 
-def mlx_lm_concatenate() -> Backend:
-    """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
-    kind = _kind({"update", "state", "view", "trim", "clone"}, PLAIN, "kept")
+def _open(config: Config) -> Layer:
+    if config["kind"] == "state":
+        return open_arrays(config)
+    if config["kind"] == "kv":
+        return Layer(_stepping(KVCache(), config))
+    return Layer(_open_ring(config), config["window"])
+
+
+def mlx_lm_restored() -> Backend:
+    """The same, made anew from its `state` before each operation; copied by a file."""
+    kinds = {
+        "kv": _kind(READING, PLAIN, duties=(UNWRITTEN,)),
+        "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
+        "state": _kind(READING - {"trim"}, {}, "kept", held=None),
+    }
+    return _backend("mlx-lm-restored", kinds, _open_restored, write_restored, SHARE)
+
+
+def _open_restored(config: Config) -> Layer:
+    if config["kind"] == "state":
+        return open_arrays(config, is_restored=True)
+    if config["kind"] == "kv":
+        return RestoredLayer(_stepping(KVCache(), config))
+    return RestoredLayer(_open_ring(config), config["window"])
+
+
+def mlx_lm_max_kv_size() -> Backend:
+    """`RotatingKVCache` as `make_prompt_cache(model, max_kv_size)` makes it for models
+    without a `make_cache`, whose masks have no window of their own."""
+    ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
+    write = partial(write_plain, masks_window=False)
     return _backend(
-        "mlx-lm-concatenate", {"kv": kind}, _open_concatenate, write_concatenated
+        "mlx-lm-max-kv-size",
+        {"rotating": ring},
+        lambda config: StoredLayer(_open_ring(config)),
+        write,
+        SHARE,
     )
 
 
-def mlx_lm_quantized() -> Backend:
-    """`QuantizedKVCache` with 8 bits: contents are rounded, never exact."""
-    dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
-    kind = _kind({"update", "state", "view", "trim", "clone"}, {**PLAIN, **dims})
-    code = partial(write_quantized, group_size=GROUP_SIZE, bits=BITS)
-    backend = _backend("mlx-lm-quantized", {"kv": kind}, _open_quantized, code)
-    return replace(backend, tolerance=ROUNDING)
+def mlx_lm_return_array() -> Backend:
+    """`KVCache` and `RotatingKVCache` under models that ask for masks as arrays
+    (gemma2, phi3small, deepseek_v3): `create_attention_mask(h, c, return_array=True)`."""
+    kinds = {
+        "kv": _kind({"update", "trim", "clone"}, PLAIN),
+        "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
+    }
+    write = partial(write_plain, masks_window=False, return_array=True)
+    return _backend("mlx-lm-return-array", kinds, _open_for_arrays, write, SHARE)
+
+
+def _open_for_arrays(config: Config) -> Layer:
+    if config["kind"] == "kv":
+        return StoredLayer(_stepping(KVCache(), config), return_array=True)
+    return StoredLayer(_open_ring(config), return_array=True)
+
+
+def mlx_lm_plamo3() -> Backend:
+    """`RotatingKVCache` as `mlx_lm.models.plamo3` uses it, the only model with a window
+    that is not the size of the ring: a query sees one token more than the ring holds."""
+    config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
+    ring = _kind({"update", "clone"}, config, "kept")
+    write = partial(write_plain, less=1)
+    return _backend("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, SHARE)
+
+
+def _open_plamo3(config: Config) -> Layer:
+    return StoredLayer(_open_ring(config, less=1), config["window"])
+
+
+def mlx_lm_concatenate() -> Backend:
+    """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
+    kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
+    return _backend("mlx-lm-concatenate", kinds, _open_concatenate, write_concatenated)
+
+
+def _open_concatenate(config: Config) -> Layer:
+    return ConcatenateLayer(ConcatenateKVCache())
 
 
 def mlx_lm_chunked() -> Backend:
@@ -198,24 +181,60 @@ def mlx_lm_chunked() -> Backend:
     return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
 
 
-def _open(config: Config) -> Layer:
-    if config["kind"] == "kv":
-        return Layer(_stepping(KVCache(), config))
-    cache = RotatingKVCache(max_size=config["window"], keep=config["keep"])
-    return Layer(_stepping(cache, config), config["window"])
-
-
-def _open_concatenate(config: Config) -> Layer:
-    return ConcatenateLayer(ConcatenateKVCache())
-
-
-def _open_quantized(config: Config) -> Layer:
-    cache = QuantizedKVCache(group_size=GROUP_SIZE, bits=BITS)
-    return QuantizedLayer(_stepping(cache, config))
-
-
 def _open_chunked(config: Config) -> Layer:
     return ChunkedLayer(_stepping(ChunkedKVCache(config["chunk"]), config))
+
+
+# --- quantized --------------------------------------------------------------------------
+
+
+def mlx_lm_quantized() -> Backend:
+    """`QuantizedKVCache` with 8 bits in groups of 32, the smallest of MLX."""
+    dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
+    return _quantized("mlx-lm-quantized", 32, 8, dims)
+
+
+def mlx_lm_quantized_6() -> Backend:
+    """`QuantizedKVCache` with 6 bits in groups of 64, the usual size."""
+    dims = {"key_dim": (64, 128), "value_dim": (64,)}
+    return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
+
+
+def _quantized(
+    name: str, group_size: int, bits: int, dims: Fields, share: int = 1
+) -> Backend:
+    def open_quantized(config: Config) -> Layer:
+        cache = QuantizedKVCache(group_size=group_size, bits=bits)
+        return QuantizedLayer(_stepping(cache, config))
+
+    kinds = {"kv": _kind(READING, {**PLAIN, **dims}, duties=(NOTHING,))}
+    write = partial(write_quantized, group_size=group_size, bits=bits)
+    return _backend(name, kinds, open_quantized, write, share, ROUNDING[bits])
+
+
+def mlx_lm_to_quantized() -> Backend:
+    """`KVCache.to_quantized` in mid-sequence, as generation does with
+    `quantized_kv_start`: 8 bits in groups of 128."""
+    config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
+    kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
+    setting = TURNING_START, 128, 8
+    return _backend(
+        "mlx-lm-to-quantized",
+        kinds,
+        lambda config: TurningLayer(_stepping(KVCache(), config), *setting),
+        partial(write_turning, setting=setting),
+        SHARE,
+        ROUNDING[8],
+    )
+
+
+# --- declarations -----------------------------------------------------------------------
+
+
+def _open_ring(config: Config, less: int = 0) -> Any:
+    """Opens a `RotatingKVCache` of the window, or of `less` tokens less."""
+    size = config["window"] - less
+    return _stepping(RotatingKVCache(max_size=size, keep=config["keep"]), config)
 
 
 def _stepping(cache: Any, config: Config) -> Any:
@@ -226,20 +245,28 @@ def _stepping(cache: Any, config: Config) -> Any:
 
 def _kind(
     operations: set[str],
-    config: Mapping[str, tuple[Any, ...]],
+    config: Fields,
     inputs: Inputs = "copied",
+    duties: tuple[Duty, ...] = (),
+    held: float | None = 2,
 ) -> Kind:
     """Declares a kind.
 
     `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
     V anew in each pass and never writes to them afterwards. After a trim a buffer that is
-    too small grows by all new tokens, and not only by those that do not fit.
+    too small grows by all new tokens, and not only by those that do not fit. `held` is
+    None where memory is not compared: a state that was never written takes none.
     """
-    return Kind(frozenset(operations), config, inputs=inputs, held=2)
+    return Kind(frozenset(operations), config, inputs=inputs, held=held, duties=duties)
 
 
 def _backend(
-    name: str, kinds: Mapping[str, Kind], opener: Opener, code: Callable[[Config], Code]
+    name: str,
+    kinds: Mapping[str, Kind],
+    opener: Open,
+    code: Write,
+    share: int = 1,
+    tolerance: float = 0.0,
 ) -> Backend:
     arrays = MLXArrays()
     return Backend(
@@ -252,7 +279,9 @@ def _backend(
         lifetime="until-write",
         causal="lower-right",
         overwrite=arrays.overwrite,
+        tolerance=tolerance,
         ledger=LEDGER,
         code=code,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
+        share=share,
     )

@@ -18,8 +18,9 @@ from mlx_lm.models.cache import KVCache, LRUPromptCache
 
 from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.mlx.arrays import MLXArrays
-from lockstep.impl.peers.mlx_lm import LEDGER, Layer
+from lockstep.impl.peers.mlx_lm import LEDGER
 from lockstep.impl.peers.mlx_lm_code import write_prompts
+from lockstep.impl.peers.mlx_lm_layers import Layer
 
 MODEL = "model"
 ENTRIES = 1 << 20
@@ -55,13 +56,9 @@ class PromptCache:
         self.tokens += tokens
 
     def close(self) -> int:
-        """Inserts the caches under the tokens that they have read.
-
-        A server never inserts caches that have read none.
-        """
+        """Inserts the caches under the tokens that they have read."""
         read = min(int(cache.offset) for cache in self.caches)
-        if read:
-            self.stored.insert_cache(MODEL, self.tokens[:read], self.caches)
+        self.stored.insert_cache(MODEL, self.tokens[:read], self.caches)
         return read
 
 

@@ -1,127 +1,76 @@
-"""The caches of transformers (`transformers.cache_utils`), driven as its models do.
+"""Backends over the layer caches of transformers: what each is declared to promise.
 
-A model builds the mask with one of the builders of `transformers.masking_utils`, which
-call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. Masks are
-[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None if
-`sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
-`is_causal`, which torch aligns with the upper left and which a single row does not use.
+`transformers_layers` drives the caches. Several backends drive one class in different
+ways.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, DynamicCache, QuantizedLayer, StaticCache
-from transformers.masking_utils import (
-    create_causal_mask,
-    create_chunked_causal_mask,
-    create_sliding_window_causal_mask,
-)
+from transformers.cache_utils import Cache, DynamicCache, QuantizedCache, StaticCache
 
-from lockstep.harness.backends import Backend, Inputs, Kind, Lifetime
+from lockstep.harness.backends import Backend, Duty, Inputs, Kind, Lifetime
 from lockstep.harness.backends.backend import Code
-from lockstep.harness.backends.interface import Array, Mask
 from lockstep.impl.peers.transformers_code import get_attention, write_with
+from lockstep.impl.peers.transformers_layers import (
+    Config,
+    IdentityLayer,
+    Layer,
+    RecurrentLayer,
+)
 from lockstep.impl.torch.arrays import TorchArrays
 
-Config = Mapping[str, Any]
 LEDGER = Path(__file__).parent / "ledger"
+Fields = Mapping[str, tuple[Any, ...]]
+Opening = tuple[Callable[[Config], Layer], Callable[[Config], Code]]
+"""What opens the cache, and what writes it as code."""
 
-REFUSAL = "`crop` was called, but the current layer does not track past states"
-"""The beginning of the message of a sliding layer that cannot go back."""
-
-STATIC_LENGTH = 1024
-"""Capacity of a static cache, in tokens; programs keep one cache below that."""
-
-MASKS: Mapping[str, Callable[..., Any]] = {
-    "full_attention": create_causal_mask,
-    "sliding_attention": create_sliding_window_causal_mask,
-    "chunked_attention": create_chunked_causal_mask,
+COMMON: Fields = {
+    "mask_padding": (1,),
+    "mask_form": ("any", "additive"),
+    "keep": (0,),
 }
-COMMON = {"mask_padding": (1,), "mask_form": ("any", "additive"), "keep": (0,)}
-PLAIN = {**COMMON, "chunk": (None,)}
-CHUNKED = {**COMMON, "chunk": (1, 2, 3, 4, 5, 8)}
+PLAIN: Fields = {**COMMON, "chunk": (None,)}
+CHUNKED: Fields = {**COMMON, "chunk": (1, 2, 3, 4, 5, 8)}
+
+ROOM = {"step": (16, 8, 11, 1024)}
+"""`max_cache_len` of a static cache: the config field "step", which it does not have."""
+
+FP8_ROUNDING = 0.04
+"""More than half a step of float8_e4m3fn between 256 and 448, where 448 stands for 15/16,
+and the rounding to bfloat16."""
+
+SHARE = 8
+"""A backend that differs from another one in little gets one of this many programs."""
+
+RECORD = "once the window is full: callers call activate_past_recording() first"
 
 
-class Layer:
-    """A cache of transformers with one layer, as a layer of the contract.
-
-    Args:
-        cache: the cache of transformers.
-        config: the configuration of its model.
-    """
-
-    def __init__(self, cache: Any, config: Any) -> None:
-        self.cache = cache
-        self.config = config
-
-    @property
-    def offset(self) -> int:
-        return int(self.cache.get_seq_length())  # a static layer counts in a tensor
-
-    def make_mask(self, length: int, rows: int) -> Mask:
-        """Builds the mask as a model does.
-
-        Of the embeddings the builder reads only length and dtype.
-        """
-        build = MASKS[self.config.layer_types[0]]
-        embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
-        mask = build(self.config, embeddings, None, self.cache)
-        return "causal" if mask is None and length > 1 else mask
-
-    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        keys, values = self.cache.update(keys, values, 0)
-        return keys, values
-
-    def state(self) -> tuple[Array, Array] | None:
-        """Returns the tensors of a dynamic layer; a full layer holds all its tokens."""
-        layer = self.cache.layers[0]
-        return (layer.keys, layer.values) if layer.is_initialized else None
-
-    def size(self) -> int:
-        return int(self.cache.get_seq_length())
-
-    def trim(self, count: int) -> int:
-        """Calls `crop`, which takes the number of tokens to remove as a negative number.
-
-        Returns 0 for the refusal that it documents, and no other exception: a sliding
-        layer that has reached its window changes nothing.
-        """
-        before = self.offset
-        try:
-            self.cache.crop(-count)
-        except RuntimeError as error:
-            if not str(error).startswith(REFUSAL):
-                raise
-            return 0
-        return before - self.offset
-
-    def clone(self) -> Layer:
-        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
-        return Layer(copy.deepcopy(self.cache), self.config)
-
-    def free(self) -> None:
-        self.cache.reset()
+def _full(size: str) -> Duty:
+    """Trims that need tokens which a sliding layer of this size has dropped."""
+    return Duty({"op": "trim", f"offset - {size}": [0, None]}, f"trim {RECORD}")
 
 
-class IdentityLayer(QuantizedLayer):
-    """The quantized layer with a quantizer that rounds nothing.
+def _recorded(size: str) -> Duty:
+    """Trims of more than a recording sliding layer of this size has kept."""
+    when = {"op": "trim", f"offset - {size}": [0, None], "count - written": [1, None]}
+    rule = "trim of more than was written since the last one: crop drops the rest"
+    return Duty(when, rule)
 
-    It tests the bookkeeping of the base class: the packed tokens and the residual.
-    """
 
-    def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
-        return tensor.clone()
+def _overflow(**fields: Any) -> Duty:
+    """Updates past the room of a static cache."""
+    when = {"op": "update", "offset + length - step": [1, None], **fields}
+    return Duty(when, "update of more than max_cache_len tokens")
 
-    def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:
-        return q_tensor.clone()
+
+# --- dynamic ----------------------------------------------------------------------------
 
 
 def transformers() -> Backend:
@@ -132,39 +81,90 @@ def transformers() -> Backend:
     """
     kinds = {
         "kv": _kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
-        "rotating": _kind({"update", "trim", "clone", "free"}, PLAIN),
+        "rotating": _kind({"update", "trim", "clone", "free"}, PLAIN, _full("window")),
     }
     return _backend("transformers", kinds, DYNAMIC, "forever")
 
 
 def transformers_chunked() -> Backend:
-    """`DynamicCache` with a chunked layer, the sliding one under another mask.
-
-    It cannot be cropped once it holds a chunk, so trim is not declared.
-    """
-    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED)}
+    """`DynamicCache` with a chunked layer, the sliding one under another mask."""
+    operations = {"update", "size", "trim", "clone", "free"}
+    kinds = {"kv": _kind(operations, CHUNKED, _full("chunk"))}
     return _backend("transformers-chunked", kinds, DYNAMIC, "forever")
 
 
-def transformers_static() -> Backend:
-    """`StaticCache`: full and sliding layers in tensors of fixed size."""
+def transformers_recorded() -> Backend:
+    """`DynamicCache` with sliding and chunked layers that record their past, as
+    generation with an assistant has them: crop takes back what slid out."""
+    operations = {"update", "trim", "clone", "free"}
+    ring = {**PLAIN, "record": (True,)}
     kinds = {
-        "kv": _kind({"update", "size", "clone", "free"}, PLAIN),
-        "rotating": _kind({"update", "clone", "free"}, PLAIN, "kept"),
+        "kv": _kind(operations, CHUNKED, _recorded("chunk")),
+        "rotating": _kind(operations, ring, _recorded("window")),
+    }
+    return _backend("transformers-recorded", kinds, RECORDED, "forever", SHARE)
+
+
+# --- static -----------------------------------------------------------------------------
+
+
+def transformers_static() -> Backend:
+    """`StaticCache`: full and sliding layers in tensors of fixed size. A window may be
+    larger or smaller than that."""
+    full, wide = _overflow(), _overflow(**{"window - step": [1, None]})
+    kinds = {
+        "kv": _kind(
+            {"update", "size", "clone", "free"}, {**PLAIN, **ROOM}, full, inputs="kept"
+        ),
+        "rotating": _kind(
+            {"update", "clone", "free"}, {**PLAIN, **ROOM}, wide, inputs="kept"
+        ),
     }
     return _backend("transformers-static", kinds, STATIC, "until-write")
 
 
 def transformers_static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
-    kinds = {"kv": _kind({"update", "size", "clone", "free"}, CHUNKED, "kept")}
+    config = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
+    wide = _overflow(**{"chunk - step": [1, None]})
+    kinds = {
+        "kv": _kind({"update", "size", "clone", "free"}, config, wide, inputs="kept")
+    }
     return _backend("transformers-static-chunked", kinds, STATIC, "until-write")
+
+
+# --- quantized --------------------------------------------------------------------------
 
 
 def transformers_quantized() -> Backend:
     """The base class of the quantized layers; "step" is its residual length."""
-    kinds = {"kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN, "kept")}
+    kinds = {
+        "kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept")
+    }
     return _backend("transformers-quantized", kinds, QUANTIZED, "forever")
+
+
+def transformers_fp8() -> Backend:
+    """`QuantizedCache("fp8")`. Its scale is that of the first update, and larger numbers
+    are clipped; with 64 dimensions every token has the largest number."""
+    config = {**PLAIN, "heads": (1, 2), "key_dim": (64,), "value_dim": (64,)}
+    kinds = {
+        "kv": _kind({"update", "size", "trim", "clone", "free"}, config, inputs="kept")
+    }
+    return _backend("transformers-fp8", kinds, FP8, "forever", SHARE, FP8_ROUNDING)
+
+
+# --- recurrent --------------------------------------------------------------------------
+
+
+def transformers_linear() -> Backend:
+    """`LinearAttentionLayer` in a `DynamicCache`. With a recurrent state it cannot be
+    cropped, as its `is_croppable` says, so trim is not declared."""
+    kinds = {"state": _kind({"update", "state", "view", "clone", "free"}, {})}
+    return _backend("transformers-linear", kinds, LINEAR, "until-write", SHARE // 2)
+
+
+# --- opening ----------------------------------------------------------------------------
 
 
 def _open_dynamic(config: Config) -> Layer:
@@ -172,9 +172,15 @@ def _open_dynamic(config: Config) -> Layer:
     return Layer(DynamicCache(config=model), model)
 
 
+def _open_recorded(config: Config) -> Layer:
+    layer = _open_dynamic(config)
+    layer.cache.activate_past_recording()
+    return layer
+
+
 def _open_static(config: Config) -> Layer:
     model = _model(config)
-    return Layer(StaticCache(config=model, max_cache_len=STATIC_LENGTH), model)
+    return Layer(StaticCache(config=model, max_cache_len=config["step"]), model)
 
 
 def _open_quantized(config: Config) -> Layer:
@@ -182,16 +188,28 @@ def _open_quantized(config: Config) -> Layer:
     return Layer(Cache(layers=[layer]), _model(config))
 
 
-DYNAMIC = _open_dynamic, write_with("DynamicCache(config=CONFIG)")
-STATIC = (
+def _open_fp8(config: Config) -> Layer:
+    model = _model(config)
+    return Layer(QuantizedCache("fp8", model), model)
+
+
+def _open_linear(config: Config) -> Layer:
+    model = _model(config)
+    return RecurrentLayer(DynamicCache(config=model), model, config)
+
+
+DYNAMIC: Opening = _open_dynamic, write_with("DynamicCache(config=CONFIG)")
+RECORDED: Opening = _open_recorded, write_with("record(DynamicCache(config=CONFIG))")
+STATIC: Opening = (
     _open_static,
-    write_with(f"StaticCache(config=CONFIG, max_cache_len={STATIC_LENGTH})"),
+    write_with("StaticCache(config=CONFIG, max_cache_len={step})"),
 )
-QUANTIZED = (
+QUANTIZED: Opening = (
     _open_quantized,
     write_with("Cache(layers=[IdentityLayer(residual_length={step})])"),
 )
-"""Each of the three: (function that opens the cache, function that writes it as code)."""
+FP8: Opening = _open_fp8, write_with('QuantizedCache("fp8", CONFIG)')
+LINEAR: Opening = _open_linear, write_with("DynamicCache(config=CONFIG)")
 
 
 def _model(config: Config) -> Any:
@@ -207,10 +225,11 @@ def _model(config: Config) -> Any:
     )
 
 
+# --- declarations -----------------------------------------------------------------------
+
+
 def _kind(
-    operations: set[str],
-    config: Mapping[str, tuple[Any, ...]],
-    inputs: Inputs = "copied",
+    operations: set[str], config: Fields, *duties: Duty, inputs: Inputs = "copied"
 ) -> Kind:
     """Declares a kind.
 
@@ -218,14 +237,16 @@ def _kind(
     long as the window (static), or the first one (quantized). A model makes K and V anew
     in each pass and never writes to them afterwards.
     """
-    return Kind(frozenset(operations), config, inputs=inputs)
+    return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 
 
 def _backend(
     name: str,
     kinds: Mapping[str, Kind],
-    opening: tuple[Callable[[Config], Layer], Callable[[Config], Code]],
+    opening: Opening,
     lifetime: Lifetime,
+    share: int = 1,
+    tolerance: float = 0.0,
 ) -> Backend:
     return Backend(
         name=name,
@@ -237,7 +258,9 @@ def _backend(
         lifetime=lifetime,
         causal="upper-left",
         overwrite=lambda array: array.fill_(math.nan),
+        tolerance=tolerance,
         ledger=LEDGER,
         code=opening[1],
         versions={package: version(package) for package in ("transformers", "torch")},
+        share=share,
     )

@@ -28,6 +28,7 @@ MASKS = {
     "full_attention": "create_causal_mask",
     "sliding_attention": "create_sliding_window_causal_mask",
     "chunked_attention": "create_chunked_causal_mask",
+    "linear_attention": "create_causal_mask",  # it has none
 }
 
 
@@ -38,8 +39,13 @@ def write_with(opening: str) -> Callable[[Config], Code]:
         opening: the expression, with fields of the config in braces.
     """
     return lambda config: Code(
-        SOURCE, get_settings(config), opening.format(**config), CALLS
+        SOURCE, get_settings(config), opening.format(**config), get_calls(config)
     )
+
+
+def get_calls(config: Config) -> Mapping[str, Call]:
+    """Returns the code of the operations; none of a recurrent state."""
+    return {} if config["kind"] == "state" else CALLS
 
 
 def get_settings(config: Config) -> dict[str, str]:
@@ -64,6 +70,8 @@ def get_settings(config: Config) -> dict[str, str]:
 
 def get_attention(config: Config) -> str:
     """Returns the layer type of a model with this cache."""
+    if config["kind"] == "state":
+        return "linear_attention"
     if config["kind"] == "rotating":
         return "sliding_attention"
     return "full_attention" if config["chunk"] is None else "chunked_attention"

@@ -49,7 +49,7 @@ def write(folder: Path, name: str, entry: Any) -> None:
 
 
 def test_the_entries_of_one_backend_are_loaded(tmp_path: Path) -> None:
-    write(tmp_path, "b", {**ENTRY, "id": "two", "verdict": "limit"})
+    write(tmp_path, "b", {**ENTRY, "id": "two", "verdict": "misuse"})
     write(tmp_path, "a", ENTRY)
     write(tmp_path, "c", {**ENTRY, "backend": "other"})
     entries = load_ledger(tmp_path, "mine")
@@ -202,23 +202,31 @@ def test_a_number_that_an_operation_does_not_have_is_not_within() -> None:
 @pytest.mark.parametrize(
     ("ops", "facts"),
     [
-        ([], (0, 0, 0)),
-        ([update(2)], (2, 0, 0)),
-        ([update(2), update(3)], (5, 2, 3)),
-        ([update(2), update(3), update(1)], (6, 5, 0)),
-        ([update(5), update(1)], (6, 5, 1)),
-        ([update(2), update(3), trim(4)], (1, 2, 3)),
-        ([update(2), update(1), {"op": "free"}], (0, 0, 0)),
-        ([update(2), update(1), {"op": "clone", "into": "b"}, {"op": "free"}], (0, 0, 0)),
+        ([], (0, 0, 0, 0)),
+        ([update(2)], (2, 0, 0, 2)),
+        ([update(2), update(3)], (5, 2, 3, 5)),
+        ([update(2), update(3), update(1)], (6, 5, 0, 6)),
+        ([update(5), update(1)], (6, 5, 1, 6)),
+        ([update(2), update(3), trim(4)], (1, 2, 3, 0)),
+        ([update(2), trim(1), update(3)], (4, 1, 3, 3)),
+        ([update(2), update(1), {"op": "free"}], (0, 0, 0, 0)),
+        ([update(2), {"op": "clone", "into": "b"}, {"op": "free"}], (0, 0, 0, 0)),
     ],
 )
 def test_facts_about_a_layer_cache(ops: Any, facts: tuple[int, ...]) -> None:
-    """Offset, where updates have begun, and tokens behind the last block of four."""
-    program = make(*ops, trim(0), step=4)
+    """Offset, where updates have begun, tokens behind the last block of four, and those
+    since the last trim."""
+    program = make(*ops, {"op": "size"}, step=4)
     *_, last = walk(program)
-    names = dict(zip(("offset", "begun", "pending"), facts, strict=True))
+    names = dict(zip(("offset", "begun", "pending", "written"), facts, strict=True))
     assert last.model.get_facts(last.op) == names
     assert names.keys() == program.rules.facts.keys()
+
+
+def test_a_cache_that_no_operation_has_named_has_facts() -> None:
+    program = make()
+    model = program.rules.open_model(program.config)
+    assert set(model.get_facts(trim(0, cache="b")).values()) == {0}
 
 
 def test_the_facts_are_documented() -> None:

@@ -13,15 +13,21 @@ from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import KnownProgram, load_ledger
 from lockstep.harness.workers.registry import load
 
-PROGRAMS, EACH = 100, 20
+PROGRAMS, EACH = 120, 20
 PEERS = {
     "mlx-lm": "mlx_lm",
     "mlx-lm-chunked": "mlx_lm",
     "mlx-lm-concatenate": "mlx_lm",
+    "mlx-lm-max-kv-size": "mlx_lm",
+    "mlx-lm-plamo3": "mlx_lm",
     "mlx-lm-prompt-cache": "mlx_lm",
+    "mlx-lm-quantized-6": "mlx_lm",
+    "mlx-lm-restored": "mlx_lm",
     "transformers": "transformers",
     "transformers-chunked": "transformers",
+    "transformers-fp8": "transformers",
     "transformers-quantized": "transformers",
+    "transformers-recorded": "transformers",
 }
 
 

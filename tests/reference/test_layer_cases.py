@@ -118,6 +118,9 @@ trim, while nothing has slid out
 no trim once a token has
     rotating window=3 | fill 4; trim 1 > 0; trim 0 > 0; holds > 4: 11 12 13; free; fill 9;
     trim 9 > 0; holds > 9: 16 17 18
+unless the cache records what slides out
+    rotating window=3 record=1 | fill 6; trim 2 > 2; holds > 4: 11 12 13; add 30;
+    see 4 > 12 13 30; trim 4 > 4; holds > 1: 10; fill 4; clone; trim 9 > 5; holds > 0: -
 without a snapshot a cache goes back while nothing has slid out
     rotating window=3 | fill 3; restore none 4 > no; restore none -1 > no;
     restore none 3 > yes; holds > 3: 10 11 12; restore none 0 > yes; holds > 0: -;

@@ -74,7 +74,9 @@ class BatchedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"keep", "chunk", "mask_form", "scope", "offsets"})
+    opt_in = frozenset(
+        {"keep", "record", "chunk", "mask_form", "scope", "offsets", "mask_padding"}
+    )
     operations = OPERATIONS
     required = ("open", "update")
     states = STATES

@@ -350,7 +350,7 @@ class LayerContract(Contract):
     kinds = ("kv", "rotating", "state")
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"keep", "chunk", "mask_padding", "mask_form", "scope"})
+    opt_in = frozenset({"keep", "record", "chunk", "mask_padding", "mask_form", "scope"})
     operations = OPERATIONS
     required = ("update",)
     states = STATES
@@ -359,6 +359,7 @@ class LayerContract(Contract):
         "begun": "the largest offset at which an update has begun since it was empty",
         "pending": "tokens behind the last full block: an update fills one if it is the"
         " first, or if it leaves `step` tokens or more pending",
+        "written": "tokens written since the last trim, or since it was empty",
     }
     letters = LETTERS
     model = LayerModel

@@ -243,6 +243,7 @@ class Trim(LayerOperation):
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
+        model.note_trim(op["cache"])
         if op["count"] and "error" not in answer:
             happened = "rewind" if answer["trimmed"] else "refusal"
             model.past[op["cache"]].add(happened)

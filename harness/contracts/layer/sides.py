@@ -52,6 +52,7 @@ CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": ["kv", "rotating", "state"]},
     "window": optional(WINDOW),
     "keep": {**integer(0, 1024), "default": 0},
+    "record": {"type": "boolean", "default": False},
     "chunk": optional(WINDOW),
     "step": {**integer(1, 4096), "default": 256},
     "layers": {**integer(1, 1), "default": 1},
@@ -66,9 +67,10 @@ CONFIG: Mapping[str, Schema] = {
     "shift": {"type": "boolean", "default": True},
     "scope": SCOPE,
 }
-"""Beyond the common fields: `keep` sinks of a rotating cache; `chunk` of chunked
-attention in a kv cache; `conv_width` of a state; `mask_form` "additive" asks for
-numbers; `scope`, which changes no answer, see `Backend.scopes`."""
+"""Beyond the common fields: `keep` sinks of a rotating cache, and whether it can `record`
+what slides out, for later trims; `chunk` of chunked attention in a kv cache; `conv_width`
+of a state; `mask_form` "additive" asks for numbers; `scope`, which changes no answer, see
+`Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -76,8 +78,8 @@ def why_illegal_config(config: Config) -> str | None:
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
         return "a rotating cache needs a window"
-    if kind != "rotating" and (window is not None or keep):
-        return f"window and keep belong to rotating caches, not to {kind}"
+    if kind != "rotating" and (window is not None or keep or config["record"]):
+        return f"window, keep and record belong to rotating caches, not to {kind}"
     if kind == "rotating" and keep >= window:
         return f"keep {keep} leaves nothing to rotate in a window of {window}"
     if kind != "kv" and config["chunk"] is not None:
@@ -90,7 +92,7 @@ def why_illegal_config(config: Config) -> str | None:
 def open_cache(config: Config) -> Cache:
     """Opens the reference for a config."""
     if config["kind"] == "rotating":
-        return RotatingCache(config["window"], config["keep"])
+        return RotatingCache(config["window"], config["keep"], config["record"])
     if config["kind"] == "state":
         return StateCache()
     return KVCache(config["chunk"])
@@ -106,6 +108,7 @@ class Updates(NamedTuple):
 
     begun: int = 0
     pending: int = 0
+    written: int = 0
     is_none: bool = False
 
 
@@ -187,12 +190,18 @@ class LayerModel:
             0
             if before.is_none or before.pending + length >= self.config["step"]
             else before.pending + length,
+            before.written + length,
         )
+
+    def note_trim(self, name: str) -> None:
+        self.updates[name] = self.updates[name]._replace(written=0)
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
         name = op["cache"]
-        offset, updates = self.get(name).offset, self.updates[name]
-        return {"offset": offset, "begun": updates.begun, "pending": updates.pending}
+        offset = self.get(name).offset
+        *facts, _ = self.updates[name]
+        names = ("offset", "begun", "pending", "written")
+        return dict(zip(names, (offset, *facts), strict=True))
 
     def list_live(self) -> Mapping[int, int]:
         caches = self.caches.values()

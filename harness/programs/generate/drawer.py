@@ -13,6 +13,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source, T, advance
 from lockstep.harness.core.payload import get_tag_limit
+from lockstep.harness.programs.condition import find_duty, parse_duties
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
@@ -110,6 +111,7 @@ class Drawer:
             name for name in self.rules.operations if name in declared.operations
         ]
         self.avoid = [entry for entry in avoid if entry.program.kind == kind]
+        self.duties = parse_duties(declared, self.rules, kind)
         self.known: deque[KnownProgram] = deque(maxlen=MOST_KNOWN)
         self.misuse = misuse
         self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
@@ -161,7 +163,8 @@ class Drawer:
         return op or self.rules.draw_operation(source, model, self.names)
 
     def leaves_out(self, config: Config, ops: Sequence[Op], op: Op, model: Any) -> bool:
-        """Returns whether an operation leads to a known divergence, and notes it.
+        """Returns whether an operation breaks a duty of the callers, or leads to a known
+        divergence, and notes the latter.
 
         Args:
             config: of the program.
@@ -169,6 +172,8 @@ class Drawer:
             op: complete.
             model: the reference before the operation.
         """
+        if self.duties and find_duty(op, model, self.duties):
+            return True
         entry = find_entry(op, model, self.avoid) if self.avoid else None
         if entry is None:
             return False

@@ -4,8 +4,11 @@ It imports mlx-lm and nothing of ours. What is in capitals, a snippet sets itsel
 """
 
 import copy
+import os
+import tempfile
 
 import mlx.core as mx
+from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import (
     ChunkedKVCache,
@@ -14,11 +17,14 @@ from mlx_lm.models.cache import (
     LRUPromptCache,
     QuantizedKVCache,
     RotatingKVCache,
+    load_prompt_cache,
+    save_prompt_cache,
     trim_prompt_cache,
 )
 
 HEADS, KEY_DIM, VALUE_DIM, DTYPE = 1, 4, 4, mx.float32
-WINDOW = None
+WINDOW, RETURN_ARRAY = None, False
+START, GROUP_SIZE, BITS = 0, 64, 8
 LAYERS = 1
 STEP = 256
 
@@ -61,12 +67,12 @@ def see(mask, tokens, rows):
 def update(cache, tokens):
     """As a model does: it asks for the mask, then gives new K and V."""
     hidden = mx.zeros((1, len(tokens), 1))
-    mask = create_attention_mask(hidden, cache, window_size=WINDOW)
+    mask = create_attention_mask(hidden, cache, WINDOW, RETURN_ARRAY)
     pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
     return see(mask, name_tokens(*pair), len(tokens))
 
 
-def restore(cache, packed):
+def restore_numbers(cache, packed):
     """Quantized K or V as numbers."""
     return mx.dequantize(*packed, group_size=cache.group_size, bits=cache.bits)
 
@@ -75,8 +81,19 @@ def update_quantized(cache, tokens):
     """As a model does: it asks for the mask, then gives new K and V."""
     mask = create_attention_mask(mx.zeros((1, len(tokens), 1)), cache)
     pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
-    keys, values = (restore(cache, packed) for packed in pair)
+    keys, values = (restore_numbers(cache, packed) for packed in pair)
     return see(mask, name_tokens(keys, values), len(tokens))
+
+
+def update_turning(cache, tokens):
+    """As generate_step does: the mask, new K and V, then it may quantize the cache."""
+    mask = create_attention_mask(mx.zeros((1, len(tokens), 1)), cache)
+    pair = cache.update_and_fetch(make(tokens, KEY_DIM), make(tokens, VALUE_DIM))
+    if hasattr(cache, "bits"):
+        pair = [restore_numbers(cache, packed) for packed in pair]
+    caches = [cache]
+    maybe_quantize_kv_cache(caches, START, GROUP_SIZE, BITS)
+    return caches[0], see(mask, name_tokens(*pair), len(tokens))
 
 
 def update_chunked(cache, tokens):
@@ -116,7 +133,7 @@ def read_quantized(cache):
     if offset == 0:
         return []
     cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
-    return sorted(name_tokens(*(restore(cache, packed) for packed in cut)))
+    return sorted(name_tokens(*(restore_numbers(cache, packed) for packed in cut)))
 
 
 def read_quantized_view(cache):
@@ -124,8 +141,28 @@ def read_quantized_view(cache):
     if cache.offset == 0:
         return []
     return sorted(
-        name_tokens(*(restore(cache, packed) for packed in cache.keys_and_values()))
+        name_tokens(
+            *(restore_numbers(cache, packed) for packed in cache.keys_and_values())
+        )
     )
+
+
+def restore(cache):
+    """A cache made of the state of another one, as load_prompt_cache makes it."""
+    made = type(cache).from_state(cache.state)
+    if "step" in vars(cache):
+        made.step = cache.step
+    return made
+
+
+def store_and_load(cache):
+    """A copy of the cache, through a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "cache.safetensors")
+        save_prompt_cache(file, [cache])
+        (loaded,) = load_prompt_cache(file)
+        mx.eval(loaded.state[:2])
+    return loaded
 
 
 def fetch(prompts, tokens):
@@ -139,6 +176,5 @@ def fetch(prompts, tokens):
 def insert(prompts, tokens, caches):
     """As mlx_lm.server does when an answer is done: under the tokens that were read."""
     count = min(cache.offset for cache in caches)
-    if count:
-        prompts.insert_cache("model", tokens[:count], caches)
+    prompts.insert_cache("model", tokens[:count], caches)
     return count

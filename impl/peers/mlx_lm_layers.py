@@ -1,0 +1,289 @@
+"""mlx-lm's caches (`mlx_lm.models.cache`) as layers of the contract, driven as its models
+drive them.
+
+A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
+`update_and_fetch`. None of these caches pads query rows, can be emptied, or has
+snapshots: a user makes a new cache, or copies one. Nothing here guards a call: what the
+library leaves to its callers stands in the declarations, as duties.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.generate import maybe_quantize_kv_cache
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import (
+    ArraysCache,
+    load_prompt_cache,
+    save_prompt_cache,
+    trim_prompt_cache,
+)
+
+from lockstep.harness.backends.interface import Array, Mask
+
+Config = Mapping[str, Any]
+Make = Callable[[Any], "Layer"]
+
+
+class Layer:
+    """A cache of mlx-lm as a layer of the contract.
+
+    Args:
+        cache: the cache of mlx-lm.
+        window: what a model passes as `window_size` of its masks; None for nothing.
+        return_array: what it passes under this name: a mask is never "causal".
+    """
+
+    def __init__(
+        self, cache: Any, window: int | None = None, return_array: bool = False
+    ) -> None:
+        self.cache = cache
+        self.form = {"window_size": window, "return_array": return_array}
+
+    @property
+    def offset(self) -> int:
+        return int(self.cache.offset)
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        """Calls `create_attention_mask` as a model does.
+
+        Of the hidden states it reads only the length.
+        """
+        return create_attention_mask(mx.zeros((1, length, 1)), self.cache, **self.form)
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        keys, values = self.cache.update_and_fetch(keys, values)
+        return keys, values
+
+    def state(self) -> tuple[Array, Array] | None:
+        """Returns the buffers of `cache.state`, cut at its offset."""
+        keys, values, offset = self.cache.state[:3]
+        if keys is None:
+            return None
+        return keys[..., :offset, :], values[..., :offset, :]
+
+    def view(self) -> tuple[Array, Array]:
+        """Returns the same as `update_and_fetch` would."""
+        keys, values = self.cache.keys_and_values()
+        return keys, values
+
+    def size(self) -> int:
+        return int(self.cache.size())
+
+    def trim(self, count: int) -> int:
+        """Trims as speculative decoding does; returns the number of removed tokens.
+
+        `trim_prompt_cache` asks every layer whether it can be trimmed before it trims
+        any, so it refuses by returning 0.
+        """
+        trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
+        return int(trimmed)
+
+    def held(self) -> dict[str, int]:
+        return {"bytes": int(self.cache.nbytes)}
+
+    def clone(self) -> Layer:
+        """Copies as `LRUPromptCache` does."""
+        other = copy.copy(self)
+        other.cache = copy.deepcopy(self.cache)
+        return other
+
+
+class StoredLayer(Layer):
+    """A layer that is copied through a file, by `save_prompt_cache` and
+    `load_prompt_cache`; and trimmed by `trim`, as `CacheList` does with its parts."""
+
+    def trim(self, count: int) -> int:
+        return int(self.cache.trim(count))
+
+    def clone(self) -> Layer:
+        other = copy.copy(self)
+        other.cache = store_and_load(self.cache)
+        return other
+
+
+class RestoredLayer(StoredLayer):
+    """A layer whose cache is made anew from its own `state` before each operation, as
+    `load_prompt_cache` makes one: what `state` leaves out is lost."""
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        self.cache = restore(self.cache)
+        return super().make_mask(length, rows)
+
+    def trim(self, count: int) -> int:
+        self.cache = restore(self.cache)
+        return super().trim(count)
+
+
+class ConcatenateLayer(StoredLayer):
+    """`ConcatenateKVCache`, with the two arrays themselves as its `state`."""
+
+    def state(self) -> tuple[Array, Array] | None:
+        keys, values = self.cache.state
+        return None if keys is None else (keys, values)
+
+
+class QuantizedLayer(StoredLayer):
+    """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
+
+    Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
+    `mlx_lm.models.base`). The contract compares vectors, so they are dequantized here.
+    """
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        return self.restore(self.cache.update_and_fetch(keys, values))
+
+    def view(self) -> tuple[Array, Array]:
+        return self.restore(self.cache.keys_and_values())
+
+    def state(self) -> tuple[Array, Array] | None:
+        """Returns the buffers of `cache.state`; MLX dequantizes no array without rows."""
+        keys, values, offset = self.cache.state[:3]
+        if offset == 0:
+            return None
+        cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
+        return self.restore(cut)
+
+    def held(self) -> dict[str, int]:
+        """Adds up the arrays of `state`: `nbytes` fails before the first update."""
+        arrays = [part for _, part in tree_flatten(self.cache.state[:2])]
+        return {"bytes": sum(part.nbytes for part in arrays if part is not None)}
+
+    def restore(self, pair: Iterable[Any]) -> tuple[Array, Array]:
+        size, bits = self.cache.group_size, self.cache.bits
+        keys, values = (
+            mx.dequantize(packed, scales, biases, group_size=size, bits=bits)
+            for packed, scales, biases in pair
+        )
+        return keys, values
+
+
+class TurningLayer(Layer):
+    """A `KVCache` that becomes a `QuantizedKVCache` in mid-sequence.
+
+    Args:
+        cache: the cache of mlx-lm.
+        start: the number of tokens from which on the cache is quantized.
+        group_size, bits: of the quantized cache.
+    """
+
+    def __init__(self, cache: Any, start: int, group_size: int, bits: int) -> None:
+        super().__init__(cache)
+        self.setting = start, group_size, bits
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Updates and quantizes, in the order of `generate_step`."""
+        pair = self.cache.update_and_fetch(keys, values)
+        is_packed = hasattr(self.cache, "bits")  # as attention tells the two apart
+        returned = QuantizedLayer(self.cache).restore(pair) if is_packed else tuple(pair)
+        caches = [self.cache]
+        maybe_quantize_kv_cache(caches, *self.setting)
+        (self.cache,) = caches
+        return returned
+
+
+class ChunkedLayer(StoredLayer):
+    """`ChunkedKVCache` as Llama 4 uses it (`mlx_lm.models.llama4`, its only user).
+
+    The class has no `make_mask`. The model first drops from the front the keys that no
+    query of a later chunk may see, then compares the chunk numbers of queries and kept
+    keys.
+    """
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        self.cache.maybe_trim_front()
+        chunk, offset = self.cache.chunk_size, self.cache.offset
+        queries = mx.arange(offset, offset + length)[:, None]  # [length, 1]
+        keys = mx.arange(self.cache.start_position, offset + length)  # [columns]
+        return (keys <= queries) & (keys // chunk == queries // chunk)
+
+
+class RecurrentLayer(Layer):
+    """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
+
+    It has no offset: a model with such layers alone keeps none, so it is counted here.
+
+    Args:
+        cache: of two arrays, the inputs of the convolution and the state.
+        config: a complete config, for the shapes of a state that is still missing.
+        is_restored: whether it is made anew, as in `RestoredLayer`, and copied by a file.
+    """
+
+    def __init__(self, cache: Any, config: Config, is_restored: bool = False) -> None:
+        super().__init__(cache)
+        self.read_tokens, self.is_restored = 0, is_restored
+        heads, key_dim = config["heads"], config["key_dim"]
+        conv = (1, config["conv_width"] - 1, heads * key_dim)
+        delta = (1, heads, key_dim, config["value_dim"])
+        dtypes = getattr(mx, config["dtype"]), mx.float32
+        self.missing = tuple(zip((conv, delta), dtypes, strict=True))
+
+    @property
+    def offset(self) -> int:
+        return self.read_tokens
+
+    def boundaries(self, length: int) -> Sequence[int]:
+        return [length]
+
+    def read(self) -> tuple[Array, Array]:
+        """Returns the two arrays; a model starts from zeros where there is none."""
+        conv, delta = (
+            mx.zeros(*missing) if array is None else array
+            for array, missing in zip(self.cache.cache, self.missing, strict=True)
+        )
+        return conv, delta
+
+    def state(self) -> tuple[Array, Array]:
+        return self.read()
+
+    def view(self) -> tuple[Array, Array]:
+        return self.read()
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        """Appends the new inputs of the convolution and keeps the last ones."""
+        if self.is_restored:
+            self.cache = restore(self.cache)
+        inputs = mx.concatenate([self.read()[0], conv[:, -length:]], axis=1)
+        self.cache[0] = mx.contiguous(inputs[:, -conv.shape[1] :])
+        self.cache[1] = delta
+        self.cache.advance(length)
+        self.read_tokens += length
+
+    def clone(self) -> Layer:
+        other = copy.copy(self)
+        duplicate = store_and_load if self.is_restored else copy.deepcopy
+        other.cache = duplicate(self.cache)
+        return other
+
+
+def restore(cache: Any) -> Any:
+    """Makes a cache of the state of another one, which is not used any more."""
+    return set_step(type(cache).from_state(cache.state), cache)
+
+
+def store_and_load(cache: Any) -> Any:
+    """Copies a cache through a file."""
+    with TemporaryDirectory() as folder:
+        file = str(Path(folder) / "cache.safetensors")
+        save_prompt_cache(file, [cache])
+        (loaded,) = load_prompt_cache(file)
+        mx.eval(tree_flatten(loaded.state))
+    return set_step(loaded, cache)
+
+
+def set_step(cache: Any, like: Any) -> Any:
+    """Sets the growth step, of which a state says nothing, to that of another cache."""
+    if "step" in vars(like):
+        cache.step = like.step
+    return cache
+
+
+def open_arrays(config: Config, is_restored: bool = False) -> RecurrentLayer:
+    return RecurrentLayer(ArraysCache(size=2), config, is_restored)

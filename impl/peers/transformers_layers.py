@@ -1,0 +1,157 @@
+"""transformers' caches (`transformers.cache_utils`) as layers of the contract, driven as
+its models do.
+
+A model builds the mask with one of the builders of `transformers.masking_utils`, which
+call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. Masks are
+[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None if
+`sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
+`is_causal`, which torch aligns with the upper left and which a single row does not use.
+Nothing here guards a call: what the library leaves to its callers stands in the
+declarations, as duties.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import QuantizedLayer
+from transformers.masking_utils import (
+    create_causal_mask,
+    create_chunked_causal_mask,
+    create_sliding_window_causal_mask,
+)
+
+from lockstep.harness.backends.interface import Array, Mask
+
+Config = Mapping[str, Any]
+
+MASKS: Mapping[str, Callable[..., Any]] = {
+    "full_attention": create_causal_mask,
+    "sliding_attention": create_sliding_window_causal_mask,
+    "chunked_attention": create_chunked_causal_mask,
+}
+
+
+class Layer:
+    """A cache of transformers with one layer, as a layer of the contract.
+
+    Args:
+        cache: the cache of transformers.
+        config: the configuration of its model.
+    """
+
+    def __init__(self, cache: Any, config: Any) -> None:
+        self.cache = cache
+        self.config = config
+
+    @property
+    def offset(self) -> int:
+        return int(self.cache.get_seq_length())  # a static layer counts in a tensor
+
+    def make_mask(self, length: int, rows: int) -> Mask:
+        """Builds the mask as a model does.
+
+        Of the embeddings the builder reads only length and dtype.
+        """
+        build = MASKS[self.config.layer_types[0]]
+        embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
+        mask = build(self.config, embeddings, None, self.cache)
+        return "causal" if mask is None and length > 1 else mask
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        keys, values = self.cache.update(keys, values, 0)
+        return keys, values
+
+    def state(self) -> tuple[Array, Array] | None:
+        """Returns the tensors of a dynamic layer; a full layer holds all its tokens."""
+        layer = self.cache.layers[0]
+        return (layer.keys, layer.values) if layer.is_initialized else None
+
+    def size(self) -> int:
+        return int(self.cache.get_seq_length())
+
+    def trim(self, count: int) -> int:
+        """Calls `crop`, which takes the number of tokens to remove as a negative
+        number."""
+        before = self.offset
+        self.cache.crop(-count)
+        return before - self.offset
+
+    def clone(self) -> Layer:
+        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        other = copy.copy(self)
+        other.cache = copy.deepcopy(self.cache)
+        return other
+
+    def free(self) -> None:
+        self.cache.reset()
+
+
+class IdentityLayer(QuantizedLayer):
+    """The quantized layer with a quantizer that rounds nothing.
+
+    It tests the bookkeeping of the base class: the packed tokens and the residual.
+    """
+
+    def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
+        return tensor.clone()
+
+    def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:
+        return q_tensor.clone()
+
+
+class RecurrentLayer(Layer):
+    """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
+
+    A cache of such layers alone has no length: a model counts positions elsewhere, so
+    they are counted here. It keeps one input of the convolution more than the next token
+    needs, which is not read.
+
+    Args:
+        cache: the cache of transformers.
+        model: the configuration of its model.
+        config: a complete config, for the shapes of a state that is still missing.
+    """
+
+    def __init__(self, cache: Any, model: Any, config: Config) -> None:
+        super().__init__(cache, model)
+        self.read_tokens, self.kernel = 0, config["conv_width"]
+        heads, key_dim = config["heads"], config["key_dim"]
+        conv = torch.zeros(1, heads * key_dim, self.kernel, dtype=model.dtype)
+        self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
+
+    @property
+    def offset(self) -> int:
+        return self.read_tokens
+
+    def boundaries(self, length: int) -> Sequence[int]:
+        return [length]
+
+    def read(self) -> tuple[Array, Array]:
+        """Returns the two tensors; a model starts from zeros where there is none."""
+        found = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
+        conv, delta = (
+            missing if tensor is None else tensor
+            for tensor, missing in zip(found, self.missing, strict=True)
+        )
+        return conv[..., 1:].transpose(1, 2), delta
+
+    def state(self) -> tuple[Array, Array]:
+        return self.read()
+
+    def view(self) -> tuple[Array, Array]:
+        return self.read()
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        """Gives the new inputs of the convolution, as far as any is kept."""
+        inputs = conv[:, -length:].transpose(1, 2)  # [1, channels, length]
+        self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
+        self.cache.update_recurrent_state(delta, 0)
+        self.read_tokens += length
+
+    def free(self) -> None:
+        self.cache.reset()
+        self.read_tokens = 0

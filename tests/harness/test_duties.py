@@ -1,0 +1,96 @@
+"""Duties of callers: calls that a backend declares no program may make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend, Duty, Kind, list_unchecked
+from lockstep.harness.core.errors import Unloadable
+from lockstep.harness.execution.executor import Record
+from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.programs.program import walk
+from lockstep.harness.workers.messages import Found, RandomTask
+from lockstep.harness.workers.registry import check_declaration
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice
+from tests.harness.building import draw_some, make, trim, update
+from tests.harness.misbehaving import Cache, correct
+
+NO_TRIM = Duty({"op": "trim", "offset": [3, None]}, "trim of three tokens or more")
+
+
+class Fragile(Cache):
+    """Fails where its callers must not trim."""
+
+    def trim(self, count: int) -> Any:
+        if self.offset >= 3:
+            raise RuntimeError("the caller must not do that")
+        return super().trim(count)
+
+
+def declare(*duties: Duty) -> Backend:
+    backend = replace(correct(), open=lambda _: Fragile())
+    kind = replace(backend.contracts["layer"]["kv"], duties=duties)
+    return replace(backend, contracts={"layer": {"kv": kind}})
+
+
+def get_signatures(backend: Backend, tmp_path: Path) -> set[str]:
+    """What a slice of 100 programs finds."""
+    events: list[Any] = []
+    record = Record(tmp_path / "record.json")
+    task = RandomTask("b", "layer", "kv", 0, generator="plain", seed=1, programs=100)
+    RandomSlice(Runner(record, events.append), backend, task).check()
+    record.close()
+    found = [event for event in events if type(event) is Found]
+    return {each.divergence.get_signature(each.parse()) for each in found}
+
+
+def test_no_program_breaks_a_duty(tmp_path: Path) -> None:
+    """Neither those that are drawn, nor those that are derived from them."""
+    assert get_signatures(declare(), tmp_path) == {"layer-kv-trim-error"}
+    assert get_signatures(declare(NO_TRIM), tmp_path) == set()
+
+
+def test_generation_keeps_clear_of_it() -> None:
+    operations = frozenset({"update", "trim"})
+    most = []
+    for duties in ((), (NO_TRIM,)):
+        declared = Kind(operations, duties=duties)
+        programs = draw_some(20, "layer", "kv", declared)
+        steps = (step for program in programs for step in walk(program, rows=False))
+        offsets = [s.model.get("a").offset for s in steps if s.op["op"] == "trim"]
+        most.append(max(offsets))
+    assert most[0] > most[1] == 2
+
+
+def test_a_program_that_breaks_a_duty_is_not_run_and_told_why() -> None:
+    backend = declare(NO_TRIM)
+    program = make(update(2), trim(1), update(2), trim(1), step=1)
+    assert why_unsupported(program, backend) == (
+        "misbehaving leaves to its callers not to do what step 3 does: trim of three"
+        " tokens or more"
+    )
+    assert why_unsupported(make(update(2), trim(1), step=1), backend) is None
+
+
+def test_a_report_lists_it() -> None:
+    backend = declare(NO_TRIM)
+    kind = backend.contracts["layer"]["kv"]
+    assert "trim of three tokens or more" in list_unchecked(backend, kind)
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ({"op": "trimm"}, "declares duties of kv: when: op"),
+        ({"op": "trim", "states": ["wrapped"]}, "has no state"),
+        ({"op": "trim", "cuont": [1, 1]}, "did you mean count"),
+    ],
+)
+def test_a_duty_without_a_meaning_is_refused(when: Any, words: str) -> None:
+    with pytest.raises(Unloadable, match=words):
+        check_declaration(declare(Duty(when, "nothing")), "tests.harness.misbehaving")

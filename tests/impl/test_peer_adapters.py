@@ -1,0 +1,115 @@
+"""The adapters of the peers are thin: no call is guarded, and nothing is copied, but what
+stands here with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ADAPTERS = sorted(
+    path
+    for path in (Path(__file__).parents[2] / "impl" / "peers").glob("*.py")
+    if not path.stem.endswith("_code")  # these write text, and call no library
+)
+
+COPIES = {
+    "copy", "deepcopy", "clone", "array", "contiguous", "detach", "tensor", "asarray",
+    "copy_", "copyto", "save_prompt_cache",
+}  # fmt: skip
+"""The names of functions and methods that copy an array or a cache."""
+
+ALLOWED = {
+    "mlx_lm_layers.Layer.clone: copy": "the adapter, which holds the cache",
+    "mlx_lm_layers.Layer.clone: deepcopy": "LRUPromptCache.fetch_nearest_cache does so",
+    "mlx_lm_layers.StoredLayer.clone: copy": "the adapter, which holds the cache",
+    "mlx_lm_layers.RecurrentLayer.clone: copy": "the adapter, which holds the cache",
+    "mlx_lm_layers.RecurrentLayer.clone: deepcopy": "fetch_nearest_cache does so",
+    "mlx_lm_layers.RecurrentLayer.write: contiguous": "qwen3_next does so",
+    "mlx_lm_layers.store_and_load: save_prompt_cache": "cache_prompt.py does so",
+    "transformers_layers.Layer.clone: copy": "the adapter, which holds the cache",
+    "transformers_layers.Layer.clone: deepcopy": "documented for reuse of a prompt",
+    "transformers_layers.IdentityLayer._quantize: clone": "a stand-in for a quantizer",
+    "transformers_layers.IdentityLayer._dequantize: clone": "a stand-in for a quantizer",
+    "mlx_lm_layers.Layer.state: if": "state of an empty cache is (None, None, 0)",
+    "mlx_lm_layers.ConcatenateLayer.state: if": "state of an empty cache is (None, None)",
+    "mlx_lm_layers.QuantizedLayer.state: if": "MLX dequantizes no array without rows",
+    "mlx_lm_layers.QuantizedLayer.held: if": "of None, before the first update",
+    "mlx_lm_layers.TurningLayer.update: if": "which of the two caches answered",
+    "mlx_lm_layers.RecurrentLayer.read: if": "a model starts from zeros",
+    "mlx_lm_layers.RecurrentLayer.write: if": "which of the two backends this is",
+    "mlx_lm_layers.RecurrentLayer.clone: if": "which of the two backends this is",
+    "mlx_lm_layers.set_step: if": "the growth step is the config's",
+    "mlx_lm_prompts.PromptCache.begin: if": "a server makes caches where it finds none",
+    "transformers_layers.Layer.make_mask: if": "SDPA takes no mask as causal",
+    "transformers_layers.Layer.state: if": "a layer has no tensors before an update",
+    "transformers_layers.RecurrentLayer.read: if": "a model starts from zeros",
+}
+"""Place: construct → reason. Functions of a module that open caches and declare them
+choose by the config, and are not listed."""
+
+
+def iter_constructs(path: Path) -> Iterator[str]:
+    """Each `try`, check and copy in the code that drives a library, as "place: what"."""
+    for place, node in iter_nodes(ast.parse(path.read_text()), path.stem):
+        if isinstance(node, ast.Try | ast.TryStar):
+            yield f"{place}: try"
+        elif isinstance(node, ast.With) and "suppress" in ast.unparse(node.items[0]):
+            yield f"{place}: suppress"
+        elif isinstance(node, ast.If | ast.IfExp | ast.comprehension | ast.Assert):
+            is_check = not isinstance(node, ast.comprehension) or node.ifs
+            if is_check and not place.partition(".")[2].startswith(OPENING):
+                yield f"{place}: if"
+        elif isinstance(node, ast.Attribute) and node.attr in COPIES:
+            yield f"{place}: {node.attr}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in COPIES:
+            yield f"{place}: {ast.unparse(node.func)}"
+
+
+OPENING = ("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm")
+"""Beginnings of the names of functions that open caches, or declare them."""
+
+
+def iter_nodes(tree: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
+    """All nodes with the qualified name of the function around them."""
+    for node in ast.iter_child_nodes(tree):
+        is_named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+        inner = f"{place}.{node.name}" if is_named else place
+        yield place, node
+        yield from iter_nodes(node, inner)
+
+
+def test_adapters_guard_and_copy_nothing_else() -> None:
+    found = {each for path in ADAPTERS for each in iter_constructs(path)}
+    assert found - ALLOWED.keys() == set(), "not allowed"
+    assert ALLOWED.keys() - found == set(), "no longer there"
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("try:\n    self.cache.trim(1)\nexcept ValueError:\n    return 0", "try"),
+        ("if self.cache.keys is None:\n    return None", "if"),
+        ("return None if self.cache.empty() else self.cache.keys", "if"),
+        ("return [k for k in self.cache if k]", "if"),
+        ("assert self.cache.is_trimmable()", "if"),
+        ("with suppress(ValueError):\n    self.cache.trim(1)", "suppress"),
+        ("return self.cache.keys.clone()", "clone"),
+        ("return mx.array(self.cache.keys)", "array"),
+        ("return deepcopy(self.cache)", "deepcopy"),
+    ],
+)
+def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> None:
+    lines = "".join(f"        {line}\n" for line in body.split("\n"))
+    path = tmp_path / "peer.py"
+    path.write_text(f"class Layer:\n    def state(self):\n{lines}")
+    assert set(iter_constructs(path)) == {f"peer.Layer.state: {what}"}
+
+
+def test_adapters_are_all_looked_at() -> None:
+    assert {path.stem for path in ADAPTERS} >= {
+        "mlx_lm", "mlx_lm_layers", "mlx_lm_prompts", "transformers",
+        "transformers_layers",
+    }  # fmt: skip

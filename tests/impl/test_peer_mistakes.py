@@ -1,0 +1,134 @@
+"""Each way of driving a released cache shows a mistake that is made in it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.ledger import load_ledger
+from lockstep.harness.workers.registry import load
+
+PROGRAMS = 40
+Change = Callable[[Any], Any]
+
+
+def find(name: str, kind: str) -> set[str]:
+    """The signatures of a few programs."""
+    backend = load(name)
+    declared = backend.contracts["layer"][kind]
+    avoid = load_ledger(backend.ledger, name, kind)
+    drawer = Drawer("layer", kind, declared, backend.dtypes, avoid)
+    source, found = RandomSource(5), set[str]()
+    for _ in range(PROGRAMS):
+        program = drawer.draw(source)
+        divergence = run(program, backend).divergence
+        if divergence is not None:
+            found.add(divergence.get_signature(program))
+    return found
+
+
+def lose_last(state: Any) -> Any:
+    """A state that leaves its last field out, as 0."""
+    return property(lambda self: (*state.fget(self)[:-1], 0), state.fset)
+
+
+def be_late(make_mask: Any) -> Any:
+    """A mask of one token less."""
+    return lambda self, N, **form: make_mask(self, max(1, N - 1), **form)
+
+
+def forget_window(make_mask: Any) -> Any:
+    """A mask that knows no window."""
+    return lambda self, N, **form: None if N == 1 else "causal"
+
+
+def keep_one_more(crop: Any) -> Any:
+    """A crop that leaves a token too much."""
+    return lambda self, count: crop(self, min(0, count + 1))
+
+
+def do_nothing(method: Any) -> Any:
+    return lambda self, *_: None
+
+
+def halve(to_quantized: Any) -> Any:
+    """Quantizes, and loses the last token."""
+
+    def change(self: Any, **setting: Any) -> Any:
+        cache = to_quantized(self, **setting)
+        cache.offset -= 1
+        return cache
+
+    return change
+
+
+def add_columns(sizes: Any) -> Any:
+    """Announces one column too many."""
+
+    def change(self: Any, length: int) -> Any:
+        columns, offset = sizes(self, length)
+        return columns + 1, offset
+
+    return change
+
+
+def blur(dequantize: Any) -> Any:
+    return lambda self, packed: dequantize(self, packed) * 1.2
+
+
+MLX, TORCH = "mlx_lm.models.cache", "transformers.cache_utils"
+MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
+    ("mlx-lm-restored", "rotating", MLX, "RotatingKVCache", "state", lose_last),
+    ("mlx-lm-restored", "kv", MLX, "KVCache", "state", lose_last),
+    ("mlx-lm-restored", "state", MLX, "ArraysCache", "__setitem__", do_nothing),
+    ("mlx-lm", "state", MLX, "ArraysCache", "__setitem__", do_nothing),
+    ("mlx-lm-max-kv-size", "rotating", MLX, "RotatingKVCache", "make_mask", be_late),
+    ("mlx-lm-return-array", "rotating", MLX, "RotatingKVCache", "make_mask",
+     forget_window),
+    ("mlx-lm-return-array", "kv", MLX, "KVCache", "make_mask", be_late),
+    ("mlx-lm-plamo3", "rotating", MLX, "RotatingKVCache", "make_mask", be_late),
+    ("mlx-lm-quantized-6", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
+    ("mlx-lm-to-quantized", "kv", MLX, "KVCache", "to_quantized", halve),
+    ("mlx-lm-concatenate", "kv", MLX, "ConcatenateKVCache", "make_mask", be_late),
+    ("mlx-lm-chunked", "kv", MLX, "ChunkedKVCache", "state", lose_last),
+    ("transformers", "rotating", TORCH, "DynamicSlidingWindowLayer", "crop",
+     keep_one_more),
+    ("transformers-chunked", "kv", TORCH, "DynamicSlidingWindowLayer", "crop",
+     keep_one_more),
+    ("transformers-recorded", "rotating", TORCH, "DynamicSlidingWindowLayer", "crop",
+     keep_one_more),
+    ("transformers-recorded", "kv", TORCH, "DynamicSlidingWindowLayer", "crop",
+     keep_one_more),
+    ("transformers-static", "rotating", TORCH, "StaticSlidingWindowLayer",
+     "get_mask_sizes", add_columns),
+    ("transformers-static", "kv", TORCH, "StaticLayer", "get_mask_sizes", add_columns),
+    ("transformers-fp8", "kv", TORCH, "Fp8QuantizedLayer", "_dequantize", blur),
+    ("transformers-linear", "state", TORCH, "LinearAttentionLayer", "reset", do_nothing),
+]  # fmt: skip
+"""(backend, kind, module, class, attribute, how it is changed)."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "module", "owner", "attribute", "change"),
+    MISTAKES,
+    ids=[f"{name}-{kind}-{attribute}" for name, kind, _, _, attribute, _ in MISTAKES],
+)
+def test_a_mistake_in_the_library_is_found(
+    name: str,
+    kind: str,
+    module: str,
+    owner: str,
+    attribute: str,
+    change: Change,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip(module.partition(".")[0])
+    library = getattr(import_module(module), owner)
+    assert find(name, kind) == set()
+    monkeypatch.setattr(library, attribute, change(getattr(library, attribute)))
+    assert find(name, kind)
