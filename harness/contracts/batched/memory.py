@@ -40,7 +40,8 @@ class BatchMemory:
     """
 
     def __init__(self, config: Config, factor: float | None) -> None:
-        self.factor, self.window = factor, config["window"]
+        self.factor = factor
+        self.window: int | None = config["window"]
         self.is_state = config["kind"] == "batch-state"
         self.step = 0 if self.is_state else config["step"]
         count = count_state_bytes if self.is_state else count_token_bytes
