@@ -20,6 +20,14 @@ OPERATIONS = frozenset(CONTRACTS["batched"].operations)
 OF_STATES = frozenset(CONTRACTS["batched"].list_operations("batch-state"))
 
 
+class BatchArrays(NumpyArrays):
+    """Attention in which a query of padding may see nothing."""
+
+    def attend(self, queries: Any, keys: Any, values: Any, mask: Any) -> Any:
+        mask = mask | ~mask.any(-1, keepdims=True)
+        return super().attend(queries, keys, values, mask)
+
+
 class Single:
     """One row: a layer cache."""
 
@@ -315,7 +323,7 @@ def make() -> Backend:
         name="batching",
         device="numpy",
         contracts={"batched": kinds},
-        arrays=NumpyArrays(),
+        arrays=BatchArrays(),
         open=open_batch,
         dtypes=("float32",),
     )

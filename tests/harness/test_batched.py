@@ -1,0 +1,212 @@
+"""Batches: a correct one agrees, and mistakes that real ones made are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from batching import Batch, Single, StateBatch, make, open_batch
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.program import Divergence, Program
+from tests.harness.building import draw_some
+from tests.harness.building import make as make_program
+
+KINDS = list(make().contracts["batched"])
+
+
+@cache
+def get_programs(kind: str) -> list[Program]:
+    return draw_some(250, "batched", kind, make().contracts["batched"][kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_correct_batch_agrees(kind: str) -> None:
+    for number, program in enumerate(get_programs(kind)):
+        assert run(program, make(), every=number % 4 == 0).divergence is None
+
+
+# --- mistakes ---------------------------------------------------------------------------
+
+
+MISTAKES: dict[str, tuple[str, str, type]] = {}
+
+
+def mistake(kind: str, found: str) -> Callable[[type], type]:
+    """Notes a class of batches with a mistake; found: a pattern of the signature."""
+
+    def note(wrong: type) -> type:
+        MISTAKES[wrong.__name__] = kind, found, wrong
+        return wrong
+
+    return note
+
+
+@mistake("batch-kv", "update-(mask|contents)")
+class PaddingIsSeen(Batch):
+    """A mask without the padding on the left."""
+
+    def make_mask(self, length: int) -> Any:
+        mask = super().make_mask(length)
+        return mask | mask.any(0, keepdims=True)
+
+
+@mistake("batch-rotating", "update-(mask|contents)")
+class PaddingFillsTheWindow(Batch):
+    """mlx-lm #439: what is padding counts as tokens, and evicts real ones."""
+
+    def make_mask(self, length: int) -> Any:
+        mask = super().make_mask(length)
+        longest = max(row.offset for row in self.rows)
+        for number, row in enumerate(self.rows):
+            seen = np.flatnonzero(mask[number, 0, -1])
+            if row.offset < longest and len(seen) == row.window:
+                mask[number, 0, -1, seen[0]] = False
+        return mask
+
+
+@mistake("batch-kv", "update-alias")
+class OffsetsChangeLater(Batch):
+    """mlx-lm #1699: the offsets are handed out, and changed in place."""
+
+    shared: Any = None
+
+    @property
+    def offsets(self) -> Any:
+        right = super().offsets
+        if self.shared is None or len(self.shared) != len(right):
+            self.shared = right
+        self.shared[:] = right
+        return self.shared
+
+    def update(self, keys: Any, values: Any) -> Any:
+        pair = super().update(keys, values)
+        _ = self.offsets
+        return pair
+
+
+@mistake("batch-kv", "(update|extend|filter|pad_right|state)-")
+class ExtendsByItsOwnRows(Batch):
+    """mlx-lm pull request 1141: an empty side gets the other side's number of rows."""
+
+    def extend(self, other: Batch) -> None:
+        empty = not any(row.offset for row in other.rows)
+        if empty and len(other.rows) != len(self.rows):
+            other.rows = (other.rows * len(self.rows))[: len(self.rows)]
+            other.rows = [row.clone() for row in other.rows]
+        super().extend(other)
+
+
+@mistake("batch-kv", "(trim|rollback)-(result|offset)|update-")
+class TrimDoesNothing(Batch):
+    """mlx-vlm pull request 1453: trim returned 0, and callers had rolled back."""
+
+    def trim(self, count: int) -> int:
+        self.check_settled()
+        return 0
+
+
+@mistake("batch-kv", "filter-offset|(update|state|size|extract|trim)-")
+class RowsMixUp(Batch):
+    """Rows that stay are put into their old order."""
+
+    def filter(self, rows: Sequence[int]) -> None:
+        if len(set(rows)) < len(rows):
+            raise ValueError("a row twice")
+        self.select(sorted(rows))
+
+
+@mistake("batch-kv", "(update|state)-")
+class LoadKeepsTheFirstRowOnly(Batch):
+    """mlx-lm pull request 807: what the constructor sets is missing after a load."""
+
+    def load(self, saved: Any) -> None:
+        super().load(saved)
+        for row in self.rows:
+            row.chunk = None
+            row.keys, row.values = self.rows[0].keys[:], self.rows[0].values[:]
+
+
+@mistake("batch-rotating", "(update|state|size|extract|trim)-")
+class ExtractIsShort(Batch):
+    """vllm-metal pull request 139: a row is taken out without its last token."""
+
+    def extract(self, row: int) -> Single:
+        single: Single = super().extract(row)
+        if single.offset > 1:
+            single.trim(1)
+        return single
+
+
+@mistake("batch-kv", "(update|state|size|extract|finalize)-")
+class ShortRowsGetPadding(Batch):
+    """Padding on the right is written where a chunk has nothing else for a row."""
+
+    def place(self, length: int) -> list[range]:
+        places = super().place(length)
+        if self.coming is None:
+            return places
+        return [place if len(place) else range(1) for place in places]
+
+
+@mistake("batch-state", "(extend|update|state|extract)-")
+class StatesMixUp(StateBatch):
+    """mlx-lm pull request 1169: rows of states are exchanged when one side is empty."""
+
+    def extend(self, other: Batch) -> None:
+        own = len(self.rows)
+        super().extend(other)
+        if not any(row.offset for row in self.rows[:own]):
+            self.rows.reverse()
+
+
+@mistake("batch-state", "(update|state)-")
+class StatesReadPadding(StateBatch):
+    """Padding on the left enters the state."""
+
+    def make_mask(self, length: int) -> Any:
+        return None
+
+
+def plant(wrong: type) -> Backend:
+    def open_wrong(config: Mapping[str, Any]) -> Any:
+        opened = open_batch(config)
+        return wrong(opened.rows) if isinstance(opened, Batch) else opened
+
+    return replace(make(), open=open_wrong)
+
+
+def find(kind: str, wrong: type) -> tuple[Program, Divergence] | None:
+    backend = plant(wrong)
+    for program in get_programs(kind):
+        if divergence := run(program, backend).divergence:
+            return program, divergence
+    return None
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str) -> None:
+    kind, pattern, wrong = MISTAKES[name]
+    found = find(kind, wrong)
+    assert found is not None
+    program, divergence = found
+    signature = divergence.get_signature(program).removeprefix(f"batched-{kind}-")
+    assert re.match(pattern, signature), (signature, divergence.message)
+
+
+def test_what_differs_is_said_of_a_row() -> None:
+    ops = [
+        {"op": "open", "rows": 2},
+        {"op": "update", "length": 3, "left": [0, 2]},
+        {"op": "update", "length": 1},
+    ]
+    program = make_program(*ops, contract="batched", kind="batch-kv")
+    divergence = run(program, plant(PaddingIsSeen)).divergence
+    assert divergence is not None
+    assert divergence.message.startswith("row 1: query 0 sees")
