@@ -81,6 +81,8 @@ def open_layers(old: Pair, lengths: list[int], window: int | None) -> list[Any]:
         # In two parts: a static sliding layer returns the first as it is, and keeps it.
         for part in (slice(tokens - 1), slice(tokens - 1, None)):
             layer.update(*(array[:, :, part] for array in prompts))
+        if window:  # it turns, as ours
+            layer.update(*(array[:, :, :1] for array in prompts))
     return layers
 
 
