@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory, make_compact
-from lockstep.impl.mlx.wide import write_wide
+from lockstep.impl.mlx.wide import join_wide, write_wide
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.memory import Linear, compute_capacity
 
@@ -28,12 +28,17 @@ class LinearMemory(PairMemory, Linear):
             keys, values = self.buffers
             self.buffers = self.extend(keys, used), self.extend(values, used)
 
+    def adopt(self, arrays: Pair, used: int) -> None:
+        self.accept(arrays)
+        self.capacity = compute_capacity(0, used + 1, self.step)
+        self.buffers = self.extend(arrays[0], used), self.extend(arrays[1], used)
+
     def extend(self, array: mx.array, used: int) -> mx.array:
         """Returns the first `used` positions of `array` with new memory behind them."""
         batch, heads, _, dim = array.shape
         shape = (batch, heads, self.capacity - used, dim)
         fresh = mx.full(shape, self.fill, array.dtype)
-        return mx.concatenate([array[:, :, :used], fresh], axis=2) if used else fresh
+        return join_wide([array, fresh], used) if used else fresh
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None

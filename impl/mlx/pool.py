@@ -29,6 +29,10 @@ class Pool(PoolBase):
     def __init__(self, rows: int, window: int | None, step: int, fill: float) -> None:
         super().__init__(rows, window, step)
         self.fill = fill
+        self.settle()
+
+    def settle(self) -> None:
+        self.lines: Ints | None = None
 
     def allocate(self, like: mx.array, slots: int, room: int) -> mx.array:
         shape = (slots, like.shape[1], room, like.shape[3])
@@ -61,11 +65,11 @@ class Pool(PoolBase):
         """Writes the rows and heads of K, or V, as lines of a flat pool."""
         assert self.arrays is not None
         _, heads, length, _ = arrays[0].shape
-        places = np.arange(skip, skip + length)
-        columns = (lengths[:, None, None] + places) % self.room
-        lines = np.arange(self.first * heads, (self.first + self.rows) * heads)
-        cells = lines.reshape(self.rows, heads, 1) * self.room + columns
-        index = mx.array(cells.reshape(-1).astype(np.uint32))
+        if self.lines is None:
+            lines = np.arange(self.first * heads, (self.first + self.rows) * heads)
+            self.lines = (lines * self.room).reshape(self.rows, heads, 1)
+        columns = (lengths[:, None, None] + np.arange(skip, skip + length)) % self.room
+        index = mx.array((self.lines + columns).ravel().astype(np.uint32))
         keys, values = self.arrays
         self.arrays = (
             write_lines(keys, index, arrays[0]),

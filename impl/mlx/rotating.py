@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory
-from lockstep.impl.mlx.wide import write_wide
+from lockstep.impl.mlx.wide import join_wide, write_wide
 from lockstep.impl.shared.memory import Ring, compute_capacity
 from lockstep.impl.shared.rotating import RotatingCacheBase
 
@@ -41,6 +41,12 @@ class RingMemory(PairMemory, Ring):
         self.buffers = self.allocate(like[0]), self.allocate(like[1])
         if old is not None:
             self.write(begin, end, old)
+
+    def adopt(self, arrays: Pair, used: int) -> None:
+        self.accept(arrays)
+        keys, values = arrays
+        self.capacity = keys.shape[2]
+        self.buffers = join_wide([keys, keys]), join_wide([values, values])
 
     def allocate(self, like: mx.array) -> mx.array:
         batch, heads, _, dim = like.shape

@@ -167,11 +167,13 @@ class TokenBatch(Batch):
 
     def size(self) -> tuple[int, ...]:
         """Returns for each row the number of tokens held."""
+        self.check_settled("size")
         return tuple(self.list_columns())
 
     def state(self) -> list[Arrays | None]:
         """Returns for each row K and V of the tokens held, in any order; None if there
         are none."""
+        self.check_settled("state")
         return [
             self.pool.read_slot(slot, 0, columns) if columns else None
             for slot, columns in enumerate(self.list_columns(), self.pool.first)
@@ -230,18 +232,9 @@ class TokenBatch(Batch):
     def take(self, row: int) -> Any:
         cache, offset, pool = self.make_single(), self.lengths[row], self.pool
         held = self.count_columns(offset)
-        if not held:
-            return cache
-        slot, begin, memory = pool.first + row, offset - held, cache.memory
-        like = pool.read_slot(slot, 0, 1)
-        if self.window is None:  # with room for the next token
-            memory.reserve(like, 0, held + 1)
-        else:
-            memory.reserve(like, begin, begin, min(held + 1, self.window))
-        for column, first, end in cut_ring(begin, held, pool.room):
-            part = pool.read_slot(slot, column, column + end - first)
-            memory.write(begin + first, begin + end, part)
-        cache.offset = offset
+        if held:
+            cache.memory.adopt(pool.read_slot(pool.first + row, 0, pool.room), held)
+            cache.offset = offset
         return cache
 
     @classmethod

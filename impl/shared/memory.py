@@ -95,6 +95,11 @@ class TokenMemory(Memory):
     capacity: int
 
     @abstractmethod
+    def adopt(self, arrays: Arrays, used: int) -> None:
+        """Begins with a copy of the first `used` columns of arrays, as many as the
+        capacity of a ring, and makes room for the next position."""
+
+    @abstractmethod
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
         """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
 

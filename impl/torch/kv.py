@@ -42,6 +42,10 @@ class LinearMemory(Linear):
         if old is not None:
             self.write(0, used, old)
 
+    def adopt(self, arrays: Pair, used: int) -> None:
+        self.reserve(arrays, 0, used + 1)
+        self.write(0, used, (arrays[0][:, :, :used], arrays[1][:, :, :used]))
+
     def allocate(self, like: torch.Tensor) -> Buffer:
         return Buffer.allocate(like, self.capacity, self.fill)
 

@@ -48,6 +48,12 @@ class RingMemory(Ring):
         if old is not None:
             self.write(begin, end, old)
 
+    def adopt(self, arrays: Pair, used: int) -> None:
+        self.accept(arrays)
+        self.capacity = arrays[0].shape[2]
+        self.buffers = self.allocate(arrays[0]), self.allocate(arrays[1])
+        self.write(0, used, (arrays[0][:, :, :used], arrays[1][:, :, :used]))
+
     def allocate(self, like: torch.Tensor) -> TwinBuffer:
         return TwinBuffer.allocate(like, 2 * self.capacity, self.fill)
 

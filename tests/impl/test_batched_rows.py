@@ -179,6 +179,20 @@ def test_memory_is_what_rows_need_and_a_half(on: Framework, window: int | None) 
     assert batch.held() == {"bytes": 0}
 
 
+@BOTH
+def test_what_is_copied_has_room_for_the_next_token(
+    on: Framework, window: int | None
+) -> None:
+    """Or the next step would copy it all again."""
+    batch, room = fill(on, [4, 4], window)[0], 4 if window else 8
+    single = batch.extract(0)
+    assert single.memory.capacity == room
+    assert on.stack([single]).pool.room == room
+    fresh = on.batch(2, window, step=4)
+    fresh.load(batch.save())
+    assert fresh.pool.room == room
+
+
 def test_a_long_row_takes_its_room_along(on: Framework) -> None:
     batch, reference, tags = fill(on, [100, 3, 2], None)
     for operation in (batch, reference):

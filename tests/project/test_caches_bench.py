@@ -59,6 +59,15 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("remove", (24, "middle")),
         ("keep", (24, False)),
         ("keep", (24, True)),
+        ("batch_step", (24, None, False)),
+        ("batch_step", (24, 24, True)),
+        ("batch_mask", (24, None)),
+        ("batch_filter", (24, None, "middle")),
+        ("batch_filter", (24, 24, "first")),
+        ("batch_extend", (24, None, True)),
+        ("batch_extend", (24, 24, False)),
+        ("batch_extract", (24, None)),
+        ("batch_extract", (24, 24)),
     ],
 )
 def test_all_contenders_run(side: Any, name: str, arguments: Sequence[Any]) -> None:
@@ -95,6 +104,15 @@ def test_masks_of_all_say_the_same(form: str) -> None:
     assert np.array_equal(*(part.numpy() for part in seen))
     pool = side.unified_mask(8, 24)[0].work()
     assert np.array_equal(pool.numpy() == 0, np.tri(8, 24, 16, dtype=bool))
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_masks_of_a_batch_show_as_many_tokens(side: Any, window: int | None) -> None:
+    """In whatever columns they are."""
+    ours, *others = (np.asarray(run(one)) for one in side.batch_mask(24, window))
+    for mask in others:
+        shown = mask.reshape(32, -1).sum(axis=1)
+        assert shown.tolist() == ours.reshape(32, -1).sum(axis=1).tolist()
 
 
 def make_outcome(times: dict[str, Sequence[float]], **fields: Any) -> Outcome:

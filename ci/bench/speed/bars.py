@@ -99,6 +99,16 @@ BARS = (
         f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
         *(1.3, SMALL_POOL, "unified step"),
     ),
+    *(
+        bar(f"batch: {name} / best peer", bound, best_peer, f"batch {name}", **place)
+        for name, bound, place in (
+            ("step", 1.05, {}),
+            ("mask", 1.05, {}),
+            ("filter", 0.5, {}),
+            ("extend", 0.5, {"room": True}),
+            ("extract", 0.5, {}),
+        )
+    ),
 )
 
 

@@ -48,7 +48,7 @@ class Case:
     framework: str
     dtype: str
     heads: int
-    place: tuple[tuple[str, int | str], ...]
+    place: tuple[tuple[str, int | str | None], ...]
     make: Callable[[], Sequence[Contender]]
     wait: Callable[[], object] = lambda: None
 
@@ -62,7 +62,9 @@ class Case:
         return f"{self.framework} {self.dtype} {self.heads} heads, {self.format_work()}"
 
 
-def format_field(name: str, value: int | str) -> str:
+def format_field(name: str, value: int | str | None) -> str:
+    if value is None:
+        return f"no {name}"
     if isinstance(value, bool):
         return name if value else f"not {name}"
     return f"{name} {value:,}" if isinstance(value, int) else str(value)

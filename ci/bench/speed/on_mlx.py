@@ -13,12 +13,13 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
-from ci.bench.speed import mlx_lm_peers
+from ci.bench.speed import mlx_lm_batches, mlx_lm_peers
 from ci.bench.speed.measure import Contender
 from ci.bench.speed.side import Side
 from ci.bench.speed.unified import open_filled
 from ci.bench.speed.workloads import DIM, Make
 from lockstep.impl.mlx.arrays import DTYPES
+from lockstep.impl.mlx.batched import BatchedCache
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.kv import KVCache
 from lockstep.impl.mlx.masks import make_band
@@ -37,7 +38,8 @@ def copy_arrays(arrays: Sequence[mx.array]) -> list[mx.array]:
 class MLXSide(Side):
     """heads: of K and V."""
 
-    kv, rotating, peers = KVCache, RotatingCache, mlx_lm_peers
+    kv, rotating, batched = KVCache, RotatingCache, BatchedCache
+    peers, batch_peers = mlx_lm_peers, mlx_lm_batches
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         mx.set_default_device(mx.Device(mx.cpu if device == "cpu" else mx.gpu))
@@ -53,8 +55,19 @@ class MLXSide(Side):
     def wait(self) -> None:
         mx.synchronize()
 
-    def make(self, length: int) -> Pair:
-        keys = mx.random.normal((1, self.heads, length, DIM), self.dtype)
+    def repeat(self, array: mx.array, rows: int) -> mx.array:
+        return mx.broadcast_to(array, (rows, *array.shape[1:]))
+
+    def own(self, batch: BatchedCache) -> BatchedCache:
+        other = batch.clone()
+        other.pool.arrays = tuple(
+            array.view(self.dtype) for array in copy_arrays(batch.pool.arrays)
+        )
+        mx.eval(other.pool.arrays)
+        return other
+
+    def make(self, length: int, rows: int = 1) -> Pair:
+        keys = mx.random.normal((rows, self.heads, length, DIM), self.dtype)
         pair = keys, keys + 1
         mx.eval(pair)
         return pair

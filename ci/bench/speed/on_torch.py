@@ -14,15 +14,17 @@ from ci.bench.speed.unified import open_filled
 from ci.bench.speed.workloads import DIM, Make
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.torch.arrays import DTYPES
+from lockstep.impl.torch.batched import BatchedCache
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.masks import make_band
 from lockstep.impl.torch.rotating import RotatingCache
 
 if find_spec("transformers"):
+    from ci.bench.speed import transformers_batches as batch_peers
     from ci.bench.speed import transformers_peers as peers
 else:
-    peers = None
+    peers = batch_peers = None
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -36,7 +38,8 @@ def prepare() -> None:
 class TorchSide(Side):
     """heads: of K and V."""
 
-    kv, rotating, peers = KVCache, RotatingCache, peers
+    kv, rotating, batched = KVCache, RotatingCache, BatchedCache
+    peers, batch_peers = peers, batch_peers
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         self.device, self.dtype, self.heads = device, DTYPES[dtype], heads
@@ -45,8 +48,14 @@ class TorchSide(Side):
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def make(self, length: int) -> Pair:
-        shape = (1, self.heads, length, DIM)
+    def repeat(self, array: torch.Tensor, rows: int) -> torch.Tensor:
+        return array.expand(rows, -1, -1, -1)
+
+    def own(self, batch: BatchedCache) -> BatchedCache:
+        return batch.clone()
+
+    def make(self, length: int, rows: int = 1) -> Pair:
+        shape = (rows, self.heads, length, DIM)
         keys = torch.randn(shape, dtype=torch.float32).to(self.device, self.dtype)
         return keys, keys + 1
 

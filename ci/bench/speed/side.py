@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from ci.bench.speed.batches import BatchSide
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.unified import Decoding, Removing, Sharing
 from ci.bench.speed.workloads import SMALL_POOL, SMALLEST, Make
@@ -14,7 +15,7 @@ Pair = tuple[Any, Any]
 """K and V."""
 
 
-class Side(ABC):
+class Side(BatchSide):
     """The work of our caches, which is the same on each framework, and what it is
     compared with.
 
@@ -37,7 +38,7 @@ class Side(ABC):
         """Waits for the device."""
 
     @abstractmethod
-    def make(self, length: int) -> Pair:
+    def make(self, length: int, rows: int = 1) -> Pair:
         """Makes K and V of `length` tokens."""
 
     def finish(self, arrays: Any) -> object:

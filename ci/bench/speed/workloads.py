@@ -31,6 +31,11 @@ WORKLOADS = (
     "prefix copy",
     "removal",
     "snapshot",
+    "batch step",
+    "batch mask",
+    "batch filter",
+    "batch extend",
+    "batch extract",
 )
 
 SMALLEST = 4 * K
@@ -50,7 +55,9 @@ def list_cases(
 ) -> Iterator[Case]:
     """All cases of one framework in one dtype and form. pools: numbers of cells."""
 
-    def make(workload: str, work: Callable[..., Make], **place: int | str | bool) -> Case:
+    def make(
+        workload: str, work: Callable[..., Make], **place: int | str | bool | None
+    ) -> Case:
         return Case(
             workload,
             framework,
@@ -79,7 +86,21 @@ def list_cases(
         for full in (True, False):
             yield make("unified step", side.decode, cells=cells, full=full)
     yield make("prefix copy", side.share, tokens=MOVED)
+    yield from list_batch_cases(make, side)
     for where in ("tail", "middle"):
         yield make("removal", side.remove, tokens=MOVED, where=where)
     for touched in (False, True):
         yield make("snapshot", side.keep, tokens=KEPT, touched=touched)
+
+
+def list_batch_cases(make: Callable[..., Case], side: Side) -> Iterator[Case]:
+    for window in (None, 4 * K):
+        place = {"tokens": 4 * K, "window": window}
+        for uneven in (False, True):
+            yield make("batch step", side.batch_step, **place, uneven=uneven)
+        yield make("batch mask", side.batch_mask, **place)
+        for dropped in ("first", "middle", "last"):
+            yield make("batch filter", side.batch_filter, **place, dropped=dropped)
+        for room in (True, False):
+            yield make("batch extend", side.batch_extend, **place, room=room)
+        yield make("batch extract", side.batch_extract, **place)
