@@ -59,7 +59,7 @@ class BatchedCache:
             return [min(length, coming) for coming in self.coming]
         if left is None:
             return [length] * len(self.rows)
-        if self.width or len(left) != len(self.rows):
+        if any(self.offsets) or len(left) != len(self.rows):
             raise ValueError("update: only an empty batch is padded on the left")
         if min(left) or max(left) >= length:
             raise ValueError(f"update: {length} columns cannot have the padding {left}")

@@ -19,7 +19,7 @@ from lockstep.harness.contracts.batched.model import (
     BatchedModel,
     why_illegal_config,
 )
-from lockstep.harness.contracts.batched.operations import OPERATIONS
+from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.batched.shrinking import (
     LETTERS,
     merge_updates,

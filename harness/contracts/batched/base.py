@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
-from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
 from lockstep.harness.contracts.layer.operations import LayerOperation
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
@@ -115,19 +114,19 @@ class OnEither(BatchedOperation):
             return self.expect_batch(op, model)
         return self.single.expect(self.narrow(op), model.singles)
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def observe(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
             return self.observe_batch(op, system, model)
         return self.single.observe(self.narrow(op), system.singles, model.singles)
 
-    def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
+    def verify(self, op: Op, system: Any, model: BatchedModel) -> None:
         if op["cache"] not in model.batches:
             self.single.verify(self.narrow(op), system.singles, model.singles)
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         return self.run(op, model)
 
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def observe_batch(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         return self.run(op, system)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.batched import tokens
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
@@ -19,7 +20,7 @@ from lockstep.harness.contracts.batched.base import (
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import why_no_cache
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask, index
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -290,3 +291,28 @@ class Load(BatchedOperation):
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
+
+
+# --- all of them, by name ---------------------------------------------------------------
+
+
+OPERATIONS = index(
+    tokens.Open(),
+    tokens.Update(),
+    tokens.PadRight(),
+    tokens.Finalize(),
+    tokens.Trim(),
+    tokens.Rollback(),
+    Filter(),
+    Select(),
+    Repeat(),
+    Extend(),
+    Extract(),
+    Stack(),
+    Save(),
+    Load(),
+    tokens.State(),
+    tokens.Size(),
+    tokens.Clone(),
+    tokens.Free(),
+)

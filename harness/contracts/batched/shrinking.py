@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.batched.operations import OPERATIONS
+from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.contract import replace_at
 from lockstep.harness.contracts.operation import Op, list_names, rename
 from lockstep.harness.core.document import MAX_LENGTH

@@ -109,7 +109,7 @@ class Update(OnEither):
         name = source.pick(list(model.batches))
         batch, rows = model.batches[name], len(model.batches[name].rows)
         wrong: list[Any] = [(2, [1] * rows), (1, [0] * (rows + 1)), (1, [0] * (rows - 1))]
-        if batch.width:
+        if any(batch.offsets):
             wrong.append((2, [0] * rows))
         if batch.coming is not None:
             wrong = [(max(batch.coming) + 1, None), (1, [0] * rows)]

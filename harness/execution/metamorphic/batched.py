@@ -9,7 +9,7 @@ from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
     get_single_config,
 )
-from lockstep.harness.contracts.batched.operations import OPERATIONS
+from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.operation import Op, rename
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
