@@ -7,7 +7,7 @@ worlds. `shrinking`: simpler programs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -93,7 +93,6 @@ class BatchedContract(Contract):
     list_states = staticmethod(list_batched_states)
     list_unreachable = staticmethod(list_unreachable)
     merge_operations = staticmethod(merge_updates)
-    simplify = staticmethod(simplify)
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
@@ -125,6 +124,9 @@ class BatchedContract(Contract):
         op = super().draw_operation(source, model, operations)
         model.last = op["op"] if op else ""
         return op
+
+    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        return simplify(ops, OPERATIONS)
 
     def draw_reach(self, source: Source, model: BatchedModel) -> None:
         if source.below(LONG) == LONG - 1:

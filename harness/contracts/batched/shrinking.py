@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.contract import replace_at
-from lockstep.harness.contracts.operation import Op, list_names, rename
+from lockstep.harness.contracts.operation import Op, Operations, list_names, rename
 from lockstep.harness.core.document import MAX_LENGTH
 
 LETTERS: Mapping[str, Callable[[int], str]] = {
@@ -26,9 +25,9 @@ def merge_updates(first: Op, second: Op) -> Op | None:
     return {**first, "length": length} if length <= MAX_LENGTH else None
 
 
-def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
+def simplify(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
     """One name fewer; a row fewer everywhere; shorter updates, and less padding."""
-    yield from list_fewer_names(ops)
+    yield from list_fewer_names(ops, operations)
     yield from list_fewer_rows(ops)
     for place, op in enumerate(ops):
         for simpler in list_simpler(op):
@@ -36,13 +35,13 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
     yield from list_shorter_announcements(ops)
 
 
-def list_fewer_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
+def list_fewer_names(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
     """Lets one batch or cache do what another does."""
-    names = sorted({name for op in ops for name in list_names(op, OPERATIONS, "cache")})
+    names = sorted({name for op in ops for name in list_names(op, operations, "cache")})
     for name in names:
         for other in names:
             if other < name:
-                yield [rename(op, OPERATIONS, "cache", {name: other}) for op in ops]
+                yield [rename(op, operations, "cache", {name: other}) for op in ops]
 
 
 LISTS = ("left", "lengths", "counts")
