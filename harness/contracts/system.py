@@ -177,7 +177,8 @@ class Reader(PairReader):
         if right_keys.all() and right_values.all():
             return columns
         right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
-        blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
+        with np.errstate(invalid="ignore"):  # of a signaling NaN
+            blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
         for at in np.flatnonzero(np.logical_not(right)).tolist():
             # A static cache is full of zeros: not worth the look that garbage is worth.
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
