@@ -349,6 +349,10 @@ class BatchedSystem(System):
         memory, self.rights = self.memory, model.batches
         if op["op"] in ("open", "stack", "load", "free"):
             memory.forget(name)
+        if op["op"] == "extract":
+            into = op["into"]
+            single = self.singles.caches[into], model.singles.get(into)
+            self.singles.memory.note(*single, 0)
         if op["op"] == "clone":
             memory.forget(op["into"], like=name)
         memory.note(self.batches, model.batches, op.get("length", 0), name)
