@@ -349,8 +349,8 @@ class BatchedSystem(System):
         memory, self.rights = self.memory, model.batches
         if op["op"] in ("open", "stack", "load", "free"):
             memory.forget(name)
-        if op["op"] == "extract":
-            into = op["into"]
+        into = op.get("into")
+        if op["op"] == "extract" and into in self.singles.caches:  # not if refused
             single = self.singles.caches[into], model.singles.get(into)
             self.singles.memory.note(*single, 0)
         if op["op"] == "clone":
