@@ -6,7 +6,7 @@ it is not taken for an exception of the harness: see `core.errors.find_own_place
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 METHODS = ("update", "read", "forward", "begin")
 """Each kind of cache has one of them."""
 
-OTHERS = ("clone", "of", "cache")
+OTHERS = ("clone", "of", "cache", "extract")
 """What gives another cache."""
 
 
@@ -30,7 +30,7 @@ class NativeCache:
             return wrap_native(member) if name in OTHERS else member
 
         def call(*arguments: Any) -> Any:
-            result = member(*arguments)
+            result = member(*map(unwrap_native, arguments))
             return wrap_native(result) if name in OTHERS else result
 
         setattr(self, name, call)  # looked up once only
@@ -45,6 +45,16 @@ def wrap_native(cache: Any) -> Any:
     return NativeCache(cache) if is_native or not is_cache else cache
 
 
+def unwrap_native(value: Any) -> Any:
+    return value.native if isinstance(value, NativeCache) else value
+
+
 def open_native(open_cache: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that opens the same caches, wrapped where they are native."""
-    return lambda config: wrap_native(open_cache(config))
+
+    def open_wrapped(config: Mapping[str, Any]) -> Any:
+        if config.get("caches"):
+            config = {**config, "caches": [*map(unwrap_native, config["caches"])]}
+        return wrap_native(open_cache(config))
+
+    return open_wrapped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -17,7 +17,7 @@ ANSWERS = frozenset(
 )
 """The methods that return arrays, which are waited for."""
 
-CACHES = frozenset({"clone", "of"})
+CACHES = frozenset({"clone", "of", "extract"})
 """The methods that return another cache, which is timed too."""
 
 
@@ -40,6 +40,8 @@ class Stopwatch:
         )
 
     def open(self, config: Mapping[str, Any]) -> Any:
+        if config.get("rows", 0) is None and config["caches"]:  # those of a batch
+            config = {**config, "caches": [*map(unwrap, config["caches"])]}
         return TimedCache(self.time(self.open_cache, config), self)
 
     def time(self, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -58,9 +60,8 @@ class Stopwatch:
     def wait(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Calls `method` and waits for its arrays."""
         answer = method(*arguments)
-        for array in answer if isinstance(answer, tuple) else (answer,):
-            if array is not None and not isinstance(array, str):
-                self.arrays.to_numpy(array)
+        for array in flatten(answer):
+            self.arrays.to_numpy(array)
         return answer
 
     def take(self) -> float:
@@ -68,6 +69,19 @@ class Stopwatch:
         spent = self.spent - self.calls * measure_empty_call()
         self.spent, self.calls = 0.0, 0
         return spent
+
+
+def unwrap(value: Any) -> Any:
+    return value.cache if isinstance(value, TimedCache) else value
+
+
+def flatten(answer: Any) -> Iterator[Array]:
+    """Iterates over the arrays of an answer."""
+    if isinstance(answer, tuple | list):
+        for part in answer:
+            yield from flatten(part)
+    elif answer is not None and not isinstance(answer, str):
+        yield answer
 
 
 class TimedArrays:
@@ -97,6 +111,8 @@ class TimedCache:
         member = watch.time(getattr, self.cache, name)
         if watch.is_running or not callable(member):
             return member
+        if name == "extend":
+            return lambda *given: watch.time(member, *map(unwrap, given))
         if name in CACHES:
             return lambda *arguments: TimedCache(watch.time(member, *arguments), watch)
         if name in ANSWERS:
