@@ -91,7 +91,6 @@ class StateBatch(Batch):
 
     def state(self) -> list[Arrays]:
         """Returns conv and delta of each row."""
-        self.check_settled("state")
         conv, delta = self.read()
         rows = range(len(self.lengths))
         return [(conv[row : row + 1], delta[row : row + 1]) for row in rows]

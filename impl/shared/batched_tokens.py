@@ -167,13 +167,11 @@ class TokenBatch(Batch):
 
     def size(self) -> tuple[int, ...]:
         """Returns for each row the number of tokens held."""
-        self.check_settled("size")
         return tuple(self.list_columns())
 
     def state(self) -> list[Arrays | None]:
         """Returns for each row K and V of the tokens held, in any order; None if there
         are none."""
-        self.check_settled("state")
         return [
             self.pool.read_slot(slot, 0, columns) if columns else None
             for slot, columns in enumerate(self.list_columns(), self.pool.first)

@@ -103,7 +103,7 @@ def test_counters_hold_whatever_is_stored() -> None:
             stored.eviction.shrink(draw.choice((0, 500, 1500)), kept)
             assert stored.tree.match(tuple(path)).length == len(path)
         stored.check()
-    queued = [node for _, _, node in stored.eviction.heap]
+    queued = [node for _, node in stored.eviction.heap]
     assert len(queued) == len(set(queued)) <= len(list(stored.tree.list_nodes()))
 
 

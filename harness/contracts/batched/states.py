@@ -113,6 +113,7 @@ UNREACHABLE = (
     Unreachable("needs a batch", (SINGLE,), never=BATCH_ONLY),
     Unreachable("makes a batch", OF_BATCHES, never=MAKERS),
     Unreachable("tells what an update does", ("padding-only", "turns"), only=("update",)),
+    Unreachable("nobody reads then", ("announced",), never=("state", "size")),
     Unreachable("one row has no padding", ("one-row",), never=("pad_right",)),
 )
 

@@ -364,27 +364,34 @@ class Rollback(Taking):
         return {"done": answer.get("result"), **system.say_offsets(name)}
 
 
-class State(OnEither):
+class Reading(OnEither):
+    """Reads a batch, which nobody does before the announced padding has ended."""
+
+    has_misuse = False
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        pending = model.batches[op["cache"]].coming is not None
+        return "padding was announced" if pending else None
+
+
+class State(Reading):
     name = "state"
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        batch = model.batches[op["cache"]]
-        answer = ask(batch.check_settled)
-        return answer or {"caches": [answer_tags(row) for row in batch.rows]}
+        rows = model.batches[op["cache"]].rows
+        return {"caches": [answer_tags(row) for row in rows]}
 
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         return system.read_state(op["cache"], model.batches[op["cache"]].rows)
 
 
-class Size(OnEither):
+class Size(Reading):
     name = "size"
     kinds = SLICED
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        batch = model.batches[op["cache"]]
-        answer = ask(batch.check_settled)
-        sizes = [row.size() for row in batch.rows if not isinstance(row, StateCache)]
-        return answer or {"sizes": sizes}
+        rows = model.batches[op["cache"]].rows
+        return {"sizes": [row.size() for row in rows if not isinstance(row, StateCache)]}
 
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         answer = system.ask(lambda: system.batches[op["cache"]].size())
