@@ -46,6 +46,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "extend": ("update", "pad_right", "filter"),
     "extract": ("update", "stack"),
     "stack": ("update", "pad_right"),
+    "clone": ("update", "trim", "size", "state"),
     "save": ("load",),
     "load": ("update", "trim", "pad_right"),
 }

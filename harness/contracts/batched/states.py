@@ -113,6 +113,11 @@ UNREACHABLE = (
     Unreachable("needs a batch", (SINGLE,), never=BATCH_ONLY),
     Unreachable("makes a batch", OF_BATCHES, never=MAKERS),
     Unreachable("tells what an update does", ("padding-only", "turns"), only=("update",)),
+    Unreachable(
+        "an announcement and updates come before",
+        ("one-row", "row-empty", *HAPPENED),
+        never=("finalize",),
+    ),
     Unreachable("nobody reads then", ("announced",), never=("state", "size")),
     Unreachable("one row has no padding", ("one-row",), never=("pad_right",)),
 )
@@ -123,11 +128,7 @@ WITHOUT_MISUSE = (
         ("announced",),
         only=("update", "finalize"),
     ),
-    Unreachable(
-        "an announcement and updates come before",
-        ("empty", "one-row", *HAPPENED),
-        never=("finalize",),
-    ),
+    Unreachable("all that was announced has come", ("empty",), never=("finalize",)),
 )
 
 

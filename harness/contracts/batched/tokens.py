@@ -233,7 +233,10 @@ class Finalize(BatchedOperation):
         wrong = [
             name
             for name, batch in model.batches.items()
-            if batch.coming is None or any(batch.coming)
+            if (batch.coming is None or any(batch.coming))
+            and len(batch.rows) > 1
+            and not model.past[name]
+            and (not batch.width or all(batch.offsets))
         ]
         return {"op": self.name, "cache": source.pick(wrong)} if wrong else None
 
@@ -375,7 +378,7 @@ class Reading(OnEither):
 
 
 class State(Reading):
-    name = "state"
+    name, weight = "state", 2
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         rows = model.batches[op["cache"]].rows
@@ -386,7 +389,7 @@ class State(Reading):
 
 
 class Size(Reading):
-    name = "size"
+    name, weight = "size", 2
     kinds = SLICED
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
@@ -401,7 +404,7 @@ class Size(Reading):
 
 
 class Clone(OnEither):
-    name = "clone"
+    name, weight = "clone", 2
     words = "clone into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
 
@@ -431,7 +434,7 @@ class Clone(OnEither):
 
 
 class Free(OnEither):
-    name = "free"
+    name, weight = "free", 2
     writes = True
 
     def run(self, op: Op, side: Any) -> Answer:
