@@ -76,6 +76,12 @@ class BatchMemory:
         room = self.sizes.get(like or "", Size())
         self.sizes[name] = Size(room.rows, room.columns)
 
+    def join(self, name: str, other: str) -> None:
+        """Notes that a batch was extended by another, whose room it may have."""
+        joined = self.sizes.get(other, Size())
+        own = self.sizes.setdefault(name, Size())
+        own.grow(own.rows + joined.rows, joined.columns)
+
     def count_columns(self, right: BatchedCache, length: int) -> int:
         """Counts the columns of the longest row, with those that an update returns."""
         if self.is_state:

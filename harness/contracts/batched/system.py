@@ -349,10 +349,15 @@ class BatchedSystem(System):
         memory, self.rights = self.memory, model.batches
         if op["op"] in ("open", "stack", "load", "free"):
             memory.forget(name)
+        if op["op"] == "extend" and op["other"] not in model.batches:
+            memory.join(name, op["other"])
         into = op.get("into")
         if op["op"] == "extract" and into in self.singles.caches:  # not if refused
             single = self.singles.caches[into], model.singles.get(into)
             self.singles.memory.note(*single, 0)
+            # A row may take its room along.
+            owned = self.singles.memory.own(single[0])
+            owned.peak = max(owned.peak, self.memory.sizes[name].columns)
         if op["op"] == "clone":
             memory.forget(op["into"], like=name)
         memory.note(self.batches, model.batches, op.get("length", 0), name)
