@@ -21,6 +21,7 @@ from lockstep.reference.batched import BatchedCache
 class Size:
     """The most rows and columns that a batch had to hold at once since it was made."""
 
+    batch: Any
     rows: int = 0
     columns: int = 0
 
@@ -37,50 +38,50 @@ class BatchMemory:
     Args:
         config: a complete config.
         factor: see `Kind.held`; None if batches do not tell.
+        batches: of the backend, by name, as they are at any time.
     """
 
-    def __init__(self, config: Config, factor: float | None) -> None:
-        self.factor = factor
+    def __init__(
+        self, config: Config, factor: float | None, batches: Mapping[str, Any]
+    ) -> None:
+        self.factor, self.batches = factor, batches
         self.window: int | None = config["window"]
         self.is_state = config["kind"] == "batch-state"
         self.step = 0 if self.is_state else config["step"]
         count = count_state_bytes if self.is_state else count_token_bytes
         self.unit = count(config)
         self.sizes: dict[str, Size] = {}
-        self.batches: Mapping[str, Any] = {}
 
-    def note(
-        self,
-        batches: Mapping[str, Any],
-        rights: Mapping[str, BatchedCache],
-        length: int,
-        changed: str,
-    ) -> None:
+    def note(self, rights: Mapping[str, BatchedCache], length: int, changed: str) -> None:
         """Notes the contents after an operation.
 
         Args:
-            batches: of the backend, by name.
-            rights: their references.
+            rights: the references, by name.
             length: the columns that the operation wrote.
             changed: the name of the batch that it changed.
         """
-        self.batches = batches
         for name in self.sizes.keys() - rights.keys():
             del self.sizes[name]
         for name, right in rights.items():
             columns = self.count_columns(right, length if name == changed else 0)
-            self.sizes.setdefault(name, Size()).grow(len(right.rows), columns)
+            self.get(name).grow(len(right.rows), columns)
 
-    def forget(self, name: str, like: str | None = None) -> None:
-        """Notes that a name stands for another batch; it may have the room of `like`."""
-        room = self.sizes.get(like or "", Size())
-        self.sizes[name] = Size(room.rows, room.columns)
+    def get(self, name: str) -> Size:
+        """Returns the size of a batch; another one may have got its name."""
+        batch = self.batches[name]
+        size = self.sizes.get(name)
+        if size is None or size.batch is not batch:
+            size = self.sizes[name] = Size(batch)
+        return size
 
-    def join(self, name: str, other: str) -> None:
+    def reset(self, name: str) -> None:
+        """Notes that a batch was freed."""
+        self.sizes.pop(name, None)
+
+    def join(self, name: str, other: Size) -> None:
         """Notes that a batch was extended by another, whose room it may have."""
-        joined = self.sizes.get(other, Size())
-        own = self.sizes.setdefault(name, Size())
-        own.grow(own.rows + joined.rows, joined.columns)
+        own = self.get(name)
+        own.grow(own.rows + other.rows, other.columns)
 
     def count_columns(self, right: BatchedCache, length: int) -> int:
         """Counts the columns of the longest row, with those that an update returns."""

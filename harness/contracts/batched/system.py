@@ -69,8 +69,8 @@ class BatchedSystem(System):
         self.reader = self.singles.reader
         self.singles.watch = self.watch
         self.batches: dict[str, Any] = {}
+        self.memory = BatchMemory(config, declared.held, self.batches)
         self.saved: dict[str, Any] = {}
-        self.memory = BatchMemory(config, declared.held)
         self.rights: Mapping[str, BatchedCache] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
 
@@ -347,20 +347,20 @@ class BatchedSystem(System):
             self.singles.verify_memory(single, model.singles)
             return
         memory, self.rights = self.memory, model.batches
-        if op["op"] in ("open", "stack", "load", "free"):
-            memory.forget(name)
+        is_done = model.batches[name].coming is None
+        if op["op"] == "free" and is_done:
+            memory.reset(name)
         if op["op"] == "extend" and op["other"] not in model.batches:
-            memory.join(name, op["other"])
-        into = op.get("into")
-        if op["op"] == "extract" and into in self.singles.caches:  # not if refused
-            single = self.singles.caches[into], model.singles.get(into)
-            self.singles.memory.note(*single, 0)
-            # A row may take its room along.
-            owned = self.singles.memory.own(single[0])
-            owned.peak = max(owned.peak, self.memory.sizes[name].columns)
-        if op["op"] == "clone":
-            memory.forget(op["into"], like=name)
-        memory.note(self.batches, model.batches, op.get("length", 0), name)
+            memory.join(name, memory.sizes[op["other"]])
+        if op["op"] == "extract" and op["into"] in self.singles.caches:
+            cache, of_singles = self.singles.caches[op["into"]], self.singles.memory
+            of_singles.note(cache, model.singles.get(op["into"]), 0)
+            owned = of_singles.own(cache)  # a row may take its room along
+            owned.peak = max(owned.peak, memory.get(name).columns)
+        if op["op"] == "clone" and is_done:
+            room = memory.get(name)
+            memory.get(op["into"]).grow(room.rows, room.columns)
+        memory.note(model.batches, op.get("length", 0), name)
         if self.every:
             memory.check()
 
