@@ -122,7 +122,7 @@ class RowsMixUp(Batch):
         self.select(sorted(rows))
 
 
-@mistake("batch-kv", "(update|state)-")
+@mistake("batch-kv", "(load|update|state)-")
 class LoadKeepsTheFirstRowOnly(Batch):
     """mlx-lm pull request 807: what the constructor sets is missing after a load."""
 

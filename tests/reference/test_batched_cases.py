@@ -58,9 +58,6 @@ nothing is announced for nobody
 each row loses its own last tokens
     kv rows=2 | add 3 left=[0,1]; trim 1 1 > yes; holds > 2: 0 1 / 1: 3; trim 2 0 > yes;
     holds > 0: - / 1: 3; add 1; holds > 1: 5 / 2: 3 6
-no row loses more than it has
-    kv rows=2 | add 3 left=[0,1]; trim 3 3 > error: trim: [3, 3] of [3, 2] tokens;
-    holds > 3: 0 1 2 / 2: 3 4
 a row whose window has slid keeps all rows from it
     rotating rows=2 window=3 | add 4 left=[0,2]; trim 1 1 > no; trim 0 0 > yes;
     holds > 4: 1 2 3 / 2: 4 5; filter 1; trim 1 > yes; holds > 1: 4

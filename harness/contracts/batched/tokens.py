@@ -106,7 +106,8 @@ class Update(OnEither):
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
         if not model.batches:
             return None
-        name = source.pick(list(model.batches))
+        empty = [name for name, one in model.batches.items() if not any(one.offsets)]
+        name = source.pick(empty or list(model.batches))
         batch, rows = model.batches[name], len(model.batches[name].rows)
         wrong: list[Any] = [(2, [1] * rows), (1, [0] * (rows + 1)), (1, [0] * (rows - 1))]
         if any(batch.offsets):

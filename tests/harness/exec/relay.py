@@ -132,6 +132,7 @@ class Relay:
                 for kind, declared in kinds.items()
             }
             for contract, kinds in backend.contracts.items()
+            if contract != "batched"  # the protocol has no batches yet
         }
         names = ("poison", "causal", "tolerance")
         return {
