@@ -55,7 +55,7 @@ SAVED = "a guard for direct callers: the caches of a program have one size"
 CLOSED = "a guard for direct callers: the name of a closed snapshot is unknown"
 ODD = {
     "if dim % 2:": DIRECT,
-    'raise ValueError(f"a key of {dim} numbers has no pairs to turn")': DIRECT,
+    'raise MisuseError(f"a key of {dim} numbers has no pairs to turn")': DIRECT,
 }
 
 UNREACHED: Mapping[str, Mapping[str, str]] = {
@@ -92,37 +92,37 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/mlx/backend.py": {"gpu": GPU},
     "impl/prefix/slots.py": {
         "if count < 1:": DIRECT,
-        'raise ValueError(f"count {count} is no number of slots; give 1 or more")': (
+        'raise MisuseError(f"count {count} is no number of slots; give 1 or more")': (
             DIRECT
         ),
     },
     "impl/shared/causal.py": {
         "if saved.table.shape[1] > self.cells.count:": SAVED,
-        "raise ValueError(": SAVED,
+        "raise MisuseError(": SAVED,
     },
     "impl/shared/cells.py": {
         "if not 0 < sequences <= MAX_SEQUENCES:": DIRECT,
-        'raise ValueError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")': (
+        'raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")': (
             DIRECT
         ),
     },
     "impl/shared/memory.py": {
         "if self.arrays is None:": CLOSED,
-        'raise ValueError(f"snapshot [{self.begin}, {self.end}) has been closed")': (
+        'raise MisuseError(f"snapshot [{self.begin}, {self.end}) has been closed")': (
             CLOSED
         ),
         "if self.memory is None and self.arrays is None:": CLOSED,
-        'raise ValueError(f"snapshot [{self.begin}, {self.end}) was closed before")': (
+        'raise MisuseError(f"snapshot [{self.begin}, {self.end}) was closed before")': (
             CLOSED
         ),
     },
     "impl/shared/rotating.py": {
         "if window < 1:": DIRECT,
-        'raise ValueError(f"window {window} holds no token")': DIRECT,
+        'raise MisuseError(f"window {window} holds no token")': DIRECT,
     },
     "impl/shared/wrapper.py": {
         "if not caches:": DIRECT,
-        'raise ValueError("a wrapper needs at least one cache")': DIRECT,
+        'raise MisuseError("a wrapper needs at least one cache")': DIRECT,
     },
     "impl/torch/backend.py": {
         "cuda": GPU,
