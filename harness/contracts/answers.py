@@ -55,6 +55,11 @@ def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) ->
     Raises:
         Broken: an attribute is missing.
     """
-    if any(getattr(answer, attribute, None) is None for attribute in attributes):
-        raise Broken("malformed", f"{name} returned {make_plain(answer)}, not {noun}")
+    missing = [name for name in attributes if getattr(answer, name, None) is None]
+    if missing:
+        raise Broken(
+            "malformed",
+            f"{name} returned {make_plain(answer)}, not {noun}: it has no"
+            f" {', '.join(missing)}",
+        )
     return answer

@@ -22,6 +22,9 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.core.document import Schema
 
+FOLLOW = 3
+"""One operation in so many is drawn from those that follow; see `Contract.next`."""
+
 Changed = tuple[Config, Sequence[Op]]
 """A config and operations."""
 
@@ -41,6 +44,8 @@ class Contract(ABC):
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
         facts: the numbers that `get_facts` of the model gives: name → meaning.
+        next: after an operation, those that use what it made, or put it to the test:
+            chance alone seldom draws one after the other.
         letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
             the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
@@ -57,6 +62,7 @@ class Contract(ABC):
     states: ClassVar[Sequence[str]]
     errors: ClassVar[Sequence[str]] = ()
     facts: ClassVar[Mapping[str, str]] = {}
+    next: ClassVar[Mapping[str, Sequence[str]]] = {}
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
     model: ClassVar[type[Any]]
 
@@ -134,6 +140,18 @@ class Contract(ABC):
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
         """Draws one of `operations` that is legal now, likely where bugs are."""
+        if not self.next:
+            return self.draw_legal(source, model, operations)
+        following = [name for name in self.next.get(model.last, ()) if name in operations]
+        if following and not source.below(FOLLOW):
+            operations = following
+        op = self.draw_legal(source, model, operations)
+        model.last = op["op"] if op else ""
+        return op
+
+    def draw_legal(
+        self, source: Source, model: Any, operations: Sequence[str]
+    ) -> Op | None:
         weighted = self.weigh(tuple(operations))
         for _ in range(4):
             operation = self.operations[source.pick(weighted)]

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from batching import Batch, Single, StateBatch, make, open_batch
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import advance
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Divergence, Program
 from tests.harness.building import draw_some
@@ -210,3 +212,28 @@ def test_what_differs_is_said_of_a_row() -> None:
     divergence = run(program, plant(PaddingIsSeen)).divergence
     assert divergence is not None
     assert divergence.message.startswith("row 1: query 0 sees")
+
+
+def test_a_batch_without_what_is_needed_is_to_blame() -> None:
+    class Bare:
+        def __init__(self, rows: Sequence[Any]) -> None:
+            self.make_mask = Batch(rows).make_mask
+
+    program = make_program({"op": "open", "rows": 2}, contract="batched", kind="batch-kv")
+    bare = replace(make(), open=lambda config: Bare(open_batch(config).rows))
+    divergence = run(program, bare).divergence
+    assert divergence is not None
+    assert divergence.message.endswith("not a batch: it has no pad_left, offsets")
+
+
+def test_a_small_world_breaks_no_rule_of_usage() -> None:
+    """A backend that does not declare that it refuses is explored, too."""
+    rules = CONTRACTS["batched"]
+    model = rules.open_model(
+        rules.get_plain_config("batch-kv", Kind(frozenset()), ["float32"])
+    )
+    assert rules.complete_move({"op": "open", "rows": 0}, model) is None
+    advance(rules.operations, {"op": "open", "rows": 2, "cache": "a"}, model)
+    assert rules.complete_move({"op": "finalize", "cache": "a"}, model) is None
+    assert rules.complete_move({"op": "filter", "rows": [1], "cache": "a"}, model)
+    assert len(model.batches["a"].rows) == 2

@@ -8,6 +8,7 @@ worlds. `shrinking`: simpler programs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -17,6 +18,7 @@ from lockstep.harness.contracts.batched.model import (
     KINDS,
     LONG_REACH,
     BatchedModel,
+    get_single_config,
     why_illegal_config,
 )
 from lockstep.harness.contracts.batched.rows import OPERATIONS
@@ -33,6 +35,7 @@ from lockstep.harness.contracts.batched.states import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
 from lockstep.harness.contracts.operation import Config, Op, Source
 
 NEXT: Mapping[str, Sequence[str]] = {
@@ -50,10 +53,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "save": ("load",),
     "load": ("update", "trim", "pad_right"),
 }
-"""After each operation, those that use what it made, or put it to the test."""
-
-FOLLOW = 3
-"""One operation in three is drawn from NEXT."""
+"""See `Contract.next`."""
 
 LONG = 32
 """One program in 32 is a long one."""
@@ -87,6 +87,7 @@ class BatchedContract(Contract):
         "longest": "tokens in its longest row",
         "width": "columns that were written since it was empty, padding included",
     }
+    next = NEXT
     letters = LETTERS
     model = BatchedModel
     why_illegal = staticmethod(why_illegal_config)
@@ -95,6 +96,7 @@ class BatchedContract(Contract):
     list_unreachable = staticmethod(list_unreachable)
     merge_operations = staticmethod(merge_updates)
     get_domain = staticmethod(get_domain)
+    get_tag_dimension = staticmethod(get_tag_dimension)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         masked = ["make_mask", "update"]
@@ -105,26 +107,23 @@ class BatchedContract(Contract):
         return super().open_cache(backend, {**config, "rows": 2, "caches": None})
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
-        kind, options = config["kind"], super().list_options(name, config, declared)
-        if name == "window" and kind != "batch-rotating":
-            return ()
-        if name == "value_dim" and kind == "batch-state":
-            return [dim for dim in options if dim]
-        if name == "keep":
-            return [keep for keep in options if keep < (config["window"] or 0)]
-        return options
+        options = super().list_options(name, config, declared)
+        kind = get_single_config(config)["kind"]
+        return restrict_options(name, kind, config, options)
 
     def draw_operation(
         self, source: Source, model: BatchedModel, operations: Sequence[str]
     ) -> Op | None:
         if not model.batches:
             operations = [name for name in operations if name in ("open", "stack")]
-        following = [name for name in NEXT.get(model.last, ()) if name in operations]
-        if following and not source.below(FOLLOW):
-            operations = following
-        op = super().draw_operation(source, model, operations)
-        model.last = op["op"] if op else ""
-        return op
+        return super().draw_operation(source, model, operations)
+
+    def complete_move(self, move: Op, model: BatchedModel) -> Op | None:
+        op = super().complete_move(move, model)
+        if op is None or self.operations[op["op"]].why_illegal(op, model):
+            return op
+        answer = self.operations[op["op"]].expect(op, deepcopy(model))
+        return None if answer.get("error") == "usage" else op
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simplify(ops, OPERATIONS)
@@ -140,10 +139,6 @@ class BatchedContract(Contract):
         system = BatchedSystem(backend, declared, config, self.count_tags(ops), every)
         system.singles.writes = self.writes
         return system
-
-    def get_tag_dimension(self, config: Config) -> int:
-        dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
-        return int(min(dims))
 
 
 BATCHED = BatchedContract()

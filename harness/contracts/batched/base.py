@@ -26,10 +26,15 @@ Fields = dict[str, Any] | None
 
 
 class BatchedOperation(Operation):
-    """An operation on the batch that it names."""
+    """An operation on the batch that it names.
+
+    Attributes:
+        happened: the abstract state that it leads to.
+    """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
     has_misuse = True
+    happened: ClassVar[str] = ""
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         if op["cache"] not in model.batches:
@@ -68,6 +73,12 @@ class BatchedOperation(Operation):
     ) -> Fields:
         """Draws fields that are wrong for a batch, or None."""
         return None
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if self.happened and "error" not in answer:
+            model.past[op["cache"]].add(self.happened)
+        return answer
 
     def describe(self, op: Op) -> str:
         name = op.get("cache", "a")

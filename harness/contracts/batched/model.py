@@ -94,10 +94,10 @@ class BatchedModel:
     def open_row(self) -> Cache:
         return open_cache(self.singles.config)
 
-    def put_batch(self, name: str, batch: BatchedCache, happened: str = "") -> None:
+    def put_batch(self, name: str, batch: BatchedCache) -> None:
         self.drop(name)
         self.batches[name] = batch
-        self.past[name] = {happened} - {""}
+        self.past[name] = set()
 
     def put_single(self, name: str, cache: Cache) -> None:
         self.drop(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.batched import tokens
+from lockstep.harness.contracts.batched import contents, tokens
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
@@ -32,19 +32,12 @@ MOST_SAVED = 4
 class Keeping(BatchedOperation):
     """Keeps some rows of a batch, in some order."""
 
-    writes = True
-    weight = 3
+    writes, weight, happened = True, 3, "rows-left"
 
     def run(self, op: Op, side: Any) -> Answer:
         name, numbers = op["cache"], list(op["rows"])
         keep = getattr(side.batches[name], self.name)
         answer: Answer = side.ask_for(name, lambda: keep(numbers))
-        return answer
-
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["cache"]].add("rows-left")
         return answer
 
     def draw_wrong(
@@ -114,7 +107,7 @@ class Repeat(BatchedOperation):
 
 class Extend(BatchedOperation):
     name, weight = "extend", 4
-    writes = True
+    writes, happened = True, "extended"
     words = "add the rows of {other}"
     fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
 
@@ -134,12 +127,6 @@ class Extend(BatchedOperation):
     ) -> Fields:
         pairs = model.batches.items()
         return {"other": next(name for name, each in pairs if each is batch)}
-
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["cache"]].add("extended")
-        return answer
 
     def run(self, op: Op, side: Any) -> Answer:
         name, other = op["cache"], op["other"]
@@ -224,7 +211,8 @@ class Stack(BatchedOperation):
             return answer
         for one in op["caches"]:
             model.drop(one)
-        model.put_batch(name, answer["result"], "stacked")
+        model.put_batch(name, answer["result"])
+        model.past[name] = {"stacked"}
         return model.say_offsets(name)
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
@@ -285,7 +273,8 @@ class Load(BatchedOperation):
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
-        model.put_batch(op["cache"], model.saved[op["from"]].clone(), "loaded")
+        model.put_batch(op["cache"], model.saved[op["from"]].clone())
+        model.past[op["cache"]] = {"loaded"}
         return model.say_offsets(op["cache"])
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
@@ -301,8 +290,8 @@ OPERATIONS = index(
     tokens.Update(),
     tokens.PadRight(),
     tokens.Finalize(),
-    tokens.Trim(),
-    tokens.Rollback(),
+    contents.Trim(),
+    contents.Rollback(),
     Filter(),
     Select(),
     Repeat(),
@@ -311,8 +300,8 @@ OPERATIONS = index(
     Stack(),
     Save(),
     Load(),
-    tokens.State(),
-    tokens.Size(),
-    tokens.Clone(),
-    tokens.Free(),
+    contents.State(),
+    contents.Size(),
+    contents.Clone(),
+    contents.Free(),
 )

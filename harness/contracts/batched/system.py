@@ -40,6 +40,7 @@ HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
 
 PADDING = "padding"
+"""Words for a column that holds what padding holds."""
 
 MOST_ATTENDING = 4
 
@@ -92,9 +93,11 @@ class BatchedSystem(System):
     ) -> None:
         self.put_batch(name, self.open(rows, caches))
 
-    def put_batch(self, name: str, batch: Any, happened: str = "") -> None:
+    def put_batch(self, name: str, batch: Any) -> None:
+        needed = ["make_mask"] + ["pad_left"] * self.config["pads_left"]
+        needed += ["offsets"] * (self.config["offsets"] == "rows")
         self.drop(name)
-        self.batches[name] = read_object(batch, ["make_mask"], "open", "a batch")
+        self.batches[name] = read_object(batch, needed, "open", "a batch")
 
     def put_single(self, name: str, cache: Any) -> None:
         self.drop(name)
@@ -272,15 +275,12 @@ class BatchedSystem(System):
         keys, values = self.reader.check_forms(
             *split_pair(pair, "update"), "update", len(rows)
         )
-        return [
-            [
-                PADDING if isinstance(column, str) else column
-                for column in self.reader.read_floats(
-                    keys[at : at + 1], values[at : at + 1], row.tokens
-                )
-            ]
+        read, filling = self.reader.read_floats, "no token" if self.every else "NaN"
+        columns = [
+            read(keys[at : at + 1], values[at : at + 1], row.tokens)
             for at, row in enumerate(rows)
         ]
+        return [[PADDING if each == filling else each for each in own] for own in columns]
 
     def show(
         self, mask: Mask, length: int, columns: Sequence[list[Column]]
@@ -296,10 +296,11 @@ class BatchedSystem(System):
             for own, each in zip(columns, masks, strict=True)
         ]
 
-    def update_wrongly(self, name: str, length: int, left: Sequence[int] | None) -> None:
+    def update_wrongly(
+        self, name: str, rows: int, length: int, left: Sequence[int] | None
+    ) -> None:
         """Asks for an update that breaks a rule of usage."""
         batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
-        rows = len(self.read_numbers(batch.offsets, "offsets"))
         if left is not None:
             batch.pad_left(list(left))
         batch.make_mask(length)

@@ -23,12 +23,9 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.layer.sides import answer_tags
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
-from lockstep.harness.core.document import INTEGER, LENGTH, Schema
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.reference.batched import BatchedCache
-from lockstep.reference.rotating import RotatingCache
-from lockstep.reference.state import StateCache
 
 
 class Open(BatchedOperation):
@@ -143,7 +140,8 @@ class Update(OnEither):
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, length, left = op["cache"], op["length"], op["left"]
         if not model.written:
-            return system.ask(lambda: system.update_wrongly(name, length, left))
+            rows = len(model.batches[name].rows)
+            return system.ask(lambda: system.update_wrongly(name, rows, length, left))
         return system.update(name, length, left, model.written, model.batches[name].rows)
 
     def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
@@ -220,6 +218,7 @@ class PadRight(BatchedOperation):
 
 class Finalize(BatchedOperation):
     name, weight = "finalize", 5
+    happened = "finalized"
     words = "end the padding on the right"
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
@@ -231,6 +230,8 @@ class Finalize(BatchedOperation):
         return {"op": self.name, "cache": source.pick(ready)} if ready else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
+        """Draws the end of no padding, or an early one, in the plainest states only: each
+        other one would be a cell that every run has to reach."""
         wrong = [
             name
             for name, batch in model.batches.items()
@@ -241,210 +242,7 @@ class Finalize(BatchedOperation):
         ]
         return {"op": self.name, "cache": source.pick(wrong)} if wrong else None
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["cache"]].add("finalized")
-        return answer
-
     def run(self, op: Op, side: Any) -> Answer:
         name = op["cache"]
         answer: Answer = side.ask_for(name, lambda: side.batches[name].finalize())
-        return answer
-
-
-SLICED = ("batch-kv", "batch-rotating")
-"""Kinds whose rows consist of tokens."""
-
-
-class Taking(OnEither):
-    """Removes the last tokens of each row.
-
-    A ring that counts padding may have dropped columns although no row has dropped a
-    token. Then it may refuse.
-    """
-
-    kinds = SLICED
-
-    def get_counts(self, op: Op, rows: int) -> list[int]:
-        raise NotImplementedError
-
-    def say(self, op: Op, done: bool) -> Answer:
-        raise NotImplementedError
-
-    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        batch = model.batches[op["cache"]]
-        counts = self.get_counts(op, len(batch.rows))
-        if len(counts) != len(batch.rows):
-            return f"{len(counts)} counts for {len(batch.rows)} rows"
-        pairs = zip(counts, batch.offsets, strict=True)
-        fits = all(0 <= count <= offset for count, offset in pairs)
-        return None if fits else "a row has fewer tokens"
-
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        batch = model.batches[op["cache"]]
-        refused = self.say(op, False) | model.say_offsets(op["cache"])
-        counts = self.get_counts(op, len(batch.rows))
-        after = ask(lambda: batch.clone())
-        if "error" in after:
-            return after
-        if not after["result"].trim(counts):
-            return refused
-        told = {"offsets": after["result"].offsets} if "offsets" in refused else {}
-        answers = [self.say(op, True) | told]
-        if any(counts) and may_have_turned(batch):
-            answers.append(refused)
-        return choose(answers)
-
-    def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
-        if op["cache"] not in model.batches or "error" in observed:
-            return
-        batch, past = model.batches[op["cache"]], model.past[op["cache"]]
-        counts = self.get_counts(op, len(batch.rows))
-        is_done = self.say(op, True).items() <= observed.items()
-        if is_done:
-            batch.trim(counts)
-        if any(counts):
-            past.add("rewind" if is_done else "refusal")
-
-
-def may_have_turned(batch: BatchedCache) -> bool:
-    """Says whether a ring that counts padding has dropped a column."""
-    row = batch.rows[0]
-    return isinstance(row, RotatingCache) and batch.width > row.window
-
-
-class Trim(Taking):
-    name, weight = "trim", 4
-    writes = True
-    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
-
-    def get_counts(self, op: Op, rows: int) -> list[int]:
-        return [op["count"]] * rows
-
-    def say(self, op: Op, done: bool) -> Answer:
-        return {"trimmed": op["count"] if done else 0}
-
-    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        shortest = min(model.batches[name].offsets)
-        return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        name = op["cache"]
-        answer = system.ask(lambda: system.batches[name].trim(op["count"]))
-        if "error" in answer:
-            return answer
-        return {"trimmed": answer.get("result"), **system.say_offsets(name)}
-
-    def describe_here(self, op: Op) -> str:
-        return f"trim {count(op['count'], 'token')}"
-
-
-class Rollback(Taking):
-    name, weight = "rollback", 4
-    writes = True
-    words = "trim {counts} tokens of the rows"
-    fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
-    why_illegal = BatchedOperation.why_illegal
-    draw = BatchedOperation.draw
-
-    def get_counts(self, op: Op, rows: int) -> list[int]:
-        return list(op["counts"])
-
-    def say(self, op: Op, done: bool) -> Answer:
-        return {"done": done}
-
-    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        offsets = model.batches[name].offsets
-        drawn = [source.pick((0, 1, 2, 3, offset)) for offset in offsets]
-        pairs = zip(drawn, offsets, strict=True)
-        return {"counts": [min(count, offset) for count, offset in pairs]}
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        name, counts = op["cache"], list(op["counts"])
-        answer = system.ask(lambda: system.batches[name].rollback(counts))
-        if "error" in answer:
-            return answer
-        return {"done": answer.get("result"), **system.say_offsets(name)}
-
-
-class Reading(OnEither):
-    """Reads a batch, which nobody does before the announced padding has ended."""
-
-    has_misuse = False
-
-    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        pending = model.batches[op["cache"]].coming is not None
-        return "padding was announced" if pending else None
-
-
-class State(Reading):
-    name, weight = "state", 2
-
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        rows = model.batches[op["cache"]].rows
-        return {"caches": [answer_tags(row) for row in rows]}
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        return system.read_state(op["cache"], model.batches[op["cache"]].rows)
-
-
-class Size(Reading):
-    name, weight = "size", 2
-    kinds = SLICED
-
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        rows = model.batches[op["cache"]].rows
-        return {"sizes": [row.size() for row in rows if not isinstance(row, StateCache)]}
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        answer = system.ask(lambda: system.batches[op["cache"]].size())
-        if "error" in answer:
-            return answer
-        return {"sizes": system.read_numbers(answer.get("result"), "size")}
-
-
-class Clone(OnEither):
-    name, weight = "clone", 2
-    words = "clone into {into}"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
-
-    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        return {"into": source.pick([other for other in BATCHES if other != name])}
-
-    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        if op["into"] == op["cache"]:
-            return "a cache cannot be cloned into itself"
-        return super().why_illegal(op, model) or why_full(op["into"], model)
-
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
-        if op["cache"] not in model.batches:
-            model.drop(op["into"])
-        return super().expect(op, model)
-
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        if op["cache"] not in model.batches:
-            system.drop(op["into"])
-        return super().observe(op, system, model)
-
-    def run(self, op: Op, side: Any) -> Answer:
-        answer: Answer = side.ask(lambda: side.batches[op["cache"]].clone())
-        if "error" not in answer:
-            side.put_batch(op["into"], answer["result"], "cloned")
-        return {} if "error" not in answer else answer
-
-
-class Free(OnEither):
-    name, weight = "free", 2
-    writes = True
-
-    def run(self, op: Op, side: Any) -> Answer:
-        name = op["cache"]
-        answer: Answer = side.ask_for(name, lambda: side.batches[name].free())
-        return answer
-
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["cache"]] = {"freed"}
         return answer

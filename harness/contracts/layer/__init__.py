@@ -325,11 +325,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "prepare": ("update", "restore", "trim", "prepare", "take"),
     "take": ("free", "restore", "prepare"),
 }
-"""After each operation, those that use what it made, or put it to the test: chance alone
-seldom draws one after the other."""
-
-FOLLOW = 3
-"""One operation in three is drawn from NEXT."""
+"""See `Contract.next`."""
 
 LONG = 32
 """One program in 32 is a long one."""
@@ -343,6 +339,30 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "conv_width": (4, 2, 3),
     "dtype": ("float32", "float16", "bfloat16"),
 }
+
+
+def restrict_options(
+    name: str, kind: str, config: Config, options: Sequence[Any]
+) -> Sequence[Any]:
+    """Leaves out the values of a field that a kind of layer cache cannot have.
+
+    Args:
+        name: the field.
+        kind: kv, rotating or state.
+        config: drawn as far as the fields before this one.
+        options: the values.
+    """
+    if name == "window" and kind != "rotating":
+        return ()
+    if name == "value_dim" and kind == "state":
+        return [dim for dim in options if dim]
+    if name == "keep":
+        return [keep for keep in options if keep < (config["window"] or 0)]
+    return options
+
+
+def get_tag_dimension(config: Config) -> int:
+    return int(min(config["key_dim"], config["value_dim"] or config["key_dim"]))
 
 
 class LayerContract(Contract):
@@ -361,6 +381,7 @@ class LayerContract(Contract):
         " first, or if it leaves `step` tokens or more pending",
         "written": "tokens written since the last trim, or since it was empty",
     }
+    next = NEXT
     letters = LETTERS
     model = LayerModel
     why_illegal = staticmethod(why_illegal_config)
@@ -370,6 +391,7 @@ class LayerContract(Contract):
     merge_operations = staticmethod(merge_updates)
     simplify = staticmethod(simplify)
     get_domain = staticmethod(get_domain)
+    get_tag_dimension = staticmethod(get_tag_dimension)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         masked, recurrent = ["make_mask", "update"], ["read", "boundaries", "write"]
@@ -377,24 +399,8 @@ class LayerContract(Contract):
         return own + super().list_methods(kind, operations)
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
-        kind, options = config["kind"], super().list_options(name, config, declared)
-        if name == "window" and kind != "rotating":
-            return ()
-        if name == "value_dim" and kind == "state":
-            return [dim for dim in options if dim]
-        if name == "keep":
-            return [keep for keep in options if keep < (config["window"] or 0)]
-        return options
-
-    def draw_operation(
-        self, source: Source, model: LayerModel, operations: Sequence[str]
-    ) -> Op | None:
-        following = [name for name in NEXT.get(model.last, ()) if name in operations]
-        if following and not source.below(FOLLOW):
-            operations = following
-        op = super().draw_operation(source, model, operations)
-        model.last = op["op"] if op else ""
-        return op
+        options = super().list_options(name, config, declared)
+        return restrict_options(name, config["kind"], config, options)
 
     def draw_reach(self, source: Source, model: LayerModel) -> None:
         if source.below(LONG) == LONG - 1:
@@ -413,10 +419,6 @@ class LayerContract(Contract):
         system.writes = self.writes
         system.get("a")
         return system
-
-    def get_tag_dimension(self, config: Config) -> int:
-        dims = [config["key_dim"], config["value_dim"] or config["key_dim"]]
-        return int(min(dims))
 
 
 LAYER = LayerContract()

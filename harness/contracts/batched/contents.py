@@ -1,0 +1,229 @@
+"""The operations that take tokens back, and those that read or copy a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from lockstep.harness.contracts.batched.base import (
+    BATCHES,
+    CACHE,
+    COUNTS,
+    BatchedOperation,
+    Fields,
+    OnEither,
+    why_full,
+)
+from lockstep.harness.contracts.batched.model import BatchedModel
+from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.operations import count
+from lockstep.harness.contracts.layer.sides import answer_tags
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
+from lockstep.harness.core.document import INTEGER, Schema
+from lockstep.reference.batched import BatchedCache
+from lockstep.reference.rotating import RotatingCache
+from lockstep.reference.state import StateCache
+
+SLICED = ("batch-kv", "batch-rotating")
+"""Kinds whose rows consist of tokens."""
+
+
+class Taking(BatchedOperation):
+    """Removes the last tokens of each row.
+
+    A ring that counts padding may have dropped columns although no row has dropped a
+    token. Then it may refuse.
+    """
+
+    kinds = SLICED
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        raise NotImplementedError
+
+    def say(self, op: Op, done: bool) -> Answer:
+        raise NotImplementedError
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        batch = model.batches[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        if len(counts) != len(batch.rows):
+            return f"{len(counts)} counts for {len(batch.rows)} rows"
+        pairs = zip(counts, batch.offsets, strict=True)
+        fits = all(0 <= count <= offset for count, offset in pairs)
+        return None if fits else "a row has fewer tokens"
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        batch = model.batches[op["cache"]]
+        refused = self.say(op, False) | model.say_offsets(op["cache"])
+        counts = self.get_counts(op, len(batch.rows))
+        after = ask(lambda: batch.clone())
+        if "error" in after:
+            return after
+        if not after["result"].trim(counts):
+            return refused
+        told = {"offsets": after["result"].offsets} if "offsets" in refused else {}
+        answers = [self.say(op, True) | told]
+        if any(counts) and may_have_turned(batch):
+            answers.append(refused)
+        return choose(answers)
+
+    def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
+        if op["cache"] not in model.batches or "error" in observed:
+            return
+        batch, past = model.batches[op["cache"]], model.past[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        is_done = self.say(op, True).items() <= observed.items()
+        if is_done:
+            batch.trim(counts)
+        if any(counts):
+            past.add("rewind" if is_done else "refusal")
+
+
+def may_have_turned(batch: BatchedCache) -> bool:
+    """Says whether a ring that counts padding has dropped a column."""
+    row = batch.rows[0]
+    return isinstance(row, RotatingCache) and batch.width > row.window
+
+
+class Trim(OnEither, Taking):
+    name, weight = "trim", 4
+    writes = True
+    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return [op["count"]] * rows
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"trimmed": op["count"] if done else 0}
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return Taking.expect(self, op, model)
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        shortest = min(model.batches[name].offsets)
+        return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name = op["cache"]
+        answer = system.ask(lambda: system.batches[name].trim(op["count"]))
+        if "error" in answer:
+            return answer
+        return {"trimmed": answer.get("result"), **system.say_offsets(name)}
+
+    def describe_here(self, op: Op) -> str:
+        return f"trim {count(op['count'], 'token')}"
+
+
+class Rollback(Taking):
+    name, weight = "rollback", 4
+    writes = True
+    words = "trim {counts} tokens of the rows"
+    fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return list(op["counts"])
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"done": done}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        offsets = model.batches[name].offsets
+        drawn = [source.pick((0, 1, 2, 3, offset)) for offset in offsets]
+        pairs = zip(drawn, offsets, strict=True)
+        return {"counts": [min(count, offset) for count, offset in pairs]}
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, counts = op["cache"], list(op["counts"])
+        answer = system.ask(lambda: system.batches[name].rollback(counts))
+        if "error" in answer:
+            return answer
+        return {"done": answer.get("result"), **system.say_offsets(name)}
+
+
+class Reading(OnEither):
+    """Reads a batch, which nobody does before the announced padding has ended."""
+
+    has_misuse = False
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        pending = model.batches[op["cache"]].coming is not None
+        return "padding was announced" if pending else None
+
+
+class State(Reading):
+    name, weight = "state", 2
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        rows = model.batches[op["cache"]].rows
+        return {"caches": [answer_tags(row) for row in rows]}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        return system.read_state(op["cache"], model.batches[op["cache"]].rows)
+
+
+class Size(Reading):
+    name, weight = "size", 2
+    kinds = SLICED
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        rows = model.batches[op["cache"]].rows
+        return {"sizes": [row.size() for row in rows if not isinstance(row, StateCache)]}
+
+    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        answer = system.ask(lambda: system.batches[op["cache"]].size())
+        if "error" in answer:
+            return answer
+        return {"sizes": system.read_numbers(answer.get("result"), "size")}
+
+
+class Clone(OnEither):
+    name, weight = "clone", 2
+    words = "clone into {into}"
+    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"into": source.pick([other for other in BATCHES if other != name])}
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        if op["into"] == op["cache"]:
+            return "a cache cannot be cloned into itself"
+        return super().why_illegal(op, model) or why_full(op["into"], model)
+
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            model.drop(op["into"])
+        return super().expect(op, model)
+
+    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            system.drop(op["into"])
+        return super().observe(op, system, model)
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["into"]] = {"cloned"}
+        return answer
+
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: side.batches[op["cache"]].clone())
+        if "error" in answer:
+            return answer
+        side.put_batch(op["into"], answer.get("result"))
+        return {}
+
+
+class Free(OnEither):
+    name, weight = "free", 2
+    writes = True
+
+    def run(self, op: Op, side: Any) -> Answer:
+        name = op["cache"]
+        answer: Answer = side.ask_for(name, lambda: side.batches[name].free())
+        return answer
+
+    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+        answer = self.run(op, model)
+        if "error" not in answer:
+            model.past[op["cache"]] = {"freed"}
+        return answer
