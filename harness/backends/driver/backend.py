@@ -13,7 +13,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
-from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
+from lockstep.harness.backends.driver.messages import PROTOCOL, REFUSALS, Declared, Hello
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
     Cache,
@@ -29,6 +29,8 @@ from lockstep.harness.core.errors import UsageError
 def make_backend(hello: Hello, driver: Driver) -> Backend:
     """The declaration. That kinds, operations and config fields exist is checked as for
     every backend; see `harness.workers.registry`. Raises Malformed."""
+    if "batched" in hello.contracts:
+        raise Malformed(f"declares batched, which protocol {PROTOCOL} does not have")
     return Backend(
         name=hello.name,
         device=hello.device,

@@ -194,6 +194,7 @@ HELLOS: Mapping[str, Callable[[Answer], Any]] = {
     "hello-old": change(protocol=0),
     "hello-error": change(error="failed", message="no device"),
     "hello-unknown-contract": change(contracts={"layers": {"kv": KV}}),
+    "hello-batched": change(contracts={"batched": {"batch-kv": KV}}),
     "hello-unknown-field": change(contract={}),
     "hello-kind-is-a-list": change(contracts={"layer": {"kv": ["update"]}}),
     "hello-colours": change(contracts={"layer": {"\x1b[31mkv": KV}}),

@@ -175,6 +175,7 @@ UNLOADABLE = [
     ("hello-old", "protocol is 0; expected 1, the version that the harness"),
     ("hello-error", "it refused to say what it has: no device"),
     ("hello-unknown-contract", 'declares "layers", which is no contract'),
+    ("hello-batched", "declares batched, which protocol 1 does not have"),
     ("hello-unknown-field", 'the answer has "contract", which its schema does not'),
     ("hello-kind-is-a-list", 'the layer kind kv is ["update"]; expected an object'),
     ("hello-colours", r"the kind of layer '\x1b[31mkv'; expected 1 to 64 printable"),
