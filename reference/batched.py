@@ -7,14 +7,12 @@ fills the gaps; nobody may see what stands there, and no row may depend on anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from .kv import KVCache
 from .rotating import RotatingCache
 from .state import StateCache
 
 Row = KVCache | RotatingCache | StateCache
-T = TypeVar("T")
 
 
 class BatchedCache:
@@ -114,7 +112,7 @@ class BatchedCache:
     def select(self, numbers: Sequence[int]) -> None:
         """Keeps these rows, in this order. One that is named twice becomes two."""
         self.check_settled()
-        check_rows(numbers, self.rows)
+        check_rows(numbers, len(self.rows))
         self.rows = [self.rows[number].clone() for number in numbers]
 
     def filter(self, numbers: Sequence[int]) -> None:
@@ -135,7 +133,7 @@ class BatchedCache:
     def extract(self, number: int) -> Row:
         """Returns an independent cache with the tokens of one row."""
         self.check_settled()
-        check_rows([number], self.rows)
+        check_rows([number], len(self.rows))
         return self.rows[number].clone()
 
     def clone(self) -> BatchedCache:
@@ -153,6 +151,7 @@ class BatchedCache:
         self.width = 0
 
 
-def check_rows(numbers: Sequence[int], rows: Sequence[T]) -> None:
-    if not numbers or any(number not in range(len(rows)) for number in numbers):
-        raise ValueError(f"rows {list(numbers)} of {len(rows)}")
+def check_rows(numbers: Sequence[int], count: int) -> None:
+    """Raises ValueError unless these are some of so many rows."""
+    if not numbers or any(number not in range(count) for number in numbers):
+        raise ValueError(f"rows {list(numbers)} of {count}")

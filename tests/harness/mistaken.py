@@ -250,7 +250,7 @@ def state_clone_is_the_cache(self: StateCache) -> StateCache:
 
 @mistake("batch-kv", "mask", BatchedCache, "select")
 def rows_stay_in_order(self: BatchedCache, numbers: Sequence[int]) -> None:
-    check_rows(numbers, self.rows)
+    check_rows(numbers, len(self.rows))
     self.rows = [self.rows[number].clone() for number in sorted(numbers)]
 
 
