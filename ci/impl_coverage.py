@@ -52,6 +52,10 @@ DIRECT = "a guard for direct callers: the contract has no such config"
 
 UNPUT = "a pass whose K and V were never put has no contents to compare"
 SAVED = "a guard for direct callers: the caches of a program have one size"
+ONE_FORM = "a guard for direct callers: all batches of a program have one form and config"
+TOO_MANY = "a guard for direct callers: no row is asked for more tokens than it has"
+STANDS = "what pad_left announced stands behind a refused update; programs have one call"
+POSITIONS = "for models; the harness reads the offsets"
 CLOSED = "a guard for direct callers: the name of a closed snapshot is unknown"
 ODD = {
     "if dim % 2:": DIRECT,
@@ -123,6 +127,67 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/shared/wrapper.py": {
         "if not caches:": DIRECT,
         'raise MisuseError("a wrapper needs at least one cache")': DIRECT,
+    },
+    "impl/shared/batched.py": {
+        "if max(self.left) >= length:": STANDS,
+        "raise MisuseError(": STANDS,
+        "if times < 1:": DIRECT,
+        'raise MisuseError(f"repeat: {times} times keeps no row")': DIRECT,
+        "if type(other) is not type(self):": ONE_FORM,
+        'raise MisuseError(f"extend: a {type(other).__name__} has other rows")': ONE_FORM,
+        "if any(self.lengths):": DIRECT,
+        'raise MisuseError("load: the batch has tokens; open another one")': DIRECT,
+        "if len(found) > 1 or not found <= set(kinds):": ONE_FORM,
+        "names = sorted(kind.__name__ for kind in found)": ONE_FORM,
+        "if len({id(cache) for cache in caches}) < len(caches):": DIRECT,
+        'raise MisuseError("stack: a cache twice; clone it first")': DIRECT,
+    },
+    "impl/shared/batched_state.py": {
+        "if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):": ONE_FORM,
+        "raise MisuseError(": ONE_FORM,
+        "if {array.shape[0] for array in arrays} != {len(lengths)}:": ONE_FORM,
+        'raise MisuseError(f"load: the states are not those of {len(lengths)} rows")': (
+            ONE_FORM
+        ),
+    },
+    "impl/shared/batched_tokens.py": {
+        "if window is not None and window < 1:": DIRECT,
+        'raise MisuseError(f"window {window} holds no token")': DIRECT,
+        "if len(shape) != 4 or shape[0] != len(self.lengths):": ONE_FORM,
+        "raise MisuseError(": ONE_FORM,
+        "if wrong or any(": TOO_MANY,
+        'raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")': (
+            TOO_MANY
+        ),
+        "if self.window != other.window:": ONE_FORM,
+        'raise MisuseError(f"extend: windows of {self.window} and {other.window}")': (
+            ONE_FORM
+        ),
+        "if None not in forms and forms[0][1:] != forms[1][1:]:": ONE_FORM,
+        'raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")': (
+            ONE_FORM
+        ),
+        "if len(set(windows)) > 1:": ONE_FORM,
+        'raise MisuseError(f"stack: different windows: {windows}")': ONE_FORM,
+        "if len(forms) > 1:": ONE_FORM,
+        'raise MisuseError(f"stack: caches of different forms: {[*forms]}")': ONE_FORM,
+        'if saved["window"] != self.window:': ONE_FORM,
+        "raise MisuseError("
+        "f\"load: a window of {saved['window']}, not {self.window}\")": ONE_FORM,
+        "if max(columns) and (": ONE_FORM,
+        'raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")': (
+            ONE_FORM
+        ),
+    },
+    "impl/shared/form.py": {
+        "if len(keys.shape) != 4 or len(values.shape) != 4:": ONE_FORM,
+        "raise MisuseError(": ONE_FORM,
+    },
+    "impl/torch/batched.py": {
+        "return self.place(length).view(-1, length)": POSITIONS,
+    },
+    "impl/mlx/batched.py": {
+        "return mx.array(self.place(length)).reshape(-1, length)": POSITIONS,
     },
     "impl/torch/backend.py": {
         "cuda": GPU,
