@@ -73,6 +73,15 @@ class PaddingFillsTheWindow(Batch):
         return mask
 
 
+@mistake("batch-kv", "open-malformed")
+class OffsetsAreNoNumbers(Batch):
+    """Offsets that were never written."""
+
+    @property
+    def offsets(self) -> Any:
+        return super().offsets * np.nan
+
+
 @mistake("batch-kv", "update-alias")
 class OffsetsChangeLater(Batch):
     """mlx-lm #1699: the offsets are handed out, and changed in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -127,12 +128,13 @@ class BatchedSystem(System):
             return {}
         return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
 
-    def read_numbers(self, given: Any, name: str) -> list[int]:
-        """Returns one whole number for each row, from a list or an array."""
+    def read_numbers(self, given: Any, name: str, rows: int | None = None) -> list[int]:
+        """Returns whole numbers from a list or an array: one for each row, of `rows` if
+        that is given."""
         if not isinstance(given, list | tuple):
             given = to_numpy(self.arrays, given, name).tolist()
-        numbers = read_list(given, name)
-        if all(isinstance(each, int | float) and each == int(each) for each in numbers):
+        numbers = read_list(given, name, rows)
+        if all(map(is_whole, numbers)):
             return [int(each) for each in numbers]
         raise Broken("malformed", f"{name} returned {make_plain(given)}, not numbers")
 
@@ -155,23 +157,24 @@ class BatchedSystem(System):
             tags: the tokens of each row.
             rows: the reference rows, after the update.
         """
-        batch, begins = self.batches[name], list(left or [0] * len(tags))
+        count = len(tags)
+        batch, begins = self.batches[name], list(left or [0] * count)
         if left is not None and any(left):
             given_left = list(left)
             batch.pad_left(given_left)
             given_left.clear()  # the caller's list: a cache must not rely on it
-        offsets, before = self.look_at_offsets(batch)
+        offsets, before = self.look_at_offsets(batch, count)
         if self.config["kind"] == "batch-state":
             shown = self.advance_states(name, length, begins, tags)
         else:
             shown = self.append(name, length, begins, tags, rows)
         self.check_offsets(offsets, before)
-        after = self.say_offsets(name).get("offsets", ())
+        _, after = self.look_at_offsets(batch, count)
         for row, answer in enumerate(shown):
             answer["where"] = f"row {row}"
             queries = range(begins[row], begins[row] + len(tags[row]))
             answer["visible"] = [answer["visible"][query] for query in queries]
-            if before is not None:
+            if before is not None and after is not None:
                 answer |= {"position": before[row] + begins[row], "offset": after[row]}
         return {"caches": shown}
 
@@ -211,7 +214,7 @@ class BatchedSystem(System):
         taken = np.ones((count, length), np.bool_)
         if mask is not None:
             content = to_numpy(self.arrays, mask, "the mask")
-            taken = spread_mask(content[:, None, None], count, 1, length)[:, 0] != 0
+            taken = spread_mask(content, (count, length)) != 0
         shown, states = [], []
         for row, before in enumerate(recurrence.read_all(batch.read(), count, "read")):
             first, read = tags[row].start - begins[row], [*before]
@@ -237,12 +240,12 @@ class BatchedSystem(System):
             visible[max(0, last)] = after[row]
         return [{"visible": visible} for visible in shown]
 
-    def look_at_offsets(self, batch: Any) -> tuple[Any, list[int] | None]:
+    def look_at_offsets(self, batch: Any, rows: int) -> tuple[Any, list[int] | None]:
         """Returns the offsets as the batch hands them out, and what they are now."""
         if self.config["offsets"] == "none":
             return None, None
         offsets = batch.offsets
-        return offsets, self.read_numbers(offsets, "offsets")
+        return offsets, self.read_numbers(offsets, "offsets", rows)
 
     def check_offsets(self, offsets: Any, before: list[int] | None) -> None:
         """Checks that what was handed out before an update holds what it held."""
@@ -290,7 +293,7 @@ class BatchedSystem(System):
         masks: list[Any] = [mask] * rows
         if mask is not None and not isinstance(mask, str):
             content = read_mask(mask, self.arrays, self.singles.additive)
-            masks = list(spread_mask(content, rows, length, width))
+            masks = list(spread_mask(content, (rows, 1, length, width))[:, 0])
         return [
             get_rows(own, each, length, length, self.backend.causal)
             for own, each in zip(columns, masks, strict=True)
@@ -411,16 +414,18 @@ class BatchedSystem(System):
             self.singles.attention = max(self.singles.attention, share)
 
 
-def spread_mask(
-    content: npt.NDArray[Any], rows: int, length: int, width: int
-) -> npt.NDArray[Any]:
-    """Returns a mask as [rows, length, width]: axes of size 1 are repeated and missing
-    ones added, as attention does. Raises Broken if it does not broadcast."""
+def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Returns a mask in this shape: axes of size 1 are repeated and missing ones added,
+    as attention does. Raises Broken if it does not broadcast."""
     try:
-        return np.broadcast_to(content, (rows, 1, length, width))[:, 0]
+        return np.broadcast_to(content, shape)
     except ValueError:
-        raise Broken(
-            "mask",
-            f"the mask has shape {list(content.shape)}, for {rows} rows × {length}"
-            f" queries × {width} columns",
-        ) from None
+        words = f"{list(content.shape)}, which does not broadcast to {list(shape)}"
+        raise Broken("mask", f"the mask has shape {words}") from None
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, of Python or of numpy."""
+    return isinstance(value, Integral) or (
+        isinstance(value, float) and value.is_integer()
+    )
