@@ -10,16 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Duty, Kind
+from lockstep.harness.backends.driver.batches import BATCHES, open_batched
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
-from lockstep.harness.backends.driver.messages import PROTOCOL, REFUSALS, Declared, Hello
+from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
     Cache,
     PrefixCache,
     SlotsCache,
     open_unified,
+    to_wire,
 )
 from lockstep.harness.core.errors import UsageError
 
@@ -29,8 +31,6 @@ from lockstep.harness.core.errors import UsageError
 def make_backend(hello: Hello, driver: Driver) -> Backend:
     """The declaration. That kinds, operations and config fields exist is checked as for
     every backend; see `harness.workers.registry`. Raises Malformed."""
-    if "batched" in hello.contracts:
-        raise Malformed(f"declares batched, which protocol {PROTOCOL} does not have")
     return Backend(
         name=hello.name,
         device=hello.device,
@@ -41,7 +41,7 @@ def make_backend(hello: Hello, driver: Driver) -> Backend:
             }
             for contract, kinds in hello.contracts.items()
         },
-        arrays=WireArrays(),
+        arrays=WireArrays(hello.causal),
         open=partial(open_cache, driver),
         follow=driver.follow,
         dtypes=hello.dtypes,
@@ -73,8 +73,9 @@ def make_kind(document: Any, place: str) -> Kind:
         for field, values in declared.config.items()
         if field not in IN_PYTHON
     }
+    duties = tuple([Duty(duty.when, duty.rule) for duty in declared.duties])
     promises = {name: getattr(declared, name) for name in ("refuses", "atomic")}
-    return Kind(declared.operations, config, **promises)
+    return Kind(declared.operations, config, duties=duties, **promises)
 
 
 # --- by name ----------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
     driver.start()
     driver.post_dropped()
     kind = config["kind"]
-    sent = {name: value for name, value in config.items() if name != "below"}
+    sent = {name: to_wire(value) for name, value in config.items() if name != "below"}
     number = driver.ask("session", "open", config=sent).cache
     return KINDS.get(kind, open_unified)(driver, number, config)
 
@@ -153,6 +154,7 @@ def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
 # Kind → its proxy; the rest are those of the unified contract.
 KINDS: Mapping[str, Callable[[Driver, int, Mapping[str, Any]], Cache]] = {
     **LAYER,
+    **dict.fromkeys(BATCHES, open_batched),
     "session": PrefixCache,
     "trie": PrefixCache,
     "slots": SlotsCache,

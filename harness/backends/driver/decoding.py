@@ -135,7 +135,7 @@ def require_no_more(document: Any, parsed: Any, place: str) -> None:
     an item that stands twice in a set."""
     if isinstance(parsed, frozenset) and len(parsed) != len(document):
         raise Malformed(f"{place} has an item twice")
-    if isinstance(parsed, list) and place != "data":
+    if isinstance(parsed, list | tuple) and place != "data":
         for value, item in zip(document, parsed, strict=True):
             require_no_more(value, item, place)
     if isinstance(parsed, msgspec.Struct):
@@ -159,14 +159,15 @@ WORDS: dict[float, str] = {}
 
 
 def write_numbers(numbers: Sequence[float]) -> list[str]:
-    """Each with nine digits, which tell any two apart; but 0 has no sign."""
+    """Each with nine digits, which tell any two apart; but 0 has no sign. NaN is null."""
     words = list(map(WORDS.get, numbers))
     if None not in words:
         return words  # type: ignore[return-value]
-    written = ("%.9g " * len(numbers) % tuple(numbers)).split()
+    written = ("%.9g " * len(numbers) % tuple(numbers)).replace("nan", "null").split()
     if len(WORDS) > MOST_WORDS:
         WORDS.clear()
-    WORDS.update(zip(numbers, written, strict=True))
+    pairs = zip(numbers, written, strict=True)
+    WORDS.update(pair for pair in pairs if pair[1] != "null")  # no NaN is found again
     return written
 
 
@@ -178,6 +179,9 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         return Tensor(self.content[index], self.dtype)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype} array of shape {list(self.content.shape)}"
 
     def to_json(self) -> str:
         numbers = ",".join(write_numbers(self.content.ravel().tolist()))
@@ -208,6 +212,9 @@ class WireArrays:
     causal: how a mask "causal" is aligned.
     """
 
+    def __init__(self, causal: Alignment = "lower-right") -> None:
+        self.causal = causal
+
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Tensor:
         return Tensor(array, dtype)
 
@@ -221,7 +228,13 @@ class WireArrays:
         """In float32: a driver stores, and does not compute."""
         scale = 1 / math.sqrt(keys.content.shape[3])
         scores = queries.content @ keys.content.swapaxes(2, 3) * np.float32(scale)
-        seen = get_tensor(mask).content
+        length, columns = scores.shape[2:]
+        is_word = mask is None or isinstance(mask, str)
+        seen = (
+            spread_mask(mask, length, length, columns, self.causal)
+            if is_word
+            else get_tensor(mask).content
+        )
         if seen.dtype != np.bool_:
             seen = seen == 0
         scores = np.where(seen, scores, np.float32(-np.inf))
@@ -295,10 +308,17 @@ def make_mask(
     causal: Alignment,
 ) -> Tensor:
     """The mask of an update: null where every column is seen, "causal", or an array."""
-    rows = promised.rows
-    if mask is None:
-        return Tensor(np.ones((rows, columns), np.bool_), dtype)
-    if isinstance(mask, str):
-        first = columns - promised.length if causal == "lower-right" else 0
-        return Tensor(np.tri(rows, columns, first, dtype=np.bool_), dtype)
+    if mask is None or isinstance(mask, str):
+        sizes = promised.length, promised.rows, columns
+        return Tensor(spread_mask(mask, *sizes, causal), dtype)
     return make_tensor(mask, "mask", dtype)
+
+
+def spread_mask(
+    mask: str | None, length: int, rows: int, columns: int, causal: Alignment
+) -> npt.NDArray[np.bool_]:
+    """A mask in a word as an array [rows, columns], for `length` queries."""
+    if mask is None:
+        return np.ones((rows, columns), np.bool_)
+    first = columns - length if causal == "lower-right" else 0
+    return np.tri(rows, columns, first, dtype=np.bool_)

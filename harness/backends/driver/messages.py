@@ -27,7 +27,7 @@ ArrayDtype = Literal["float32", "float16", "bfloat16", "bool"]
 ErrorName = Literal[
     "usage", "cache-full", "not-supported", "shared", "no-slot", "missing", "failed"
 ]
-Contract = Literal["layer", "unified", "prefix"]
+Contract = Literal["layer", "batched", "unified", "prefix"]
 Id = Annotated[int, Meta(ge=1)]
 Size = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -74,11 +74,35 @@ class Snapshot(Struct):
     end: int
 
 
+class Pair(Struct):
+    """The K and V of the tokens in one row of a batch."""
+
+    keys: Array
+    values: Array
+
+
+class State(Struct):
+    """The recurrent state of one row of a batch."""
+
+    conv: Array
+    delta: Array
+
+
 class Layer(Struct):
     """A cache of the layer contract that a session or a trie brings along."""
 
     cache: int
     offset: int
+
+
+class Duty(Struct):
+    """Calls that callers of a cache must not make. No program makes them."""
+
+    when: dict[str, Any]
+    rule: Text
+
+    def __post_init__(self) -> None:
+        require_line(self.rule, "rule")
 
 
 class Declared(Struct):
@@ -88,6 +112,7 @@ class Declared(Struct):
     config: Annotated[dict[str, Any], Meta(extra_json_schema=LISTS)] = {}
     refuses: bool = False
     atomic: bool = True
+    duties: tuple[Duty, ...] = ()
 
     def __post_init__(self) -> None:
         require_names(sorted(self.operations), "operation")
@@ -119,9 +144,8 @@ class Hello(Answer, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("name", "version", "device", "ledger", "notes"):
-            text = getattr(self, name)
-            if text is not UNSET and (not text.strip() or clean(text) != text):
-                raise ValueError(f"has a {name} that is not one line of printable text")
+            if getattr(self, name) is not UNSET:
+                require_line(getattr(self, name), name)
         require_names(self.contracts, "contract")
         for contract, kinds in self.contracts.items():
             require_names(kinds, f"kind of {contract}")
@@ -132,6 +156,12 @@ class Refusal(Answer, kw_only=True):
 
     error: ErrorName
     message: Text
+
+
+def require_line(text: str, name: str) -> None:
+    """Raises ValueError for a text that is not one line of printable characters."""
+    if not text.strip() or clean(text) != text:
+        raise ValueError(f"has a {name} that is not one line of printable text")
 
 
 def require_names(names: Iterable[str], what: str) -> None:
@@ -148,7 +178,10 @@ def require_names(names: Iterable[str], what: str) -> None:
 COMMON: Mapping[str, type[Struct]] = {
     "array": Array,
     "snapshot": Snapshot,
+    "pair": Pair,
+    "state": State,
     "layer": Layer,
+    "duty": Duty,
     "kind": Declared,
     "error": Refusal,
 }
@@ -162,6 +195,7 @@ OFFSET = {"offset": int}
 STATES = {"conv": Array, "delta": Array}
 HELD = {"keys": Array | None, "values": Array | None}
 PAIR = {"keys": Array, "values": Array}
+MASK = {"mask": Array | Literal["causal"] | None}
 SNAPSHOT = {"snapshot": Snapshot | None}
 SIDES = ("parent", "child")
 NUMBERS = list[int] | UnsetType
@@ -175,7 +209,7 @@ SESSION: Messages = {
 LAYER: Messages = {
     "update": (
         {"rows": Positive, **PAIR},
-        {**OFFSET, **PAIR, "mask": Array | Literal["causal"] | None},
+        {**OFFSET, **PAIR, **MASK},
     ),
     "state": ({}, HELD),
     "state.states": ({}, STATES),
@@ -195,6 +229,33 @@ LAYER: Messages = {
     "boundaries": ({"length": int}, {"lengths": list[int]}),
     "read": ({}, STATES),
     "write": ({**STATES, "length": Positive}, OFFSET),
+}
+
+NUMBERED = {"rows": list[int]}
+BATCHED: Messages = {
+    "offsets": ({}, {"offsets": list[int]}),
+    "pad_left": ({"padding": list[int]}, {}),
+    "pad_right": ({"lengths": list[int]}, {}),
+    "finalize": ({}, {}),
+    "make_mask": ({"length": Positive}, MASK),
+    "make_mask.states": ({"length": Positive}, {"mask": Array | None}),
+    "update": (PAIR, PAIR),
+    "read": ({}, STATES),
+    "write": ({**STATES, "length": Positive}, {}),
+    "state": ({}, {"rows": list[Pair | None]}),
+    "state.states": ({}, {"rows": list[State]}),
+    "size": ({}, {"sizes": list[int]}),
+    "trim": ({"count": int}, {"trimmed": int}),
+    "rollback": ({"counts": list[int]}, {"done": bool}),
+    "filter": (NUMBERED, {}),
+    "select": (NUMBERED, {}),
+    "repeat": ({"times": Positive}, {}),
+    "extend": ({"other": int}, {}),
+    "extract": ({"row": int}, {**CACHE, **OFFSET}),
+    "clone": ({}, CACHE),
+    "free": ({}, {}),
+    "save": ({}, {"saved": int}),
+    "load": ({"saved": int}, {}),
 }
 
 TYPE = {"type": Type | UnsetType}
@@ -242,6 +303,7 @@ PREFIX: Messages = {
 CONTRACTS: Mapping[str, Messages] = {
     "session": SESSION,
     "layer": LAYER,
+    "batched": BATCHED,
     "unified": UNIFIED,
     "prefix": PREFIX,
 }

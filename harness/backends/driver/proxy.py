@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import astuple
+
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.client import Driver
 from lockstep.harness.backends.driver.decoding import (
@@ -46,7 +48,7 @@ class Snapshot(Proxy):
 
 
 class Saved(Proxy):
-    """All content of a unified cache."""
+    """All content of a unified cache, or of a batch."""
 
     what = "saved"
 
@@ -99,17 +101,27 @@ class Cache(Proxy):
             return [self.from_wire(name, item) for item in value]
         if isinstance(value, messages.Snapshot):
             return Snapshot(self.driver, value)
+        if isinstance(value, messages.Pair | messages.State):
+            pair = zip(value.__struct_fields__, astuple(value), strict=True)
+            return tuple([self.make_tensor(*each) for each in pair])
         if name == "saved":
             return Saved(self.driver, value)
         return self.make_tensor(name, value) if name in ARRAYS else value
 
     def make_tensor(self, name: str, array: messages.Array | None) -> Tensor:
         """An array of an answer, in the dtype of the config unless it says another."""
-        dtypes = {"delta": "float32", "mask": self.config.get("mask_dtype")}
+        dtypes = {"delta": "float32", "mask": self.get_mask_dtype()}
         try:
-            return make_tensor(array, name, dtypes.get(name) or self.config["dtype"])
+            return make_tensor(array, name, dtypes.get(name, self.config["dtype"]))
         except Malformed as malformed:
             self.driver.reject(malformed)
+
+    def get_mask_dtype(self) -> str:
+        """Returns the dtype of a mask that does not say it: bool unless it is added."""
+        config, dtype = self.config, str(self.config["dtype"])
+        if "mask_dtype" in config:
+            return config["mask_dtype"] or dtype
+        return dtype if config["mask_form"] == "additive" else "bool"
 
 
 ARRAYS = ("keys", "values", "mask", "conv", "delta")
@@ -120,7 +132,9 @@ def to_wire(value: Any) -> Any:
     """An argument as a message has it."""
     if isinstance(value, Proxy):
         return value.number
-    return list(value) if isinstance(value, Sequence) else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(map(to_wire, value))
+    return value
 
 
 def make_method(message: str) -> Callable[..., Any]:
@@ -179,9 +193,7 @@ class TokenCache(LayerCache, sends="state view"):
         pair = [self.make_tensor(name, getattr(answer, name)) for name in KV]
         shape = pair[0].content.shape
         columns = shape[2] if len(shape) == 4 else 0
-        is_additive = self.config["mask_form"] == "additive"
-        dtype = self.config["dtype"] if is_additive else "bool"
-        causal = self.driver.causal
+        dtype, causal = self.get_mask_dtype(), self.driver.causal
         try:
             promised.tensor = make_mask(answer.mask, promised, columns, dtype, causal)
         except Malformed as malformed:

@@ -188,17 +188,27 @@ UPDATES: Mapping[str, Callable[[Answer], Any]] = {
 
 MORE = ["update", "clone"]
 
+
+def declare_duty(**duty: Any) -> Callable[[Answer], None]:
+    duties = [{"when": {"op": "trim"}, "rule": "no trim", **duty}]
+    return change(contracts={"layer": {"kv": {**KV, "duties": duties}}})
+
+
 HELLOS: Mapping[str, Callable[[Answer], Any]] = {
     "hello-silent": stays_silent,
     "hello-exit": exits_with_1,
     "hello-old": change(protocol=0),
     "hello-error": change(error="failed", message="no device"),
     "hello-unknown-contract": change(contracts={"layers": {"kv": KV}}),
-    "hello-batched": change(contracts={"batched": {"batch-kv": KV}}),
     "hello-unknown-field": change(contract={}),
     "hello-kind-is-a-list": change(contracts={"layer": {"kv": ["update"]}}),
     "hello-colours": change(contracts={"layer": {"\x1b[31mkv": KV}}),
     "hello-dtype": change(dtypes=["float64"]),
+    "hello-duty": declare_duty(),
+    "hello-duty-when": declare_duty(when={"op": "trim", "ofset": 3}),
+    "hello-duty-number": declare_duty(when=3),
+    "hello-duty-rule": declare_duty(rule="two\nlines"),
+    "hello-duty-more": declare_duty(why="?"),
     "hello-lies": change(contracts={"layer": {"kv": {**KV, "operations": MORE}}}),
 }
 """What it does instead of saying what it has."""

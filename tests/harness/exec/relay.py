@@ -13,6 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ class Relay:
             cache = cache.of(message["type"])
         if config["kind"] in PREFIX and op in PREFIX_PLANS:
             return self.relay(cache, config, message, PREFIX_PLANS[op])
+        if is_batch(config) and op in BATCHED_PLANS:
+            return self.relay(cache, config, message, BATCHED_PLANS[op])
         if op in PLANS:
             return self.relay(cache, config, message, PLANS[op])
         answer = getattr(self, f"do_{op}")(cache, config, message)
@@ -69,7 +72,8 @@ class Relay:
         arguments = [self.take(name, value, dtype) for name, value in own.items()]
         got = getattr(cache, message["op"])(*arguments)
         for name in CONSUMING.get(message["op"], ()):
-            self.snapshots.items.pop(message.get(name), None)
+            table = self.caches if name == "other" else self.snapshots
+            table.items.pop(message.get(name), None)
         answered = [name for name in names.split() if name != "offset"]
         items = [got] if len(answered) < 2 else got or [None, None]
         several = zip(answered, items, strict=False)
@@ -85,6 +89,8 @@ class Relay:
             )
         if name in ("snapshot", "parent", "child"):
             return None if value is None else self.snapshots.items[value]
+        if name == "other":
+            return self.caches.items[value]
         return self.saved.items[value] if name == "saved" else value
 
     def give(self, name: str, got: Any, config: Message) -> Any:
@@ -99,6 +105,9 @@ class Relay:
             return self.saved.put(got)
         if name in (*ARRAYS, "mask"):
             return self.give_array(got)
+        if name == "rows":
+            names = "conv delta" if config["kind"] == "batch-state" else "keys values"
+            return [self.give_row(names.split(), pair) for pair in got]
         return got if isinstance(got, bool | int) else list(got)
 
     def give_array(self, array: Any) -> Any:
@@ -112,6 +121,13 @@ class Relay:
         data = [words.get(x, x) if x == x else None for x in data]
         dtype = self.arrays.dtype(array)
         return {"shape": list(content.shape), "data": data, "dtype": dtype}
+
+    def give_row(self, names: list[str], pair: Any) -> Any:
+        """One row of the state of a batch."""
+        if pair is None:
+            return None
+        arrays = map(self.give_array, pair)
+        return dict(zip(names, arrays, strict=True))
 
     def give_snapshot(self, snapshot: Any) -> Any:
         if snapshot is None:
@@ -128,11 +144,11 @@ class Relay:
                     "config": {k: list(v) for k, v in declared.config.items()},
                     "refuses": declared.refuses,
                     "atomic": declared.atomic,
+                    "duties": [asdict(duty) for duty in declared.duties],
                 }
                 for kind, declared in kinds.items()
             }
             for contract, kinds in backend.contracts.items()
-            if contract != "batched"  # the protocol has no batches yet
         }
         names = ("poison", "causal", "tolerance")
         return {
@@ -146,10 +162,17 @@ class Relay:
     def open(self, message: Message) -> Answer:
         config = message["config"]
         cache = self.backend.open(self.complete(config))
+        if is_batch(config):  # single caches that became its rows are used up
+            for number in config["caches"] or ():
+                del self.caches.items[number]
         return {"cache": self.keep(cache, config)}
 
     def complete(self, config: Message) -> Message:
-        """Of a prefix cache that builds on others: with those."""
+        """Of a prefix cache that builds on others: with those. Of a batch: with the
+        single caches that it is made of."""
+        if is_batch(config) and config["caches"] is not None:
+            caches = [self.caches.items[number] for number in config["caches"]]
+            return {**config, "caches": caches}
         if config["kind"] not in self.backend.contracts.get("prefix", {}):
             return config
         if config["kind"] == "slots":
@@ -177,15 +200,29 @@ class Relay:
     # --- operations that are not one call -----------------------------------------------
 
     def do_update(self, cache: Any, config: Message, m: Message) -> Answer:
+        if is_batch(config):
+            return self.relay(cache, config, m, "keys values -> keys values")
         mask = cache.make_mask(m["keys"]["shape"][2], m["rows"])
         answer = self.relay(cache, config, m, "keys values -> keys values")
         return {"offset": cache.offset, **answer, "mask": self.give_array(mask)}
 
     def do_state(self, cache: Any, config: Message, m: Message) -> Answer:
-        names = "conv delta" if config["kind"] == "state" else "keys values"
+        is_state = config["kind"] in ("state", "batch-state")
+        names = "conv delta" if is_state else "keys values"
         return self.relay(cache, config, m, f"-> {names}")
 
     do_view = do_read = do_state
+
+    def do_offsets(self, cache: Any, config: Message, m: Message) -> Answer:
+        offsets = cache.offsets
+        if not isinstance(offsets, list | tuple):
+            offsets = self.arrays.to_numpy(offsets).tolist()
+        return {"offsets": [int(offset) for offset in offsets]}
+
+    def do_extract(self, cache: Any, config: Message, m: Message) -> Answer:
+        single = cache.extract(m["row"])
+        number = self.keep(single, {**config, "rows": None, "caches": None})
+        return {"cache": number, "offset": single.offset}
 
     def do_cached(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"cached": cache.cached}
@@ -244,8 +281,38 @@ PLANS = {
 }
 """Operation → the method's arguments, and the fields of the answer."""
 
-CONSUMING = {"split": ["snapshot"], "merge": ["parent", "child"], "close": ["snapshot"]}
-"""Operations after which these snapshots are used up."""
+BATCHED_PLANS = {
+    "pad_left": "padding",
+    "pad_right": "lengths",
+    "finalize": "",
+    "make_mask": "length -> mask",
+    "write": "conv delta length",
+    "state": "-> rows",
+    "size": "-> sizes",
+    "trim": "count -> trimmed",
+    "rollback": "counts -> done",
+    "filter": "rows",
+    "select": "rows",
+    "repeat": "times",
+    "extend": "other",
+    "free": "",
+}
+"""The same, of batches."""
+
+CONSUMING = {
+    "split": ["snapshot"],
+    "merge": ["parent", "child"],
+    "close": ["snapshot"],
+    "extend": ["other"],
+}
+"""Operations after which these snapshots and batches are used up."""
+
+
+def is_batch(config: Message) -> bool:
+    """Whether a cache has rows; a single one of the batched contract has none."""
+    is_batched = config["kind"].startswith("batch-")
+    return is_batched and not config["rows"] is config["caches"] is None
+
 
 PREFIX_PLANS = {
     "extend": "slot tokens",
@@ -276,7 +343,11 @@ def refuse(relay: Relay, error: Exception) -> Answer:
 def main() -> None:
     module, _, factory = sys.argv[1].partition(":")
     make: Callable[[], Any] = getattr(importlib.import_module(module), factory)
-    relay = Relay(make())
+    serve(Relay(make()))
+
+
+def serve(relay: Relay) -> None:
+    """One message a line, one answer a line."""
     for line in sys.stdin:
         message = json.loads(line)
         try:

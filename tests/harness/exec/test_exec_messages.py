@@ -65,6 +65,13 @@ def test_what_json_has_not() -> None:
     assert content.ravel()[1:].tolist() == [math.inf, -math.inf, math.inf]
 
 
+def test_nan_is_written_as_null() -> None:
+    """Padding of a batch holds it, more than once."""
+    for _ in range(2):
+        array = Tensor(np.array([0.5, np.nan, np.nan, -0.5], np.float32), "float32")
+        assert json.loads(array.to_json())["data"] == [0.5, None, None, -0.5]
+
+
 ONE = {"shape": [1], "data": [1.0]}
 
 
@@ -117,6 +124,21 @@ def test_attention_is_the_softmax_of_what_is_seen() -> None:
     assert got.content.item() == 2.0
 
 
+def test_attention_takes_masks_in_words() -> None:
+    """As a batch returns them: each row of it sees the same columns."""
+    keys = Tensor(np.zeros((2, 1, 3, 2), np.float32), "float32")
+    content = np.array([[1.0, 3.0, 8.0], [2.0, 4.0, 9.0]], np.float32)
+    values = Tensor(content.reshape(2, 1, 3, 1), "float32")
+    queries = Tensor(np.ones((2, 1, 2, 2), np.float32), "float32")
+    for mask, causal, wanted in (
+        (None, "lower-right", [[4, 4], [5, 5]]),
+        ("causal", "lower-right", [[2, 4], [3, 5]]),
+        ("causal", "upper-left", [[1, 2], [2, 3]]),
+    ):
+        got = WireArrays(causal).attend(queries, keys, values, mask)
+        assert got.content[:, 0, :, 0].tolist() == wanted
+
+
 # --- every kind, through the protocol ---------------------------------------------------
 
 
@@ -131,7 +153,7 @@ def test_nothing_of_a_backend_is_lost_on_the_way(relay: Any) -> None:
     """All kinds of all contracts, by strict messages, agree as they do without."""
     contracts = relay.contracts
     kinds = [(each, kind) for each in contracts for kind in contracts[each]]
-    assert len(kinds) == 13
+    assert len(kinds) == 16
     for contract, kind in kinds:
         declared = contracts[contract][kind]
         for program in draw_some(6, contract, kind, declared, 5, relay.dtypes):

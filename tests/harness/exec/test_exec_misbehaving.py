@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.harness.backends.backend import Duty
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.core.errors import Unloadable, UsageError
@@ -175,10 +176,13 @@ UNLOADABLE = [
     ("hello-old", "protocol is 0; expected 1, the version that the harness"),
     ("hello-error", "it refused to say what it has: no device"),
     ("hello-unknown-contract", 'declares "layers", which is no contract'),
-    ("hello-batched", "declares batched, which protocol 1 does not have"),
     ("hello-unknown-field", 'the answer has "contract", which its schema does not'),
     ("hello-kind-is-a-list", 'the layer kind kv is ["update"]; expected an object'),
     ("hello-colours", r"the kind of layer '\x1b[31mkv'; expected 1 to 64 printable"),
+    ("hello-duty-when", "declares duties of kv: when"),
+    ("hello-duty-number", "duties[0].when is 3; expected an object"),
+    ("hello-duty-rule", "has a rule that is not one line of printable text"),
+    ("hello-duty-more", 'has "why", which its schema does not have'),
     ("hello-dtype", 'dtypes[0] is "float64"; expected one of float32, float16'),
 ]
 
@@ -189,6 +193,12 @@ def test_a_declaration_that_is_wrong(way: str, words: str) -> None:
         load(name_driver(way), Limits(start_seconds=1.0))
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_a_duty_is_declared() -> None:
+    """No program breaks it, and reports list it."""
+    declared = load(name_driver("hello-duty"), LIMITS).contracts["layer"]["kv"]
+    assert declared.duties == (Duty({"op": "trim"}, "no trim"),)
 
 
 def test_a_kind_that_is_declared_and_not_there() -> None:

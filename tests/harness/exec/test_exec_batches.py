@@ -1,0 +1,124 @@
+"""Drivers of batches: one that is correct agrees, and wrong answers are reported."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.execution.executor import run as run_program
+from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.workers.registry import load
+from tests.harness.building import make, trim, update
+from tests.harness.commands import Run
+
+READS = [{"op": "state"}, {"op": "size"}]
+MOVES = [
+    {"op": "extract", "row": 0, "into": "x"},
+    update(1, cache="x"),
+    {"op": "stack", "caches": ["x"], "cache": "b"},
+    {"op": "extend", "other": "b"},
+    {"op": "save", "into": "s"},
+    {"op": "load", "from": "s", "cache": "c"},
+    update(1, cache="c"),
+]
+TAKES = [trim(1), {"op": "rollback", "counts": [1, 0]}]
+
+
+def name_driver(way: str) -> str:
+    return f"exec:{sys.executable} -m tests.harness.exec.batch_driver {way}"
+
+
+def make_program(kind: str) -> Program:
+    """A program with padding on both sides, and with each message of its kind."""
+    kv = kind == "batch-kv"
+    reads, takes = (READS, TAKES) if kv else (READS[:1], [])
+    begin = [{"op": "open", "rows": 2}, update(3, left=[0, 1]), *reads, *takes]
+    padded = [{"op": "pad_right", "lengths": [1, 2]}, update(2), {"op": "finalize"}]
+    return make(*begin, *padded, *MOVES, contract="batched", kind=kind)
+
+
+def run_way(way: str, kind: str, every: bool = True) -> Divergence | None:
+    backend = load(name_driver(way), Limits(strict=way == "well"))
+    return run_program(make_program(kind), backend, every=every).divergence
+
+
+@pytest.mark.parametrize("kind", ["batch-kv", "batch-state"])
+def test_one_that_is_correct_agrees(kind: str) -> None:
+    assert run_way("well", kind) is None
+    assert run_way("well", kind, every=False) is None
+
+
+BLAMED = [
+    # way, kind, what differs, step, words
+    ("keys-of-one-row", "batch-kv", "malformed", 1, "K of update has shape [1, 1, "),
+    ("offsets-of-one-row", "batch-kv", "malformed", 1, "[0], not a list of 2"),
+    ("offsets-of-three-rows", "batch-state", "malformed", 1, "0], not a list of 2"),
+    ("offsets-in-words", "batch-kv", "malformed", 1, 'offsets[0] is "0"; expected an in'),
+    ("half-an-offset", "batch-kv", "malformed", 1, "offsets[0] is 0.5; expected an inte"),
+    ("wrong-offsets", "batch-kv", "result", 1, "row 0: position is 1, not 0"),
+    (
+        "mask-in-words",
+        "batch-kv",
+        "malformed",
+        1,
+        'is "triangular"; expected null, "caus',
+    ),
+    ("mask-in-words", "batch-state", "malformed", 1, "expected an object or null"),
+    ("mask-of-no-axes", "batch-kv", "mask", 1, "row 0: query 0 sees tokens 0, 1, 2, but"),
+    ("mask-of-no-axes", "batch-state", "contents", 1, "row 1: query 0 sees tokens 3, 4"),
+    ("mask-of-one-axis", "batch-kv", "mask", 1, "[5], which does not broadcast to [2, 1"),
+    ("mask-of-one-axis", "batch-state", "mask", 1, "[5], which does not broadcast to [2"),
+    ("mask-of-three-rows", "batch-kv", "mask", 1, "[3, 1, 2, 2], which does not broadca"),
+    ("mask-of-nothing", "batch-kv", "mask", 1, "[2, 1, 3, 0], which does not broadcast"),
+    (
+        "mask-of-halves",
+        "batch-kv",
+        "malformed",
+        1,
+        "mask.data[0] is 0.5; expected 0 or 1",
+    ),
+    ("mask-of-floats", "batch-kv", "mask", 1, "holds numbers other than 0 and -inf"),
+    ("mask-is-null", "batch-kv", "mask", 1, "row 0: query 0 sees tokens 0, 1, 2, but s"),
+    ("mask-is-causal", "batch-kv", "contents", 1, "row 1: query 0 sees zeros, 4, but "),
+    ("state-of-one-row", "batch-kv", "malformed", 2, "array of shape [1, 1, 3, 4]"),
+    ("state-of-null", "batch-kv", "contents", 2, "row 0: holds nothing, but should hold"),
+    (
+        "state-of-null",
+        "batch-state",
+        "malformed",
+        2,
+        "rows[0] is null; expected an objec",
+    ),
+    ("state-without-values", "batch-kv", "malformed", 2, "rows[0] has no values"),
+    ("read-of-one-row", "batch-state", "malformed", 1, "[1, 3, 4], not float32 of shape"),
+    ("sizes-of-one-row", "batch-kv", "result", 3, "sizes is [3], not [3, 2]"),
+    ("rollback-of-one", "batch-kv", "malformed", 5, "done is 1; expected true or false"),
+    ("extract-short", "batch-kv", "offset", 9, "offset is 1, not 2"),
+    ("extract-unknown", "batch-kv", "error", 10, "raised Failed: 99"),
+    ("save-nothing", "batch-kv", "malformed", 13, "saved is null; expected an integer"),
+    ("open-the-same", "batch-kv", "offset", 11, "offsets is [2, 3], not [3]"),
+]
+
+
+@pytest.mark.parametrize(("way", "kind", "what", "step", "words"), BLAMED)
+def test_a_wrong_answer_is_reported(
+    way: str, kind: str, what: str, step: int, words: str
+) -> None:
+    divergence = run_way(way, kind)
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == (what, step), divergence
+    assert words in divergence.message
+    assert " at 0x" not in divergence.message
+
+
+def test_the_program_to_blame_is_kept(run: Run) -> None:
+    """The command ends with status 1 and the program, not with a traceback of ours."""
+    backend: Any = name_driver("offsets-of-one-row")
+    checked = run("check", "--backend", backend, "--kind", "batch-kv", "--programs", 12)
+    assert checked.status == 1
+    assert "Traceback" not in checked.text
+    assert "batched-batch-kv-update-malformed" in checked.out
+    assert "not a list of" in checked.words
