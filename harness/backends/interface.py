@@ -241,7 +241,7 @@ class StateCache(Protocol):
 
 
 class BatchCache(Protocol):
-    """One cache of kind "batch-kv" or "batch-rotating": a batch of requests in one layer.
+    """One cache of kind "batch-kv" or "batch-rotating": several requests in a layer.
 
     Row b behaves as the layer cache of row b's tokens alone; padding does not exist. The
     columns of the returned arrays may stand in any order and may be more than there are
@@ -278,8 +278,8 @@ class BatchCache(Protocol):
         """Makes the mask for an update of `length` columns, *before* that update.
 
         Returns:
-            What broadcasts to [rows, 1, length, columns]; see `Mask`. Queries of padding
-            may see anything.
+            None if all is seen, "causal", or a boolean or additive array that broadcasts
+            to [rows, 1, length, columns]. Queries of padding may see anything.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
@@ -15,7 +15,13 @@ import click
 import jinja2
 
 from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
-from lockstep.harness.backends.interface import LayerCache, StateCache, UnifiedCache
+from lockstep.harness.backends.interface import (
+    BatchCache,
+    BatchStateCache,
+    LayerCache,
+    StateCache,
+    UnifiedCache,
+)
 from lockstep.harness.cli.options import command
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
@@ -27,11 +33,19 @@ from lockstep.harness.core.errors import UsageError
 INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(("kv", "rotating"), LayerCache),
     "state": StateCache,
+    **dict.fromkeys(("batch-kv", "batch-rotating"), BatchCache),
+    "batch-state": BatchStateCache,
     **dict.fromkeys(
         ("causal", "swa", "swa-memory", "chunked", "encoder", "recurrent"), UnifiedCache
     ),
 }
 """Kind → what a cache of that kind looks like, of those that stand alone."""
+
+BASES: Mapping[type, type] = {StateCache: LayerCache, BatchStateCache: BatchCache}
+"""Interface → the one that has its other operations."""
+
+BATCH = "batch-"
+"""Before the kind of its rows: the name of a kind with rows."""
 
 IMPORTS = {
     "numpy": "import numpy as np",
@@ -42,10 +56,14 @@ IMPORTS = {
 SIZES = ("heads", "key_dim", "value_dim", "dtype")
 POOL = ("sequences", "capacity", "batch", *SIZES, "rope_bases", "shift")
 STATES = ("slots", "interval", "checkpoints", "conv_width")
-FIELDS: Mapping[str, Sequence[str]] = {
+LAYER: Mapping[str, Sequence[str]] = {
     "kv": SIZES,
     "rotating": ("window", *SIZES),
     "state": (*SIZES, "conv_width"),
+}
+FIELDS: Mapping[str, Sequence[str]] = {
+    **LAYER,
+    **{f"{BATCH}{kind}": fields for kind, fields in LAYER.items()},
     "causal": POOL,
     "swa": ("window", *POOL),
     "swa-memory": ("window", "memory", *POOL),
@@ -70,7 +88,7 @@ def write_skeleton(name: str, kind: str, arrays: str, check: str) -> str:
         arrays=arrays,
         imports=IMPORTS[arrays],
         errors=bool(rules.list_errors([kind])),
-        methods=list(list_methods(rules, kind)),
+        write_methods=list_methods,
     )
 
 
@@ -85,11 +103,16 @@ def write_driver(name: str, kind: str, check: str) -> str:
         name=name,
         check=check,
         errors=errors,
-        methods=list(list_messages(rules, kind)),
+        write_methods=list_messages,
     )
 
 
-def render(template: str, rules: Contract, kind: str, **more: Any) -> str:
+Write = Callable[[Contract, str, Sequence[str]], Iterator[str]]
+
+
+def render(
+    template: str, rules: Contract, kind: str, write_methods: Write, **more: Any
+) -> str:
     """A template with all that the skeletons have in common."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "skeletons"),
@@ -104,12 +127,33 @@ def render(template: str, rules: Contract, kind: str, **more: Any) -> str:
         kind=kind,
         cache=format_cache(kind),
         contract=rules.name,
-        about=(inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
+        classes=list_classes(rules, kind, write_methods),
         required=", ".join(f'"{each}"' for each in rules.required),
         others=list_lines(later),
         fields=lines.lstrip(),
         **more,
     )
+
+
+def list_classes(
+    rules: Contract, kind: str, write_methods: Write
+) -> list[dict[str, Any]]:
+    """The caches of a kind, to be written: for one with rows, one row alone first."""
+    operations = rules.list_operations(kind)
+    classes = [("Cache", rules, kind, operations)]
+    if kind.startswith(BATCH):
+        of_row = get_rules(single := kind.removeprefix(BATCH))
+        shared = [name for name in operations if name in of_row.operations]
+        classes.insert(0, ("Row", of_row, single, shared))
+    return [
+        {
+            "name": name,
+            "about": (inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
+            "has_rows": kind.startswith(BATCH),
+            "methods": list(write_methods(rules, kind, names)),
+        }
+        for name, rules, kind, names in classes
+    ]
 
 
 def get_rules(kind: str) -> Contract:
@@ -124,56 +168,67 @@ def list_lines(names: Sequence[str]) -> str:
     return "[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
 
 
-def list_methods(rules: Contract, kind: str) -> Iterator[str]:
-    """Each method that a cache of this kind may need, to be written, those that it must
-    have first."""
+def list_methods(rules: Contract, kind: str, operations: Sequence[str]) -> Iterator[str]:
+    """Each method that a cache needs for these operations, to be written, those that it
+    must have first."""
     members = get_members(kind)
     for name, member in members.items():
         if isinstance(member, property) and is_asked(name, kind):
             yield write_method(name, member.fget, "@property\n")
-    for name in list_names(rules, kind):
+    for name in list_names(rules, kind, operations):
         if name in members:
             yield write_method(name, members[name])
 
 
-def list_messages(rules: Contract, kind: str) -> Iterator[str]:
-    """Each message that a driver of this kind may get, as a method to be written."""
+def list_messages(rules: Contract, kind: str, operations: Sequence[str]) -> Iterator[str]:
+    """Each message that a driver may get for these operations, as a method to be
+    written."""
     members = get_members(kind)
-    names = [name for name in ("update", "cached") if is_asked(name, kind)]
-    for name in dict.fromkeys([*names, *list_names(rules, kind)]):
-        variant = f"{name}.states" if kind == "state" else name
+    names = [name for name in ("offsets", "update", "cached") if is_asked(name, kind)]
+    for name in dict.fromkeys([*names, *list_names(rules, kind, operations)]):
+        variant = f"{name}.states" if kind.endswith("state") else name
         message = variant if variant in MESSAGES[rules.name] else name
         if message in MESSAGES[rules.name]:
             asked, answered = MESSAGES[rules.name][message]
             fields = [field for field in asked if field != "type"]
-            text = inspect.getdoc(members[name]) or ""
+            text = get_words(members[name])
             end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
             yield write_body(name, ["self", *fields], f"{text}\n\n{end}")
 
 
 def get_members(kind: str) -> dict[str, Any]:
     """The members of a cache of this kind, by name."""
-    common = vars(LayerCache) if kind == "state" else {}
-    return {**common, **vars(INTERFACES[kind])}
+    interface = INTERFACES[kind]
+    common = vars(BASES[interface]) if interface in BASES else {}
+    return {**common, **vars(interface)}
 
 
-def list_names(rules: Contract, kind: str) -> list[str]:
+def list_names(rules: Contract, kind: str, operations: Sequence[str]) -> list[str]:
     required = rules.list_methods(kind, rules.required)
-    every = rules.list_methods(kind, rules.list_operations(kind))
-    return list(dict.fromkeys([*required, *every]))
+    padding = ["pad_left"] if kind.startswith(BATCH) else []
+    every = rules.list_methods(kind, operations)
+    return list(dict.fromkeys([*required, *padding, *every]))
 
 
 def is_asked(name: str, kind: str) -> bool:
     """Whether caches of this kind are asked for what only some have."""
     if name == "update":
-        return kind in ("kv", "rotating")
+        return kind.removeprefix(BATCH) in ("kv", "rotating")
+    if name == "offsets":
+        return kind.startswith(BATCH)
     return name != "cached" or kind == "encoder"
 
 
 def write_method(name: str, function: Any, before: str = "") -> str:
     """A method with the words of the interface, which nobody has written yet."""
     parameters = list(inspect.signature(function).parameters)
-    return write_body(name, parameters, inspect.getdoc(function) or "", before)
+    return write_body(name, parameters, get_words(function), before)
+
+
+def get_words(member: Any) -> str:
+    """The words of the interface for a member, with the classes of a skeleton."""
+    words = inspect.getdoc(member) or ""
+    return words.replace("LayerCache.", "Row.").replace("StateCache.", "Row.")
 
 
 def write_body(name: str, parameters: Sequence[str], text: str, before: str = "") -> str:
@@ -194,6 +249,7 @@ EXAMPLES = """\b
 Examples:
   lockstep new-backend my-cache               my_cache.py, a numpy kv cache
   lockstep new-backend my-ring --kind rotating --arrays torch
+  lockstep new-backend my-batch --kind batch-kv
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
   lockstep new-backend my-driver --exec       a program that answers JSON lines
 """

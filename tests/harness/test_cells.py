@@ -21,7 +21,7 @@ from lockstep.harness.reports.model import summarize
 from lockstep.harness.reports.outcome_file import describe_pair
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import get_seed
-from tests.harness.building import KINDS, count_cells, declare_all
+from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 
 LEAST = 3
 every_kind = pytest.mark.parametrize(("contract", "kind"), KINDS)
@@ -41,6 +41,14 @@ def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Progra
         seed = get_seed(0, contract, kind, shard)
         GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)
         yield from drawn
+
+
+def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
+    """Without `extract` no program comes upon one, and every other cell is reached."""
+    declared = Kind(frozenset({"open", "update"}))
+    cells = CONTRACTS["batched"].list_cells("batch-kv", declared)
+    programs = draw_some(200, "batched", "batch-kv", declared)
+    assert set(count_cells(programs)) == set(cells)
 
 
 @every_kind

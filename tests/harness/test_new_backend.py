@@ -18,8 +18,17 @@ from tests.harness.commands import HERE, ROOT, Ended, Run, invoke
 
 UNWRITTEN = ("--backend", f"{HERE}:has_no_trim_yet")
 
-EACH = ("kv", "state", "causal")
+EACH = ("kv", "state", "causal", "batch-kv", "batch-state")
 """One kind of each interface."""
+
+
+BOTH = {"__init__", "offset", "state", "clone", "free"}
+OF_TOKENS = BOTH | {"make_mask", "update", "size", "trim"}
+OF_A_ROW = {
+    **dict.fromkeys(("batch-kv", "batch-rotating"), OF_TOKENS),
+    "batch-state": BOTH | {"read", "boundaries", "write"},
+}
+"""The methods of a single cache: what is asked of one that left its batch."""
 
 
 def write(folder: Path, *arguments: str) -> Ended:
@@ -33,23 +42,26 @@ def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) ->
     assert ended.status == 0, ended.text
     text = (tmp_path / "my_cache.py").read_text()
     assert max(map(len, text.split("\n"))) <= 90
-    cache = next(
-        node
+    classes = {
+        node.name: [method for method in node.body if isinstance(method, ast.FunctionDef)]
         for node in ast.parse(text).body
-        if isinstance(node, ast.ClassDef) and node.name == "Cache"
-    )
-    methods = [node for node in cache.body if isinstance(node, ast.FunctionDef)]
+        if isinstance(node, ast.ClassDef)
+    }
     rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
-    wanted = rules.list_methods(kind, rules.list_operations(kind))
-    assert {method.name for method in methods} >= set(wanted)
-    assert all(ast.get_docstring(method) for method in methods)
+    wanted = set(rules.list_methods(kind, rules.list_operations(kind)))
+    if rules.name == "batched":
+        wanted |= {"offsets", "pad_left"}
+        row = {method.name for method in classes["Row"]}
+        assert row == OF_A_ROW[kind]
+    assert {method.name for method in classes["Cache"]} >= wanted
+    assert all(ast.get_docstring(method) for method in classes["Cache"])
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_a_skeleton_is_unfinished_and_says_so(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    name = f"begun_{kind}"
+    name = f"begun_{kind.replace('-', '_')}"
     write(tmp_path, name, "--kind", kind)
     monkeypatch.syspath_prepend(tmp_path)
     ended = run("check", "--backend", f"{name}:make", "--kind", kind, "--programs", 3)
@@ -62,8 +74,41 @@ def test_a_skeleton_is_unfinished_and_says_so(
     assert not list(tmp_path.glob("failures/*/*"))  # it is no failure
 
 
+COMPLETE = """
+from batching import Batch, Single
+
+OPERATIONS += LATER
+Row = Single
+
+
+def Cache(config, rows):
+    return Batch(rows)
+"""
+
+
+def test_a_skeleton_of_a_batch_is_completed_by_its_classes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "completed", "--kind", "batch-kv")
+    with (tmp_path / "completed.py").open("a") as file:
+        file.write(COMPLETE)
+    monkeypatch.syspath_prepend(tmp_path)
+    backend = ("--backend", "completed:make", "--kind", "batch-kv")
+    ended = run("check", *backend, "--programs", 60)
+    assert ended.status == 0, ended.text
+    assert "✓ 60" in ended.out
+    assert "Warning" not in ended.text
+
+
 @pytest.mark.parametrize(
-    ("kind", "first"), [("kv", "update"), ("state", "boundaries"), ("causal", "forward")]
+    ("kind", "first"),
+    [
+        ("kv", "update"),
+        ("state", "boundaries"),
+        ("causal", "forward"),
+        ("batch-kv", "offsets"),
+        ("batch-state", "offsets"),
+    ],
 )
 def test_a_driver_is_unfinished_and_says_so(
     run: Run, tmp_path: Path, kind: str, first: str
@@ -87,7 +132,8 @@ def test_a_driver_has_a_method_for_each_message(tmp_path: Path, kind: str) -> No
     assert max(len(line) for line in text.split("\n") if "exec:" not in line) <= 90
     rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
     for operation in rules.list_operations(kind):
-        if operation != "open" and not (operation == "update" and kind == "state"):
+        is_state = operation == "update" and kind.endswith("state")
+        if operation not in ("open", "stack") and not is_state:
             assert f"    def {operation}(self" in text
 
 

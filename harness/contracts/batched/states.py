@@ -132,5 +132,10 @@ WITHOUT_MISUSE = (
 )
 
 
+WITHOUT_EXTRACT = (Unreachable("no row is taken out", (SINGLE,), only=("open", "load")),)
+
+
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    return UNREACHABLE if declared.refuses else (*UNREACHABLE, *WITHOUT_MISUSE)
+    more = () if declared.refuses else WITHOUT_MISUSE
+    singles = () if "extract" in declared.operations else WITHOUT_EXTRACT
+    return (*UNREACHABLE, *more, *singles)
