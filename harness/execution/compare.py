@@ -23,14 +23,27 @@ class Difference:
 
     Attributes:
         what: the name of what differs, as in a signature.
-        message: a sentence.
+        words: a sentence, or what a row sees.
         tokens: the tags that are missing or too much.
+        places: what it is about, from the whole to its part: a cache, a row.
     """
 
     what: str
-    message: str
+    words: str
     tokens: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
 
+    @property
+    def message(self) -> str:
+        """The sentence with its place: "row 1, query 2 sees …"."""
+        if not self.places:
+            return self.words
+        joint = " " if self.words.startswith(SEES) else ": "
+        return f"{', '.join(self.places)}{joint}{self.words}"
+
+
+SEES = "sees "
+"""The words about a row begin so."""
 
 NAMED = {
     "offset": "offset",
@@ -123,7 +136,7 @@ def compare_answers(
     if found[0] is None or None in found:
         return None
     others = " or ".join(dict.fromkeys(map(say_answer, allowed[1:])))
-    return replace(found[0], message=f"{found[0].message}; also allowed: {others}")
+    return replace(found[0], words=f"{found[0].words}; also allowed: {others}")
 
 
 def say_answer(answer: Answer) -> str:
@@ -151,7 +164,11 @@ def compare_choice(
     if difference is None:
         return None
     allowed = " or ".join(map(say, wanted[ONE_OF]))
-    return replace(difference, message=f"{name} is {say(got)}, allowed: {allowed}")
+    return Difference(
+        difference.what,
+        f"{name} is {say(got)}, allowed: {allowed}",
+        difference.tokens,
+    )
 
 
 def format_difference(name: str, got: Any, wanted: Any) -> str:
@@ -171,7 +188,7 @@ def locate(difference: Difference, observed: Answer) -> Difference:
     """Adds the place that the answer is about to a difference."""
     if "where" not in observed:
         return difference
-    return replace(difference, message=f"{observed['where']}: {difference.message}")
+    return replace(difference, places=(observed["where"], *difference.places))
 
 
 def compare_parts(
@@ -212,8 +229,9 @@ def compare_rows(
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                describe(row) + format_row(seen, right, missing, extra),
+                format_row(seen, right, missing, extra),
                 get_tags([*missing, *extra]),
+                (describe(row),),
             )
     return None
 
@@ -221,9 +239,9 @@ def compare_rows(
 def format_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
     """Words for the difference of a row."""
     if told := find_sentence(extra):
-        return f": {told}"
+        return told
     return (
-        f" sees {format_tokens(seen)}, but should see {format_tokens(right)}"
+        f"{SEES}{format_tokens(seen)}, but should see {format_tokens(right)}"
         f"{format_parts(missing, extra)}"
     )
 

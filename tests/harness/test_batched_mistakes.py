@@ -220,7 +220,7 @@ def test_what_differs_is_said_of_a_row() -> None:
     program = make_program(*ops, contract="batched", kind="batch-kv")
     divergence = run(program, plant(PaddingIsSeen)).divergence
     assert divergence is not None
-    assert divergence.message.startswith("row 1: query 0 sees")
+    assert divergence.message.startswith("row 1, query 0 sees")
 
 
 def test_a_batch_without_what_is_needed_is_to_blame() -> None:

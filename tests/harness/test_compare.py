@@ -131,3 +131,31 @@ def test_a_long_row_is_shortened() -> None:
     difference = find_difference({"tags": []}, {"tags": list(range(1000))})
     assert difference is not None
     assert len(difference.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "message"),
+    [
+        (
+            {"visible": [[1], [2, 3]]},
+            {"visible": [[1], [2]], "where": "row 1"},
+            "row 1, query 1 sees token 2, but should see tokens 2, 3 (3 is missing)",
+        ),
+        (
+            {"visible": [[1]]},
+            {"visible": [["V of token 1 is off by 0.1"]], "where": "row 1"},
+            "row 1, query 0: V of token 1 is off by 0.1",
+        ),
+        ({"offset": 1}, {"offset": 2, "where": "row 1"}, "row 1: offset is 2, not 1"),
+        (
+            {"caches": [{"visible": [[1]]}]},
+            {"caches": [{"visible": [[]], "where": "row 0"}], "where": "part 2"},
+            "part 2, row 0, query 0 sees nothing, but should see token 1 (1 is missing)",
+        ),
+    ],
+)
+def test_the_place_is_said_from_the_whole_to_its_part(
+    expected: dict[str, Any], observed: dict[str, Any], message: str
+) -> None:
+    difference = find_difference(expected, observed, "query {}".format)
+    assert difference is not None and difference.message == message

@@ -40,8 +40,8 @@ from lockstep.reference.batched import BatchedCache
 HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
 
-PADDING = "padding"
-"""Words for a column that holds what padding holds."""
+PADDING = "pad"
+"""With row and column, as in "pad 0.3": a column that holds what padding holds."""
 
 MOST_ATTENDING = 4
 
@@ -238,6 +238,13 @@ class BatchedSystem(System):
         for row, visible in enumerate(shown):
             last = begins[row] + len(tags[row]) - 1
             visible[max(0, last)] = after[row]
+            first = tags[row].start - begins[row]
+            names: dict[Column, Column] = {
+                first + column: f"{PADDING} {row}.{column}"
+                for column in range(length)
+                if first + column not in tags[row]
+            }
+            visible[:] = [[names.get(seen, seen) for seen in each] for each in visible]
         return [{"visible": visible} for visible in shown]
 
     def look_at_offsets(self, batch: Any, rows: int) -> tuple[Any, list[int] | None]:
@@ -283,7 +290,13 @@ class BatchedSystem(System):
             read(keys[at : at + 1], values[at : at + 1], row.tokens)
             for at, row in enumerate(rows)
         ]
-        return [[PADDING if each == filling else each for each in own] for own in columns]
+        return [
+            [
+                f"{PADDING} {row}.{column}" if each == filling else each
+                for column, each in enumerate(own)
+            ]
+            for row, own in enumerate(columns)
+        ]
 
     def show(
         self, mask: Mask, length: int, columns: Sequence[list[Column]]
@@ -347,6 +360,8 @@ class BatchedSystem(System):
             return
         name = op["cache"]
         if name not in model.batches:
+            if name not in model.singles.caches:
+                return  # nothing was opened, and to ask for a single cache makes it
             single = {**op, "length": op.get("length", 0)}
             self.singles.verify_memory(single, model.singles)
             return

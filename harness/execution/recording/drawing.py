@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,8 +70,7 @@ class Known:
     def make_chip(self, token: Token, mark: str = "") -> Chip:
         """A column in which `token` stands."""
         if isinstance(token, str):
-            mark = "unread" if token in UNREAD else "odd"
-            return Chip("·" if mark == "unread" else "!", token, mark=mark)
+            return make_odd_chip(token)
         position, tag = token if isinstance(token, tuple) else (None, token)
         own = self.places.get(tag)
         place = own or self.elsewhere.get(tag)
@@ -97,6 +97,19 @@ class Known:
             parts.append(SAYINGS[mark])
         return ", ".join(parts)
 
+
+def make_odd_chip(words: str) -> Chip:
+    """A column in which no token stands."""
+    if words in UNREAD:
+        return Chip("·", words, mark="unread")
+    if padding := PADDING.fullmatch(words):
+        row, column = padding.groups()
+        return Chip(words, f"padding, column {column} of row {row}", mark="pad")
+    return Chip("!", words, mark="odd")
+
+
+PADDING = re.compile(r"pad (\d+)\.(\d+)")
+"""Words for padding, as `harness.contracts.batched.system` has them."""
 
 SAYINGS = {
     "gone": "not held by the reference",
@@ -287,10 +300,18 @@ HOLDS = "holds"
 
 @dataclass
 class Found:
-    """The parts that an answer shows. sights: by the number of the part, with a title."""
+    """What an answer shows.
 
-    facts: list[Fact] = field(default_factory=list)
+    Attributes:
+        facts: with the number of the part that they are about; None for the whole.
+        sights: with the number of the part, and a title.
+    """
+
+    facts: list[tuple[int | None, Fact]] = field(default_factory=list)
     sights: list[tuple[int, str, Sights]] = field(default_factory=list)
+
+    def list_facts(self, number: int | None) -> tuple[Fact, ...]:
+        return tuple(fact for part, fact in self.facts if part == number)
 
 
 def draw_step(
@@ -310,24 +331,29 @@ def draw_step(
         grids.setdefault(number, []).append(
             draw_grid(title, sights, known.within(held[number][1]), bounds)
         )
-    wrong = [number for number, some in grids.items() if any(g.wrong for g in some)]
-    order = choose(range(len(held)), wrong or [0], bounds.parts)
-    parts = [
-        draw_part(*held[number], grids.get(number, []), known, bounds) for number in order
-    ]
-    left_out = len(held) - len(parts)
+    wrong = {number for number, some in grids.items() if any(g.wrong for g in some)}
+    wrong |= {
+        number for number, fact in found.facts if number is not None and fact.differs
+    }
+    order = choose(range(len(held)), sorted(wrong) or [0], bounds.parts)
+    parts = []
+    for number in order:
+        part = draw_part(*held[number], known, bounds)
+        own, facts = tuple(grids.get(number, ())), found.list_facts(number)
+        parts.append(replace(part, grids=own, facts=facts))
     return replace(
-        step, facts=tuple(found.facts), parts=tuple(parts), parts_left_out=left_out
+        step,
+        facts=found.list_facts(None),
+        parts=tuple(parts),
+        parts_left_out=len(held) - len(parts),
     )
 
 
-def draw_part(
-    title: str, places: Sequence[Any], grids: Sequence[Grid], known: Known, bounds: Bounds
-) -> Part:
+def draw_part(title: str, places: Sequence[Any], known: Known, bounds: Bounds) -> Part:
     """The last of its tokens: the latest are those that a step is about."""
     shown = places[-bounds.columns :]
     chips = [make_held_chip(place, known) for place in shown]
-    return Part(title, tuple(chips), len(places) - len(shown), tuple(grids))
+    return Part(title, tuple(chips), len(places) - len(shown), ())
 
 
 def make_held_chip(place: Any, known: Known) -> Chip:
@@ -343,31 +369,48 @@ def collect(
     expected: Answer,
     got: Answer | None,
     describe: Callable[[int], str],
-    number: int = 0,
+    number: int | None = None,
     title: str = "",
-) -> None:
-    """Collects what two answers say, number by number and row by row."""
+) -> int:
+    """Collects what two answers say, number by number and row by row.
+
+    Args:
+        found: gets it.
+        expected: the reference's answer.
+        got: the backend's; None if it gave none.
+        describe: puts a row in words.
+        number: of the part that the answers are about, where parts of parts are counted
+            one after the other; None for the whole.
+        title: of what rows see.
+
+    Returns:
+        The number of the next part.
+    """
     if got is not None and "error" in got and "error" not in expected:
         words = f"{got['error']} error: {got.get('why', '')}"
-        found.facts.append(Fact("error", "none", clean(words, MOST_WORDS), True))
+        fact = Fact("error", "none", clean(words, MOST_WORDS), True)
+        found.facts.append((number, fact))
         got = None  # it says nothing else
+    at = number or 0
+    after = at + 1
     for name, wanted in expected.items():
         value = None if got is None else got.get(name)
         if name == PARTS:
-            answers = value if isinstance(value, list) else []
-            for at, part in enumerate(wanted):
-                own = answers[at] if at < len(answers) else None
-                collect(found, part, own, describe, at, title)
+            answers, after = value if isinstance(value, list) else [], at
+            for part, own in zip_longest(wanted, answers[: len(wanted)]):
+                after = collect(found, part, own, describe, after, title)
         elif name in (ROWS, TAGS) or (name == STORED and isinstance(wanted, list)):
-            sights = make_sights(name, wanted, got, describe)
-            found.sights.append((number, title, sights))
+            found.sights.append((at, title, make_sights(name, wanted, got, describe)))
         elif name == STATES:
-            found.facts += compare_states(wanted, value, got is not None)
+            facts = compare_states(wanted, value, got is not None)
+            found.facts += [(number, fact) for fact in facts]
         else:
-            found.facts.append(compare_fact(name, wanted, value, got is not None))
-    for at, layer in enumerate((got or {}).get(LAYERS, ()), 1):
+            fact = compare_fact(name, wanted, value, got is not None)
+            found.facts.append((number, fact))
+    for layer_number, layer in enumerate((got or {}).get(LAYERS, ()), 1):
         if find_difference(expected, layer, describe):
-            collect(found, expected, layer, describe, number, f"layer {at}")
+            collect(found, expected, layer, describe, number, f"layer {layer_number}")
+    return after
 
 
 def make_sights(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 SEEN, HIDDEN, MISSING, EXTRA = "s", "n", "m", "x"
 """The squares of a row: seen as it should be; rightly not seen; should be seen and is
@@ -21,7 +22,7 @@ class Bounds:
 
     first, last: steps at the beginning of a program and at its end. rows, columns: of one
     grid. squares: in all steps that agree, counted from the last one backwards. parts:
-    caches or layers side by side.
+    caches, layers or rows of a batch side by side.
     """
 
     first: int = 4
@@ -29,7 +30,7 @@ class Bounds:
     rows: int = 16
     columns: int = 32
     squares: int = 600
-    parts: int = 3
+    parts: int = 4
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,6 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A cache, or a layer of one: what the reference holds in it, and what rows see."""
-
-    title: str
-    held: tuple[Chip, ...]
-    held_left_out: int
-    grids: tuple[Grid, ...]
-
-
-@dataclass(frozen=True)
 class Fact:
     """A number, or a few words, that an operation answers. got: None where the backend
     did not answer."""
@@ -122,6 +113,18 @@ class Fact:
     expected: str
     got: str | None
     differs: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cache, a layer of one, or a row of a batch: what the reference holds in it, what
+    rows see, and what is answered about it alone."""
+
+    title: str
+    held: tuple[Chip, ...]
+    held_left_out: int
+    grids: tuple[Grid, ...]
+    facts: tuple[Fact, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,4 +156,5 @@ class Step:
     def is_wrong(self) -> bool:
         """Whether anything in it is marked."""
         grids = (grid for part in self.parts for grid in part.grids)
-        return any(fact.differs for fact in self.facts) or any(g.wrong for g in grids)
+        facts = chain(self.facts, *(part.facts for part in self.parts))
+        return any(fact.differs for fact in facts) or any(g.wrong for g in grids)

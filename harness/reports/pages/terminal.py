@@ -16,6 +16,7 @@ from lockstep.harness.execution.recording.picture import (
     SEEN,
     Bounds,
     Chip,
+    Fact,
     Grid,
     Part,
     Step,
@@ -122,23 +123,27 @@ class Painter:
     def draw(self, step: Step) -> None:
         self.print(Text(""))
         self.say(f"step {step.number}: {step.words}", "underline")
-        if step.facts and not step.answered:
-            self.say("the reference answers:")
-        for fact in step.facts:
-            if fact.differs:
-                self.say(f"{fact.name}: {fact.got}, not {fact.expected}", "bold red")
-            else:
-                self.say(f"{fact.name} {fact.expected}")
+        self.list_facts(step.facts, step.answered)
         for part in step.parts:
-            self.draw_part(part, len(step.parts) > 1 or part.title != "cache a")
+            if len(step.parts) > 1 or part.title != "cache a":
+                self.say(part.title, "bold")
+            self.list_facts(part.facts, step.answered)
+            self.draw_part(part)
         if step.parts_left_out:
             self.say(f"{step.parts_left_out} more caches are not shown", "dim")
         if any(grid.rows for part in step.parts for grid in part.grids):
             self.draw_legend(step)
 
-    def draw_part(self, part: Part, is_named: bool) -> None:
-        if is_named:
-            self.say(part.title, "bold")
+    def list_facts(self, facts: Sequence[Fact], answered: bool) -> None:
+        if facts and not answered:
+            self.say("the reference answers:")
+        for fact in facts:
+            if fact.differs:
+                self.say(f"{fact.name}: {fact.got}, not {fact.expected}", "bold red")
+            else:
+                self.say(f"{fact.name} {fact.expected}")
+
+    def draw_part(self, part: Part) -> None:
         more = f"{part.held_left_out} more, " if part.held_left_out else ""
         self.say(f"the reference holds: {more}{self.list_chips(part.held)}")
         for grid in part.grids:
@@ -157,6 +162,7 @@ class Painter:
         """A token as tag@position, and whose it is."""
         if chip.tag is None:
             label = {"gap": self.signs.gap, "unread": self.signs.squares[HIDDEN]}
+            label["pad"] = shorten_pad(chip)
             return label.get(chip.mark, f"[{chip.words}]")
         text = chip.label if chip.position is None else f"{chip.label}@{chip.position}"
         if chip.sequences:
@@ -187,6 +193,7 @@ class Painter:
 
     def label(self, chip: Chip, grid: Grid) -> str:
         labels = {"gap": self.signs.gap, "odd": "!", "unread": self.signs.squares[HIDDEN]}
+        labels["pad"] = shorten_pad(chip)
         label = labels.get(chip.mark, chip.label)
         if chip.tag in grid.twice and chip.position is not None:
             label += f"@{chip.position}"
@@ -208,6 +215,7 @@ class Painter:
             "old": "(1@1) need not be kept",
             "gone": "<1@1> not held by the reference",
             "absent": "1? did not come back",
+            "pad": "p0.3 padding: row 0, column 3",
             "odd": "! no token",
         }
         yield from (sayings[mark] for mark in sayings if mark in marks)
@@ -219,3 +227,8 @@ class Painter:
 
     def print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
+
+
+def shorten_pad(chip: Chip) -> str:
+    """Padding above a column of squares: "p0.3" for "pad 0.3"."""
+    return chip.label.replace("pad ", "p")

@@ -16,7 +16,7 @@ from tests.harness.commands import HERE
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
 from tests.harness.pages.conftest import gather_outcome, make_outcome, save
 from tests.harness.pages.test_page_html import make_large_report
-from tests.harness.pages.test_page_recorder import RECORDED
+from tests.harness.pages.test_page_recorder import PADDED, RECORDED
 
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="chromium is not installed")
 
@@ -101,6 +101,27 @@ def test_nothing_exceeds_the_window(browser: Browser, page: Path, width: int) ->
     browser.open(page, width)
     browser.evaluate(OPEN_ALL)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(("width", "is_beside"), [(360, False), (1280, True)])
+def test_rows_of_a_batch_stand_beside_each_other(
+    browser: Browser, stage: Start, tmp_path: Path, width: int, is_beside: bool
+) -> None:
+    """Where the window has room; in a narrow one they stand one below the other."""
+    backend = "tests.harness.padding:shows_padding"
+    material = gather_outcome(make_outcome(), save(PADDED, backend))
+    browser.open(write(tmp_path, make_report(material, stage(backend))), width)
+    places = browser.evaluate(
+        "[...document.querySelectorAll('.step[open] .part')]"
+        ".map(e => e.getBoundingClientRect()).map(r => [r.x, r.y])"
+    )
+    assert len(places) == 3
+    assert len({x for x, _ in places}) == (3 if is_beside else 1)
+    assert len({y for _, y in places}) == (1 if is_beside else 3)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    heads = "[...document.querySelectorAll('.grid th.pad')].map(e => e.textContent)"
+    pads = [f"pad {row}.{column}" for row, column in ((1, 0), (2, 0), (2, 1), (2, 2))]
+    assert browser.evaluate(heads) == pads
 
 
 def test_arrows_go_through_the_steps(browser: Browser, page: Path) -> None:

@@ -15,7 +15,12 @@ import pytest
 
 from lockstep.harness.contracts.operation import HeldToken
 from lockstep.harness.execution.compare import subtract
-from lockstep.harness.execution.recording.drawing import Known, Sights, draw_grid
+from lockstep.harness.execution.recording.drawing import (
+    Known,
+    Sights,
+    draw_grid,
+    draw_step,
+)
 from lockstep.harness.execution.recording.picture import (
     EXTRA,
     MISSING,
@@ -93,6 +98,7 @@ def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) ->
         ("layer", ("kv", "rotating", "state")),
         ("unified", ("swa", "encoder", "recurrent", "wrapper")),
         ("prefix", ("session", "trie", "slots")),
+        ("batched", ("batch-kv", "batch-rotating", "batch-state")),
     ],
 )
 def test_agreement_has_no_mark(play: Play, contract: str, kinds: Sequence[str]) -> None:
@@ -111,6 +117,66 @@ def test_agreement_has_no_mark(play: Play, contract: str, kinds: Sequence[str]) 
             assert held[0] == held[1]
             assert not ours.is_wrong and not ours.answered
             assert all(fact.got is None for fact in ours.facts)
+
+
+PADDED = make(
+    {"op": "open", "rows": 3},
+    update(4, left=[0, 1, 3]),
+    contract="batched",
+    kind="batch-kv",
+)
+
+
+@pytest.mark.parametrize("name", ["keeps_padding", "shows_padding"])
+def test_padding_of_a_batch_has_cells_of_its_own(play: Play, name: str) -> None:
+    steps, divergence = play(PADDED, f"tests.harness.padding:{name}")
+    assert (divergence is None) == (name == "keeps_padding")
+    parts = steps[-1].parts
+    labels = [[chip.label for chip in part.grids[0].columns] for part in parts]
+    assert labels == [
+        ["0", "1", "2", "3"],
+        ["pad 1.0", "5", "6", "7"],
+        ["pad 2.0", "pad 2.1", "pad 2.2", "11"],
+    ]
+    square = "n" if divergence is None else "x"
+    squares = [part.grids[0].rows[0].squares for part in parts]
+    assert squares == ["snnn", square + "snn", square * 3 + "s"]
+
+
+def test_what_is_answered_about_a_row_stands_with_it(play: Play) -> None:
+    steps, _ = play(PADDED, "tests.harness.padding:keeps_padding")
+    facts = [[(fact.name, fact.got) for fact in part.facts] for part in steps[-1].parts]
+    rows = ((0, 4), (0, 3), (0, 1))
+    assert facts == [[("position", str(p)), ("offset", str(o))] for p, o in rows]
+    assert not steps[-1].facts
+    assert [fact.name for fact in steps[0].facts] == ["offsets"]
+
+
+def test_parts_of_parts_are_counted_one_after_the_other() -> None:
+    """As a list of caches answers: for each part, for each row."""
+    rows = [{"tags": [1], "offset": 1}, {"tags": [2], "offset": 2}]
+    expected = {"caches": [{"caches": rows}, {"caches": rows}], "trimmed": 1}
+    wrong = {"caches": [{"caches": rows}, {"caches": [rows[0], {"tags": []}]}]}
+    held = [(f"row {n % 2}, part {n // 2}", [HeldToken(n % 2 + 1, 0)]) for n in range(4)]
+    answers = expected, {**wrong, "trimmed": 1}
+    step = draw_step(Step(0, "trim"), answers, held, KNOWN, "query {}".format, WIDE)
+    assert [part.title for part in step.parts] == [title for title, _ in held]
+    assert [bool(part.grids[0].wrong) for part in step.parts] == [False] * 3 + [True]
+    assert [part.facts[0].differs for part in step.parts] == [False] * 3 + [True]
+    assert [fact.name for fact in step.facts] == ["trimmed"]
+    assert step.is_wrong
+
+
+def test_a_row_with_a_wrong_number_is_shown() -> None:
+    """Of more rows than are drawn: first those that differ, in whatever."""
+    right = {"caches": [{"offset": 1}] * 8}
+    wrong = {"caches": [{"offset": 1}] * 7 + [{"offset": 2}]}
+    held: Any = [(f"row {n}", []) for n in range(8)]
+    step = draw_step(
+        Step(0, "update"), (right, wrong), held, KNOWN, "query {}".format, Bounds(parts=2)
+    )
+    assert [part.title for part in step.parts] == ["row 6", "row 7"]
+    assert step.is_wrong and step.parts_left_out == 6
 
 
 def test_a_backend_that_refuses_is_marked_by_that(play: Play) -> None:
@@ -316,6 +382,7 @@ def test_more_rows_than_fit_are_counted() -> None:
         ((8, 1), "1", "", "token 1, position 8, sequences 0, 2, written in step 3"),
         ("NaN", "!", "odd", "NaN"),
         ("zeros", "·", "unread", "zeros"),
+        ("pad 0.3", "pad 0.3", "pad", "padding, column 3 of row 0"),
     ],
 )
 def test_what_is_said_of_a_token(token: Any, label: str, mark: str, words: str) -> None:

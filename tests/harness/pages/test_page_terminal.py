@@ -17,7 +17,7 @@ from lockstep.harness.reports.pages.view import make_failure
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import HERE
 from tests.harness.pages.conftest import FAULTS, HOSTILE, save
-from tests.harness.pages.test_page_recorder import RECORDED
+from tests.harness.pages.test_page_recorder import PADDED, RECORDED
 
 Start = Callable[..., Stage]
 
@@ -102,6 +102,15 @@ def test_what_is_marked_is_no_matter_of_colour(stage: Start) -> None:
     assert "\x1b" not in plain
     assert "\x1b[" in bright
     assert re.sub(r"\x1b\[[0-9;]*m", "", bright) == plain
+
+
+def test_padding_of_a_batch_has_short_names(stage: Start) -> None:
+    backend = "tests.harness.padding:shows_padding"
+    text = show(save(PADDED, backend), stage(backend))
+    assert "p1.0    5    6    7" in text
+    assert "✗ query 0    +    ■    ·    ·" in text
+    assert "row 1, query 0 sees pad 1.0, 5, but should see token 5" in text
+    assert "p0.3 padding: row 0, column 3" in text
 
 
 def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
