@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.core.errors import Broken, clean, make_plain
+from lockstep.harness.core.errors import Broken, clean, format_plain
 
 
 def ask_backend(
@@ -39,7 +39,7 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
         items = None
     if items is None or length not in (None, len(items)):
         wanted = "a list" if length is None else f"a list of {length}"
-        raise Broken("malformed", f"{name} returned {make_plain(answer)}, not {wanted}")
+        raise Broken("malformed", f"{name} returned {format_plain(answer)}, not {wanted}")
     return items
 
 
@@ -59,7 +59,7 @@ def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) ->
     if missing:
         raise Broken(
             "malformed",
-            f"{name} returned {make_plain(answer)}, not {noun}: it has no"
+            f"{name} returned {format_plain(answer)}, not {noun}: it has no"
             f" {', '.join(missing)}",
         )
     return answer

@@ -17,7 +17,7 @@ from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import Column, split_pair, to_numpy
 from lockstep.harness.contracts.watch import holds
-from lockstep.harness.core.errors import Broken, make_plain
+from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
@@ -120,7 +120,7 @@ class Recurrence:
         is_plain = all(isinstance(part, int) and part > 0 for part in boundaries)
         if not is_plain or sum(boundaries) != length:
             raise Broken(
-                "malformed", f"boundaries({length}) returned {make_plain(boundaries)}"
+                "malformed", f"boundaries({length}) returned {format_plain(boundaries)}"
             )
         for part in boundaries:
             before = self.read(cache.read(), "read")

@@ -200,9 +200,13 @@ def format_frame(frame: traceback.FrameSummary) -> str:
     return f"{frame.name} ({clean(Path(frame.filename).name)}:{frame.lineno})"
 
 
+MOST_ITEMS = 1000
+"""Of a list that a backend answered; the middle of a longer one is left out."""
+
+
 def make_plain(value: Any) -> Any:
     """`value` as JSON can hold it: anything but numbers, text, lists and mappings becomes
-    text."""
+    text, and long lists are cut."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -210,6 +214,9 @@ def make_plain(value: Any) -> Any:
     if isinstance(value, Real) and math.isfinite(value):
         return float(value)
     if isinstance(value, list | tuple):
+        if len(value) > MOST_ITEMS:
+            half = MOST_ITEMS // 2
+            value = [*value[:half], f"… {len(value)} items …", *value[-half:]]
         return [make_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {str(name): make_plain(item) for name, item in value.items()}
@@ -217,6 +224,11 @@ def make_plain(value: Any) -> Any:
         return clean(repr(value))
     except Exception:
         return f"a {type(value).__name__}"
+
+
+def format_plain(value: Any) -> str:
+    """What a backend answered, for a sentence."""
+    return clean(str(make_plain(value)))
 
 
 def format_exit(code: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lockstep.harness.contracts.naming import SENTENCES
 from lockstep.harness.contracts.operation import Answer
-from lockstep.harness.core.errors import make_plain
+from lockstep.harness.core.errors import format_plain
 
 Tokens = Sequence[Any]
 """Tags, or (position, tag) pairs; words stand for what is no token."""
@@ -312,4 +312,4 @@ def format_token(token: Any) -> str:
 def say(value: Any) -> str:
     if value is None:
         return "none"
-    return str(value).lower() if isinstance(value, bool) else str(make_plain(value))
+    return str(value).lower() if isinstance(value, bool) else format_plain(value)

@@ -33,7 +33,7 @@ from lockstep.harness.contracts.system import (
     split_pair,
     to_numpy,
 )
-from lockstep.harness.core.errors import Broken, make_plain
+from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import Margins, get_attention_tolerance
 from lockstep.reference.batched import BatchedCache
 
@@ -136,7 +136,7 @@ class BatchedSystem(System):
         numbers = read_list(given, name, rows)
         if all(map(is_whole, numbers)):
             return [int(each) for each in numbers]
-        raise Broken("malformed", f"{name} returned {make_plain(given)}, not numbers")
+        raise Broken("malformed", f"{name} returned {format_plain(given)}, not numbers")
 
     # --- columns ------------------------------------------------------------------------
 

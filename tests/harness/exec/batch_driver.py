@@ -59,6 +59,8 @@ WAYS: Mapping[str, tuple[str, Change]] = {
     "keys-of-one-row": ("update", drop_row("keys")),
     "offsets-of-one-row": ("offsets", change_offsets(lambda offsets: offsets[:-1])),
     "offsets-of-three-rows": ("offsets", change_offsets(lambda offsets: [*offsets, 0])),
+    "many-offsets": ("offsets", change_offsets(lambda offsets: [1] * 100_000)),
+    "many-sizes": ("size", put(sizes=[3] * 100_000)),
     "offsets-in-words": ("offsets", change_offsets(lambda offsets: ["0", "0"])),
     "half-an-offset": ("offsets", change_offsets(lambda offsets: [0.5, 0])),
     "wrong-offsets": (

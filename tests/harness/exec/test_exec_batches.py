@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -112,6 +113,14 @@ def test_a_wrong_answer_is_reported(
     assert (divergence.what, divergence.step) == (what, step), divergence
     assert words in divergence.message
     assert " at 0x" not in divergence.message
+
+
+@pytest.mark.parametrize("way", ["many-offsets", "many-sizes"])
+def test_a_long_answer_is_reported_in_a_line(way: str) -> None:
+    divergence = run_way(way, "batch-kv")
+    assert divergence is not None
+    assert len(divergence.message) < 700
+    assert len(json.dumps(divergence.to_json())) < 20_000
 
 
 def test_the_program_to_blame_is_kept(run: Run) -> None:
