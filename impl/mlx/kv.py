@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import mlx.core as mx
@@ -28,7 +29,8 @@ class LinearMemory(PairMemory, Linear):
             keys, values = self.buffers
             self.buffers = self.extend(keys, used), self.extend(values, used)
 
-    def adopt(self, arrays: Pair, used: int) -> None:
+    def adopt(self, parts: Sequence[Pair], used: int) -> None:
+        (arrays,) = parts
         self.accept(arrays)
         self.capacity = compute_capacity(0, used + 1, self.step)
         self.buffers = self.extend(arrays[0], used), self.extend(arrays[1], used)

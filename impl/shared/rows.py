@@ -79,3 +79,8 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
         end = min(count, first + room - column)
         yield column, first, end
         first = end
+
+
+def add(numbers: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    """Returns the sum for each row."""
+    return tuple(left + right for left, right in zip(numbers, more, strict=True))

@@ -71,7 +71,8 @@ class Watched:
         write, rebuild = pool.write_slots, pool.rebuild
 
         def write_slots(slot: int, column: int, arrays: Any) -> None:
-            self.columns += arrays[0].shape[0] * arrays[0].shape[2]
+            if arrays[0].shape[0] == 1:
+                self.columns += arrays[0].shape[2]
             write(slot, column, arrays)
 
         def build(*arguments: Any) -> None:
