@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
+from lockstep.impl.shared.columns import Columns
 from lockstep.impl.shared.form import Arrays, Form
-from lockstep.impl.shared.memory import compute_capacity
 from lockstep.impl.shared.rows import SPARE, add, choose_first, cut_ring, order_moves
 
 WASTE = 4
@@ -29,32 +29,26 @@ class Row(NamedTuple):
     length: int
 
 
-class Pool(Form, ABC):
+class Pool(Form, Columns, ABC):
     """K and V of the rows, in two arrays [slots, heads, room, dim].
 
-    The rows are in consecutive slots, in order: together they are one view. Position p of
-    a row is in column starts[row] + p, modulo the window if there is one. Rows that end
-    in one column are written by one slice. So a row starts where it ends with the others,
-    unless another one would have to move for that.
+    The rows are in consecutive slots, in order: together they are one view.
 
     Args:
-        rows: number of rows.
-        window: the most columns; None for no limit.
-        step: the room is rounded up to a multiple of this, but for the window.
+        rows, window, step: see `Columns`.
 
     Attributes:
         arrays: K and V; None before the first write.
-        slots, room: of the arrays. A ring wraps once its room is the window.
+        slots: number of them.
         first: the slot of row 0.
-        starts: for each row the column of position 0.
     """
 
     def __init__(self, rows: int, window: int | None, step: int) -> None:
-        super().__init__()
-        self.rows, self.window, self.step = rows, window, step
+        Form.__init__(self)
+        Columns.__init__(self, rows, window, step)
+        self.rows = rows
         self.arrays: Arrays | None = None
-        self.slots = self.room = self.first = 0
-        self.starts = (0,) * rows
+        self.slots = self.first = 0
 
     # --- arrays of a framework ----------------------------------------------------------
 
@@ -112,59 +106,7 @@ class Pool(Form, ABC):
     def settle(self) -> None:
         """Called when rows have got other slots or arrays."""
 
-    # --- columns ------------------------------------------------------------------------
-
-    def count(self, length: int) -> int:
-        """Returns how many tokens are held of a row that got so many."""
-        return length if self.window is None else min(length, self.window)
-
-    def wrap(self, column: int) -> int:
-        return column if self.window is None else column % self.window
-
-    def get_span(self, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-        """Returns the columns (begin, end) that hold the tokens of all rows.
-
-        A ring that has wrapped is all columns.
-        """
-        held = [pair for pair in zip(starts, lengths, strict=True) if pair[1]]
-        begin = min((start for start, _ in held), default=0)
-        end = max((start + length for start, length in held), default=0)
-        if self.window is not None and end > self.window:
-            return 0, self.window
-        return begin, end
-
-    def plan(self, lengths: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-        """Returns the `starts` with which `counts` more tokens of each row are written.
-
-        They are not the present ones if rows are empty, or the room is too small.
-
-        Args:
-            lengths: for each row the number of tokens that it got.
-            counts: as many for each row.
-        """
-        ends = add(lengths, counts)
-        starts = self.starts if min(lengths) else self.place_empty(lengths, ends)
-        if self.get_span(starts, ends)[1] <= self.room:
-            return starts
-        return self.align(ends, max(ends))
-
-    def place_empty(self, lengths: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
-        """Returns the starts of rows of which the empty ones may start anywhere."""
-        rows = [*zip(self.starts, lengths, ends, strict=True)]
-        last = max(start + end if length else end for start, length, end in rows)
-        return tuple(
-            start if length else self.wrap(last - end) for start, length, end in rows
-        )
-
-    def align(self, lengths: Sequence[int], end: int) -> tuple[int, ...]:
-        """Returns where rows of these lengths start that all end at column `end`."""
-        return tuple(self.wrap(end - length) for length in lengths)
-
-    def find_cursor(self, lengths: Sequence[int]) -> int | None:
-        """Returns the column where all rows end; None if they end in different ones."""
-        pairs = zip(self.starts, lengths, strict=True)
-        ends = {self.wrap(start + length) for start, length in pairs}
-        return ends.pop() if len(ends) == 1 else None
+    # --- tokens of a row ----------------------------------------------------------------
 
     def list_parts(self, slot: int, start: int, length: int) -> list[tuple[int, Arrays]]:
         """Returns the tokens held of a row: position and K and V of one or two parts, in
@@ -172,17 +114,6 @@ class Pool(Form, ABC):
         return [
             (position, self.read_slot(slot, begin, end))
             for position, begin, end in self.find_parts(start, length, self.room)
-        ]
-
-    def find_parts(
-        self, start: int, length: int, room: int
-    ) -> list[tuple[int, int, int]]:
-        """Returns where the tokens held of a row are: position, first column and end of
-        one or two parts."""
-        first = length - self.count(length)
-        return [
-            (first + begin, column, column + end - begin)
-            for column, begin, end in cut_ring(start + first, length - first, room)
         ]
 
     def read_from_start(self, row: int) -> list[Arrays]:
@@ -222,13 +153,6 @@ class Pool(Form, ABC):
             self.rebuild(self.list_rows(lengths), starts, slots, room, like)
         self.starts = starts
 
-    def moves(self, starts: Sequence[int], lengths: Sequence[int]) -> bool:
-        """Returns whether a row with tokens has another start now."""
-        return starts is not self.starts and any(
-            length and old != new
-            for old, new, length in zip(self.starts, starts, lengths, strict=True)
-        )
-
     def open(self, like: Arrays, lengths: Sequence[int]) -> None:
         """Makes room for rows of these lengths, and for the next token."""
         room = self.compute_room(0, max(map(self.count, lengths)) + 1)
@@ -237,11 +161,6 @@ class Pool(Form, ABC):
 
     def list_slots(self) -> list[int]:
         return [*range(self.first, self.first + self.rows)]
-
-    def compute_room(self, room: int, needed: int) -> int:
-        """Returns the next room of a pool that has too little."""
-        wanted = compute_capacity(room, needed, self.step)
-        return wanted if self.window is None else min(wanted, self.window)
 
     def arrange(self, rows: Sequence[Row]) -> None:
         """Gives each row its slot; as few tokens as possible move.
@@ -349,7 +268,7 @@ class Pool(Form, ABC):
             other: has tokens of the same form.
             more: as `lengths`, of the rows of the other pool.
         """
-        end = max(map(sum, zip(self.starts, lengths, strict=True)))
+        end = max(add(self.starts, lengths))
         rows = self.list_rows(lengths)
         rows += [Row(None, self.place(end, length), length) for length in more]
         self.arrange(rows)
@@ -367,7 +286,7 @@ class Pool(Form, ABC):
         """Moves the tokens of rows so that all rows end in one column."""
         if self.arrays is None or self.find_cursor(lengths) is not None:
             return
-        end = max(map(sum, zip(self.starts, lengths, strict=True)))
+        end = max(add(self.starts, lengths))
         moved = {
             number: [(begin, self.copy(part)) for begin, part in self.list_parts(*row)]
             for number, row in enumerate(self.list_rows(lengths))
