@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
-from typing import Any
+from typing import Any, Literal
 
 from lockstep.harness.backends import Backend, Kind, Planted
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.impl.shared.batched import Batch
+
+Of = Literal["cache", "singles"]
 
 Change = Callable[[Any], object]
 """Plants a mistake in a correct cache, which has its framework's `make_band`."""
@@ -50,6 +53,7 @@ class Fault:
         shortest: number of operations of the shortest known program that shows it.
         change: plants it.
         form: form of the cache, if ours has another one.
+        of: what it changes: each cache, or the single caches that become a batch.
     """
 
     id: str
@@ -60,6 +64,7 @@ class Fault:
     shortest: int
     change: Change
     form: Form | None = None
+    of: Of = "cache"
 
 
 FAULTS: dict[str, Fault] = {}
@@ -68,7 +73,11 @@ FORMS: dict[str, Fault] = {}
 
 
 def mistake(
-    kind: str, shortest: int, source: str = "constructed", form: Form | None = None
+    kind: str,
+    shortest: int,
+    source: str = "constructed",
+    form: Form | None = None,
+    of: Of = "cache",
 ) -> Callable[[Change], Change]:
     """Registers the decorated function as a fault; see `Fault` for the arguments.
 
@@ -76,7 +85,7 @@ def mistake(
     """
 
     def register(change: Change) -> Change:
-        fault = make_fault(change, kind, shortest, source, form)
+        fault = make_fault(change, kind, shortest, source, form, of)
         assert fault.id not in FAULTS, f"two faults are called {fault.id}"
         FAULTS[fault.id] = fault
         if form is not None:
@@ -93,11 +102,12 @@ def make_fault(
     shortest: int,
     source: str = "constructed",
     form: Form | None = None,
+    of: Of = "cache",
 ) -> Fault:
     id = change.__name__.replace("_", "-")
     contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
     text = " ".join(cleandoc(change.__doc__ or "").split())
-    return Fault(id, source, contract, kind, text, shortest, change, form)
+    return Fault(id, source, contract, kind, text, shortest, change, form, of)
 
 
 def keep(cache: object) -> None:
@@ -159,6 +169,11 @@ class FaultedBackend:
             raise AttributeError(f"there is no fault {name}; known: {', '.join(FAULTS)}")
         return lambda: self.make_backend(fault)
 
+    def unwrap(self, opened: Any) -> Any:
+        caches: list[Any] = []
+        self.change_cache(opened, lambda cache: (caches.append(cache), cache)[1])
+        return caches[0]
+
     def make_backend(self, fault: Fault) -> Backend:
         """Makes a backend of one kind with the fault in each cache; lower caches are
         correct."""
@@ -170,6 +185,9 @@ class FaultedBackend:
             backend = replace(backend, tolerance=form.tolerance)
 
         def open_cache(config: Mapping[str, Any]) -> Any:
+            if fault.of == "singles":
+                fault.change([*map(self.unwrap, config["caches"] or ())])
+                return backend.open(config)
             opened = backend.open(config)
             if config["kind"] != fault.kind:
                 return opened
@@ -179,9 +197,11 @@ class FaultedBackend:
             return spoil(form.build(cache, self.make_band) if form else cache)
 
         def spoil(cache: Any) -> Any:
+            if fault.contract == "batched" and not isinstance(cache, Batch):
+                return cache  # a single one
             cache.make_band = self.make_band
             fault.change(cache)
-            if fault.contract == "layer":  # only layer caches have clones
+            if fault.contract in ("layer", "batched"):  # only these have clones
                 clone = cache.clone
                 cache.clone = lambda: spoil(clone())
             return cache

@@ -12,7 +12,7 @@ from lockstep.impl.mlx.pool import Pool
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.batched import Bools
-from lockstep.impl.shared.batched_tokens import TokenBatch
+from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 
 
 class BatchedCache(TokenBatch):
@@ -41,9 +41,9 @@ class BatchedCache(TokenBatch):
         super().__init__(rows, window, step, fill, mask)
         self.pool = Pool(rows, window, step, fill)
 
-    def get_lengths(self) -> Ints:
-        """Returns the lengths, [rows]."""
-        return np.array(self.lengths)
+    def get_ends(self) -> Ints:
+        """Returns for each row the column behind its tokens, [rows]."""
+        return np.array(self.lengths) + np.array(self.pool.starts)
 
     def get_positions(self, length: int) -> mx.array:
         """Returns the positions of the next `length` columns, [rows, length]."""
@@ -59,22 +59,33 @@ class BatchedCache(TokenBatch):
             return "causal"
         return make_band(length, length, self.lengths[0], None, self.mask)
 
-    def make_seen(self, length: int, width: int, joint: bool) -> mx.array:
-        positions = self.place(length)
-        queries = np.maximum(positions, 0)  # padding on the left sees token 0
-        columns = np.arange(width, dtype=np.int32)
+    def make_seen(self, length: int, span: Span, starts: Starts) -> mx.array:
+        queries = np.maximum(self.place(length), 0)  # padding on the left sees token 0
+        ends = queries + np.array(starts, np.int32).reshape(-1, 1, 1, 1)
+        if (ends == ends[:1]).all():
+            ends = ends[:1]
+        ages = ends - np.arange(*span, dtype=np.int32)
+        if span == (0, self.window):
+            ages %= self.window
+        ages = ages.view(np.uint32)  # a column behind the query is very old
+        queries = queries.view(np.uint32)
         if length == 1:  # numpy takes less time for so few
-            seen = mx.array(columns <= queries)
-        elif not joint:
-            seen = mx.array(columns) <= mx.array(queries)
-        else:
-            window = self.window
-            assert window is not None
-            last = self.get_lengths().astype(np.int32).reshape(-1, 1, 1, 1) - 1
-            held = last - (last - columns) % window  # negative in a column without token
-            held = mx.array(np.concatenate((held, positions.swapaxes(2, 3)), axis=3))
-            first = np.maximum(queries - window, -1)
-            seen = (held <= mx.array(queries)) & (held > mx.array(first))
+            return self.finish(mx.array(ages <= queries))
+        return self.finish(mx.array(ages) <= mx.array(queries))
+
+    def make_joint(self, length: int, span: Span) -> mx.array:
+        window, positions = self.window, self.place(length)
+        assert window is not None
+        queries = np.maximum(positions, 0)
+        last = np.array(self.lengths, np.int32).reshape(-1, 1, 1, 1) - 1
+        starts = np.array(self.pool.starts, np.int32).reshape(-1, 1, 1, 1)
+        columns = np.arange(*span, dtype=np.int32)
+        held = last - (last + starts - columns) % window  # negative: no token
+        held = mx.array(np.concatenate((held, positions.swapaxes(2, 3)), axis=3))
+        first = np.maximum(queries - window, -1)
+        return self.finish((held <= mx.array(queries)) & (held > mx.array(first)))
+
+    def finish(self, seen: mx.array) -> mx.array:
         if self.mask == mx.bool_:
             return seen
         never = mx.array(-mx.inf, self.mask)
@@ -93,10 +104,7 @@ class BatchedCache(TokenBatch):
         it."""
         if old is None:
             return new[0][...], new[1][...]
-        joint = (
-            mx.concatenate([old[0], new[0]], axis=2),
-            mx.concatenate([old[1], new[1]], axis=2),
-        )
+        joint = super().concatenate(old, new)
         keys, values = mx.depends(self.pool.arrays, joint)
         self.pool.arrays = keys, values
         return joint

@@ -42,9 +42,6 @@ class BatchedState(StateBatch):
     def store(self, arrays: Pair) -> None:
         self.arrays = make_compact(arrays)
 
-    def replace(self, held: mx.array, new: mx.array, rows: mx.array) -> mx.array:
-        return mx.where(rows.reshape(-1, *[1] * (held.ndim - 1)), new, held)
-
     def make_single(self) -> StateCache:
         conv, delta = self.arrays
         return StateCache((1, *conv.shape[1:]), (1, *delta.shape[1:]), conv.dtype)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory, make_compact
-from lockstep.impl.mlx.wide import join_wide, write_wide
+from lockstep.impl.mlx.wide import copy_wide, join_wide, write_wide
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.memory import Linear, compute_capacity
 
@@ -28,10 +29,16 @@ class LinearMemory(PairMemory, Linear):
             keys, values = self.buffers
             self.buffers = self.extend(keys, used), self.extend(values, used)
 
-    def adopt(self, arrays: Pair, used: int) -> None:
+    def adopt(self, parts: Sequence[Pair], used: int) -> None:
+        (arrays,) = parts
         self.accept(arrays)
-        self.capacity = compute_capacity(0, used + 1, self.step)
-        self.buffers = self.extend(arrays[0], used), self.extend(arrays[1], used)
+        columns = arrays[0].shape[2]
+        if used < columns <= 2 * used:
+            self.capacity = columns
+            self.buffers = copy_wide(arrays[0]), copy_wide(arrays[1])
+        else:
+            self.capacity = compute_capacity(0, used + 1, self.step)
+            self.buffers = self.extend(arrays[0], used), self.extend(arrays[1], used)
 
     def extend(self, array: mx.array, used: int) -> mx.array:
         """Returns the first `used` positions of `array` with new memory behind them."""

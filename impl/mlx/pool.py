@@ -7,6 +7,8 @@ Therefore copies of rows are computed at once, before the pool is written again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 
@@ -61,14 +63,14 @@ class Pool(PoolBase):
     def write_rows(self, column: int, arrays: Pair) -> None:
         self.write_slots(self.first, column, arrays)
 
-    def scatter(self, lengths: Ints, skip: int, arrays: Pair) -> None:
+    def scatter(self, ends: Ints, skip: int, arrays: Pair) -> None:
         """Writes the rows and heads of K, or V, as lines of a flat pool."""
         assert self.arrays is not None
         _, heads, length, _ = arrays[0].shape
         if self.lines is None:
             lines = np.arange(self.first * heads, (self.first + self.rows) * heads)
             self.lines = (lines * self.room).reshape(self.rows, heads, 1)
-        columns = (lengths[:, None, None] + np.arange(skip, skip + length)) % self.room
+        columns = (ends[:, None, None] + np.arange(skip, skip + length)) % self.room
         index = mx.array((self.lines + columns).ravel().astype(np.uint32))
         keys, values = self.arrays
         self.arrays = (
@@ -76,19 +78,23 @@ class Pool(PoolBase):
             write_lines(values, index, arrays[1]),
         )
 
-    def read(self, width: int) -> Pair:
+    def read(self, begin: int, end: int) -> Pair:
         assert self.arrays is not None
         keys, values = self.arrays
         rows = slice(self.first, self.first + self.rows)
-        return keys[rows, :, :width], values[rows, :, :width]
+        return keys[rows, :, begin:end], values[rows, :, begin:end]
+
+    def join(self, parts: Sequence[Pair]) -> Pair:
+        keys, values = zip(*parts, strict=True)
+        return mx.concatenate(keys, axis=2), mx.concatenate(values, axis=2)
 
     def copy(self, arrays: Pair) -> Pair:
         copied = make_compact(arrays)
         mx.eval(copied)  # type: ignore[no-untyped-call]
         return copied
 
-    def move(self, source: int, target: int, size: int) -> None:
-        self.write_slots(target, 0, self.copy(self.read_slot(source, 0, size)))
+    def move(self, source: int, target: int, begin: int, end: int) -> None:
+        self.write_slots(target, begin, self.copy(self.read_slot(source, begin, end)))
 
     def clone(self) -> Pool:
         """Returns a pool with the same arrays; the first of the two to write gets a
@@ -100,6 +106,7 @@ class Pool(PoolBase):
                 self.form,
             )
             other.slots, other.room, other.first = self.slots, self.room, self.first
+            other.starts = self.starts
         return other
 
 

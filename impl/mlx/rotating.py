@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import mlx.core as mx
@@ -42,11 +43,11 @@ class RingMemory(PairMemory, Ring):
         if old is not None:
             self.write(begin, end, old)
 
-    def adopt(self, arrays: Pair, used: int) -> None:
-        self.accept(arrays)
-        keys, values = arrays
-        self.capacity = keys.shape[2]
-        self.buffers = join_wide([keys, keys]), join_wide([values, values])
+    def adopt(self, parts: Sequence[Pair], used: int) -> None:
+        self.accept(parts[0])
+        keys, values = zip(*parts, strict=True)
+        self.capacity = sum(array.shape[2] for array in keys)
+        self.buffers = join_wide(keys * 2), join_wide(values * 2)
 
     def allocate(self, like: mx.array) -> mx.array:
         batch, heads, _, dim = like.shape

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.layer import LayerCache
+from lockstep.impl.shared.rows import add
 
 Bools = npt.NDArray[np.bool_]
 
@@ -237,7 +238,3 @@ def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
         )
     if len({id(cache) for cache in caches}) < len(caches):
         raise MisuseError("stack: a cache twice; clone it first")
-
-
-def add(numbers: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
-    return tuple(left + right for left, right in zip(numbers, more, strict=True))

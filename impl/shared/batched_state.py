@@ -52,10 +52,6 @@ class StateBatch(Batch):
         """Stores a copy of the states of all rows."""
 
     @abstractmethod
-    def replace(self, held: Any, new: Any, rows: Any) -> Any:
-        """Returns `new` in the rows where `rows` [rows] is True, else `held`."""
-
-    @abstractmethod
     def make_single(self) -> Any:
         """Returns an empty single cache for states of the same form."""
 
@@ -77,15 +73,10 @@ class StateBatch(Batch):
     def write(self, conv: Any, delta: Any, length: int) -> None:
         """Stores the states after `length` more columns.
 
-        A row to which these bring only padding keeps its state.
+        The mask tells the caller which of them are tokens: padding changes no state.
         """
         counts = self.count_tokens(length)
         check_form(self.arrays, (conv, delta))
-        if not min(counts):
-            rows = self.convert(self.find_tokens(counts, length).any(axis=1))
-            held = self.arrays
-            conv = self.replace(held[0], conv, rows)
-            delta = self.replace(held[1], delta, rows)
         self.store((conv, delta))
         self.advance(counts)
 

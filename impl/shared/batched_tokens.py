@@ -10,19 +10,21 @@ from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.form import Arrays
 from lockstep.impl.shared.kv import KVCacheBase
-from lockstep.impl.shared.pool import Pool, cut
+from lockstep.impl.shared.pool import Pool, Row, cut
 from lockstep.impl.shared.rotating import RotatingCacheBase
-from lockstep.impl.shared.rows import cut_ring
+from lockstep.impl.shared.rows import add, cut_ring
 
 Single = KVCacheBase | RotatingCacheBase
+Span = tuple[int, int]
+Starts = Sequence[int]
 
 
 class TokenBatch(Batch):
     """A batch of full caches, or of sliding windows.
 
-    The columns of the returned arrays are those of the pool: a row has its tokens from
-    the left, or is a ring. Only where an update of several columns passes the window, the
-    new columns are returned behind the old ones.
+    The columns of the returned arrays are those of the pool, see there. Only where an
+    update of several columns passes the window, the new columns are returned behind the
+    old ones.
 
     Args:
         rows: number of rows.
@@ -46,30 +48,32 @@ class TokenBatch(Batch):
     # --- arrays of a framework ----------------------------------------------------------
 
     @abstractmethod
-    def get_lengths(self) -> Any:
-        """Returns the lengths as a framework needs them to compute with."""
+    def get_ends(self) -> Any:
+        """Returns for each row the column behind its tokens, without a window, as a
+        framework needs them to compute with."""
 
     @abstractmethod
     def make_causal(self, length: int) -> Any:
         """Makes the mask of columns without padding, behind rows of one length."""
 
     @abstractmethod
-    def make_seen(self, length: int, width: int, joint: bool) -> Any:
-        """Makes the mask of rows of any length.
+    def make_seen(self, length: int, span: Span, starts: Starts) -> Any:
+        """Makes the mask of rows of any length over columns of the pool.
 
         Args:
             length: number of columns of the update.
-            width: number of columns of the pool that are returned.
-            joint: whether the new columns are returned behind them.
+            span: the columns (begin, end) that are returned.
+            starts: for each row the column of position 0.
         """
+
+    @abstractmethod
+    def make_joint(self, length: int, span: Span) -> Any:
+        """Makes the mask of rows of any length over columns of the pool, as they are
+        before the update, and the new columns behind them. For args see `make_seen`."""
 
     @abstractmethod
     def blank(self, arrays: Arrays, tokens: Bools) -> Arrays:
         """Returns K and V with zeros in the columns that are no tokens."""
-
-    @abstractmethod
-    def concatenate(self, old: Arrays | None, new: Arrays) -> Arrays:
-        """Returns a copy of both, one behind the other."""
 
     @abstractmethod
     def make_single(self) -> Any:
@@ -87,15 +91,18 @@ class TokenBatch(Batch):
             What broadcasts to [rows, 1, length, columns].
         """
         counts = self.count_tokens(length)
-        joint = self.is_joint(counts, length)
-        lowest, highest = self.get_range(counts)
-        even = lowest == highest and min(counts) == length
-        if length == 1 and (even or lowest >= (self.window or highest + 1)):
+        if self.is_joint(counts, length):
+            return self.make_joint(length, self.get_span())
+        ends, starts = add(self.lengths, counts), self.pool.plan(self.lengths, counts)
+        even = min(ends) == max(ends) and min(counts) == length
+        even = even and min(starts) == max(starts)
+        lowest, span = min(ends), self.pool.get_span(starts, ends)
+        even = even and span == (starts[0], starts[0] + lowest)
+        if length == 1 and (even or lowest >= (self.window or lowest + 1)):
             return None
-        if even and not joint:
+        if even:
             return self.make_causal(length)
-        width = self.count_columns(max(self.lengths) if joint else highest)
-        return self.make_seen(length, width, joint)
+        return self.make_seen(length, span, starts)
 
     def update(self, keys: Any, values: Any) -> Arrays:
         """Appends K [rows, heads, length, key_dim] and V.
@@ -113,15 +120,23 @@ class TokenBatch(Batch):
         self.pool.accept(arrays)
         joined = None
         if self.is_joint(counts, shape[2]):
-            width, tokens = self.count_columns(max(self.lengths)), arrays
+            tokens = arrays
             if self.coming is not None or self.left is not None:
                 tokens = self.blank(arrays, self.find_tokens(counts, shape[2]))
-            joined = self.concatenate(self.pool.read(width) if width else None, tokens)
-        highest = self.get_range(counts)[1]
-        self.pool.reserve(arrays, self.list_columns(), self.count_columns(highest))
+            held = self.pool.read(*self.get_span()) if any(self.lengths) else None
+            joined = self.concatenate(held, tokens)
+        self.pool.reserve(arrays, self.lengths, counts)
         self.write(counts, arrays)
         self.advance(counts)
-        return joined or self.pool.read(self.count_columns(highest))
+        return joined or self.pool.read(*self.get_span())
+
+    def get_span(self) -> Span:
+        """Returns the columns (begin, end) of the pool that hold tokens."""
+        return self.pool.get_span(self.pool.starts, self.lengths)
+
+    def concatenate(self, old: Arrays | None, new: Arrays) -> Arrays:
+        """Returns a copy of both, one behind the other."""
+        return self.pool.join([new] if old is None else [old, new])
 
     def write(self, counts: Sequence[int], arrays: Arrays) -> None:
         """Writes the tokens of an update to the pool, and no padding."""
@@ -133,49 +148,36 @@ class TokenBatch(Batch):
             ):
                 own = arrays[0][row : row + 1], arrays[1][row : row + 1]
                 self.pool.put(row, begin, cut(own, padding, padding + count))
-        elif min(self.lengths) == max(self.lengths):
-            for column, first, end in cut_ring(self.lengths[0], length, room):
+            return
+        cursor = self.pool.find_cursor(self.lengths)
+        if cursor is not None:
+            for column, first, end in cut_ring(cursor, length, room):
                 part = arrays if end - first == length else cut(arrays, first, end)
                 self.pool.write_rows(column, part)
         else:
             skip = max(0, length - room)
             tokens = cut(arrays, skip, length) if skip else arrays
-            self.pool.scatter(self.get_lengths(), skip, tokens)
+            self.pool.scatter(self.get_ends(), skip, tokens)
 
     def is_joint(self, counts: Sequence[int], length: int) -> bool:
         """Returns whether an update returns its columns behind those of the pool: it may
         overwrite tokens that its first queries see."""
         if self.window is None or length == 1:
             return False
-        return self.get_range(counts)[1] > self.window
+        return max(add(self.lengths, counts)) > self.window
 
-    def get_range(self, counts: Sequence[int]) -> tuple[int, int]:
-        """Returns the least and the most tokens of a row after an update."""
-        if min(counts) == max(counts):
-            return min(self.lengths) + counts[0], max(self.lengths) + counts[0]
-        ends = [
-            length + count for length, count in zip(self.lengths, counts, strict=True)
-        ]
-        return min(ends), max(ends)
-
-    def count_columns(self, length: int) -> int:
-        """Returns the number of columns in use by a row of so many tokens."""
-        return length if self.window is None else min(length, self.window)
-
-    def list_columns(self) -> list[int]:
-        return [self.count_columns(length) for length in self.lengths]
+    def finalize(self) -> None:
+        super().finalize()
+        self.pool.even_out(self.lengths)
 
     def size(self) -> tuple[int, ...]:
         """Returns for each row the number of tokens held."""
-        return tuple(self.list_columns())
+        return tuple(map(self.pool.count, self.lengths))
 
     def state(self) -> list[Arrays | None]:
         """Returns for each row K and V of the tokens held, in any order; None if there
         are none."""
-        return [
-            self.pool.read_slot(slot, 0, columns) if columns else None
-            for slot, columns in enumerate(self.list_columns(), self.pool.first)
-        ]
+        return [*map(self.pool.read_row, range(len(self.lengths)), self.lengths)]
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row; returns how many, 0 if a row has
@@ -206,9 +208,8 @@ class TokenBatch(Batch):
     # --- rows ---------------------------------------------------------------------------
 
     def keep(self, rows: Sequence[int]) -> None:
-        columns = self.list_columns()
-        wanted = [self.pool.first + row for row in rows]
-        self.pool.arrange(wanted, [columns[row] for row in rows])
+        held = self.pool.list_rows(self.lengths)
+        self.pool.arrange([held[row] for row in rows])
 
     def join(self, other: Self) -> None:
         if self.window != other.window:
@@ -217,21 +218,18 @@ class TokenBatch(Batch):
         if None not in forms and forms[0][1:] != forms[1][1:]:
             raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")
         own, more = self.pool, other.pool
-        sizes = other.list_columns()
-        columns = [*self.list_columns(), *sizes]
         if own.arrays is None:
             self.pool, other.pool = more, own
-            more.arrange([*[None] * own.rows, *more.list_slots()], columns)
-            own.rows = len(sizes)
-            return
-        own.arrange([*own.list_slots(), *[None] * len(sizes)], columns)
-        own.put_all(len(self.lengths), more, sizes)
+            empty = [Row(None, 0, 0)] * len(self.lengths)
+            more.arrange([*empty, *more.list_rows(other.lengths)])
+            own.set_rows(len(other.lengths))
+        else:
+            own.extend(self.lengths, more, other.lengths)
 
     def take(self, row: int) -> Any:
         cache, offset, pool = self.make_single(), self.lengths[row], self.pool
-        held = self.count_columns(offset)
-        if held:
-            cache.memory.adopt(pool.read_slot(pool.first + row, 0, pool.room), held)
+        if offset:
+            cache.memory.adopt(pool.read_from_start(row), pool.count(offset))
             cache.offset = offset
         return cache
 
@@ -255,14 +253,13 @@ class TokenBatch(Batch):
     def fill_rows(self, caches: Sequence[Any], form: tuple[Any, ...] | None) -> None:
         parts = [cache.view() for cache in caches]
         self.lengths = tuple(cache.offset for cache in caches)
-        columns = self.list_columns()
         if form is not None:
             self.pool.form = (len(parts), *form[1:])
         held = [(row, part) for row, part in enumerate(parts) if part is not None]
-        if held:  # with room for the next token
-            self.pool.reserve(held[0][1], columns, max(columns) + 1)
+        if held:
+            self.pool.open(held[0][1], self.lengths)
         for row, part in held:
-            self.pool.put(row, self.lengths[row] - columns[row], part)
+            self.pool.put(row, self.lengths[row] - part[0].shape[2], part)
 
     def clear(self) -> None:
         self.pool.clear()
@@ -279,11 +276,18 @@ class TokenBatch(Batch):
 
     def save(self) -> Saved:
         """Returns "keys" and "values" [rows, heads, columns, dim], None if there are no
-        tokens; "lengths" and "window". Position p of a row is in column p mod columns."""
+        tokens; "lengths", "starts" and "window". Position p of a row is in column
+        starts[row] + p, modulo the window."""
         self.check_settled("save")
-        width = max(self.list_columns())
-        keys, values = self.pool.copy(self.pool.read(width)) if width else (None, None)
-        about = {"lengths": list(self.lengths), "window": self.window}
+        begin, end = self.get_span()
+        keys = values = None
+        if end:
+            keys, values = self.pool.copy(self.pool.read(begin, end))
+        starts = [
+            start - begin if length else 0
+            for start, length in zip(self.pool.starts, self.lengths, strict=True)
+        ]
+        about = {"lengths": list(self.lengths), "starts": starts, "window": self.window}
         return {"keys": keys, "values": values, **about}
 
     def load(self, saved: Saved) -> None:
@@ -291,20 +295,21 @@ class TokenBatch(Batch):
         if saved["window"] != self.window:
             raise MisuseError(f"load: a window of {saved['window']}, not {self.window}")
         keys, values = saved["keys"], saved["values"]
-        columns = [self.count_columns(length) for length in lengths]
-        if max(columns) and (
-            keys is None
-            or keys.shape[:1] != (len(lengths),)
-            or keys.shape[2] < max(columns)
-        ):
+        starts = saved["starts"] if len(saved["starts"]) == len(lengths) else lengths
+        end = self.pool.get_span(starts, lengths)[1]
+        if end and (keys is None or tuple(keys.shape[:3:2]) != (len(lengths), end)):
             raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")
         self.lengths = lengths
         self.pool.clear()
-        self.pool.rows = len(lengths)
-        if keys is not None:
+        self.pool.set_rows(len(lengths))
+        if end:
             self.pool.accept((keys, values))
-            self.pool.reserve((keys, values), columns, max(columns) + 1)
-            self.pool.write_rows(0, (keys, values))
+            self.pool.open((keys, values), lengths)
+        for row, length in enumerate(lengths if end else ()):
+            own = keys[row : row + 1], values[row : row + 1]
+            parts = self.pool.find_parts(starts[row], length, end)
+            for position, first, last in parts:
+                self.pool.put(row, position, cut(own, first, last))
 
     def list_arrays(self) -> Sequence[Any]:
         return self.pool.arrays or ()

@@ -95,9 +95,15 @@ class TokenMemory(Memory):
     capacity: int
 
     @abstractmethod
-    def adopt(self, arrays: Arrays, used: int) -> None:
-        """Begins with a copy of the first `used` columns of arrays, as many as the
-        capacity of a ring, and makes room for the next position."""
+    def adopt(self, parts: Sequence[Arrays], used: int) -> None:
+        """Begins with a copy of the first `used` columns, and makes room for the next
+        position.
+
+        Args:
+            parts: K and V, in several parts only for a ring; all of them together are as
+                many columns as the ring.
+            used: number of columns.
+        """
 
     @abstractmethod
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:

@@ -4,39 +4,51 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from lockstep.impl.shared.columns import Columns
 from lockstep.impl.shared.form import Arrays, Form
-from lockstep.impl.shared.memory import compute_capacity
-from lockstep.impl.shared.rows import SPARE, choose_first, cut_ring, order_moves
+from lockstep.impl.shared.rows import SPARE, add, choose_first, cut_ring, order_moves
 
 WASTE = 4
 """A pool of more than so many times the cells that its rows need is replaced by a smaller
 one when rows leave it."""
 
 
-class Pool(Form, ABC):
+class Row(NamedTuple):
+    """A row of a pool.
+
+    Attributes:
+        slot: None if it has its tokens elsewhere.
+        start: column of position 0.
+        length: number of tokens that it got; a ring holds the last ones.
+    """
+
+    slot: int | None
+    start: int
+    length: int
+
+
+class Pool(Form, Columns, ABC):
     """K and V of the rows, in two arrays [slots, heads, room, dim].
 
-    The rows are in consecutive slots, in order: together they are one view. Position p of
-    a row is in column p mod room. Only a pool whose room is the window wraps.
+    The rows are in consecutive slots, in order: together they are one view.
 
     Args:
-        rows: number of rows.
-        window: the most columns; None for no limit.
-        step: the room is rounded up to a multiple of this, but for the window.
+        rows, window, step: see `Columns`.
 
     Attributes:
         arrays: K and V; None before the first write.
-        slots, room: of the arrays.
+        slots: number of them.
         first: the slot of row 0.
     """
 
     def __init__(self, rows: int, window: int | None, step: int) -> None:
-        super().__init__()
-        self.rows, self.window, self.step = rows, window, step
+        Form.__init__(self)
+        Columns.__init__(self, rows, window, step)
+        self.rows = rows
         self.arrays: Arrays | None = None
-        self.slots = self.room = self.first = 0
+        self.slots = self.first = 0
 
     # --- arrays of a framework ----------------------------------------------------------
 
@@ -62,18 +74,22 @@ class Pool(Form, ABC):
         """Writes K and V to the columns from `column` on of all rows."""
 
     @abstractmethod
-    def scatter(self, lengths: Any, skip: int, arrays: Arrays) -> None:
-        """Writes K and V to each row from position lengths[row] + skip on.
+    def scatter(self, ends: Any, skip: int, arrays: Arrays) -> None:
+        """Writes K and V to each row from column ends[row] + skip on.
 
         Args:
-            lengths: see `TokenBatch.get_lengths`.
-            skip: number of positions.
+            ends: see `TokenBatch.get_ends`.
+            skip: number of columns.
             arrays: [rows, heads, length, dim], not longer than the room.
         """
 
     @abstractmethod
-    def read(self, width: int) -> Arrays:
-        """Returns the first `width` columns of all rows."""
+    def read(self, begin: int, end: int) -> Arrays:
+        """Returns the columns [begin, end) of all rows."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Arrays]) -> Arrays:
+        """Returns a copy of K and V, one part behind the other."""
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
@@ -83,51 +99,85 @@ class Pool(Form, ABC):
     def clone(self) -> Self:
         """Returns an independent pool with the same rows."""
 
-    def move(self, source: int, target: int, size: int) -> None:
-        """Copies the first `size` columns of a slot to another slot."""
-        self.write_slots(target, 0, self.read_slot(source, 0, size))
+    def move(self, source: int, target: int, begin: int, end: int) -> None:
+        """Copies the columns [begin, end) of a slot to another slot."""
+        self.write_slots(target, begin, self.read_slot(source, begin, end))
 
     def settle(self) -> None:
         """Called when rows have got other slots or arrays."""
 
+    # --- tokens of a row ----------------------------------------------------------------
+
+    def list_parts(self, slot: int, start: int, length: int) -> list[tuple[int, Arrays]]:
+        """Returns the tokens held of a row: position and K and V of one or two parts, in
+        order."""
+        return [
+            (position, self.read_slot(slot, begin, end))
+            for position, begin, end in self.find_parts(start, length, self.room)
+        ]
+
+    def read_from_start(self, row: int) -> list[Arrays]:
+        """Returns the columns of a row from that of position 0 on, those before it last;
+        in one or two parts."""
+        slot, start = self.first + row, self.starts[row]
+        parts = [self.read_slot(slot, start, self.room)]
+        if start and self.room == self.window:
+            parts.append(self.read_slot(slot, 0, start))
+        return parts
+
+    def read_row(self, row: int, length: int) -> Arrays | None:
+        """Returns K and V of the tokens held of a row, in any order; None if there are
+        none."""
+        slot, start = self.first + row, self.starts[row]
+        begin, end = self.get_span([start], [length])
+        if end - begin == self.count(length):
+            return self.read_slot(slot, begin, end) if length else None
+        return self.join([part for _, part in self.list_parts(slot, start, length)])
+
     # --- rows ---------------------------------------------------------------------------
 
-    def reserve(self, like: Arrays, sizes: Sequence[int], needed: int) -> None:
-        """Makes room for `needed` columns.
+    def reserve(
+        self, like: Arrays, lengths: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        """Makes room for `counts` more tokens of each row.
 
         Args:
             like: has heads, dims and dtypes of the first arrays.
-            sizes: for each row the number of columns in use.
-            needed: number of columns.
+            lengths, counts: see `plan`.
         """
-        if needed > self.room:
+        starts, ends = self.plan(lengths, counts), add(lengths, counts)
+        needed = self.get_span(starts, ends)[1]
+        if needed > self.room or self.moves(starts, lengths):
             slots = max(self.rows, min(self.slots, self.rows + self.rows // 2))
-            room = self.compute_room(self.room, needed)
-            self.rebuild(self.list_slots(), sizes, slots, room, like)
+            room = self.compute_room(min(self.room, needed), needed)
+            self.rebuild(self.list_rows(lengths), starts, slots, room, like)
+        self.starts = starts
+
+    def open(self, like: Arrays, lengths: Sequence[int]) -> None:
+        """Makes room for rows of these lengths, and for the next token."""
+        room = self.compute_room(0, max(map(self.count, lengths)) + 1)
+        rows = [Row(None, 0, 0)] * self.rows
+        self.rebuild(rows, self.align(lengths, max(lengths)), self.rows, room, like)
 
     def list_slots(self) -> list[int]:
         return [*range(self.first, self.first + self.rows)]
 
-    def compute_room(self, room: int, needed: int) -> int:
-        """Returns the next room of a pool that has too little."""
-        wanted = compute_capacity(room, needed, self.step)
-        return wanted if self.window is None else min(wanted, self.window)
-
-    def arrange(self, wanted: Sequence[int | None], sizes: Sequence[int]) -> None:
+    def arrange(self, rows: Sequence[Row]) -> None:
         """Gives each row its slot; as few tokens as possible move.
 
         Room for rows that join is made by half, so that a token moves a constant number
         of times on average.
 
         Args:
-            wanted: for each row the slot that it has now; None if it is not in the pool.
-            sizes: for each row the number of columns in use.
+            rows: the rows, as they are now.
         """
-        count, needed = len(wanted), max(sizes)
         if self.arrays is None:
-            self.set_rows(count)
+            self.set_rows(len(rows))
             return
-        room = self.compute_room(0, needed + 1)
+        wanted, starts, lengths = zip(*rows, strict=True)
+        sizes = [*map(self.count, lengths)]
+        needed, count = self.get_span(starts, lengths)[1], len(rows)
+        room = self.compute_room(0, max(sizes) + 1)
         first = choose_first(wanted, sizes, self.slots) if needed <= self.room else None
         if None in wanted:  # rows join
             slots, room = count + count // 2, max(room, self.room)
@@ -136,9 +186,9 @@ class Pool(Form, ABC):
             slots = count
             stay = self.slots * self.room <= WASTE * count * room
         if first is None or not stay:
-            self.rebuild(wanted, sizes, slots, room)
+            self.rebuild(rows, self.align(lengths, max(lengths)), slots, room)
         else:
-            self.move_rows(wanted, sizes, first)
+            self.move_rows(rows, first)
 
     def is_crowded(
         self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
@@ -149,40 +199,43 @@ class Pool(Form, ABC):
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)
         return own > 2 * stay and 2 * (self.slots - len(wanted)) < len(wanted)
 
-    def move_rows(
-        self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
-    ) -> None:
+    def move_rows(self, rows: Sequence[Row], first: int) -> None:
+        """Moves rows to the slots from `first` on; their columns stay."""
         moves = {
-            target: source
-            for target, source in enumerate(wanted, first)
-            if source is not None and source != target and sizes[target - first]
+            target: row.slot
+            for target, row in enumerate(rows, first)
+            if row.slot is not None and row.slot != target and row.length
         }
-        held = dict(zip(wanted, sizes, strict=True))
+        columns = {row.slot: self.get_span([row.start], [row.length]) for row in rows}
         spare: Arrays | None = None
+        spared = 0
         for source, target in order_moves(moves):
             if target == SPARE:
-                spare = self.copy(self.read_slot(source, 0, held[source]))
+                spare = self.copy(self.read_slot(source, *columns[source]))
+                spared = columns[source][0]
             elif source == SPARE:
                 assert spare is not None
-                self.write_slots(target, 0, spare)
+                self.write_slots(target, spared, spare)
             else:
-                self.move(source, target, sizes[target - first])
+                self.move(source, target, *columns[source])
         self.first = first
-        self.set_rows(len(wanted))
+        self.starts = tuple(row.start for row in rows)
+        self.set_rows(len(rows))
 
     def rebuild(
         self,
-        wanted: Sequence[int | None],
-        sizes: Sequence[int],
+        rows: Sequence[Row],
+        starts: Sequence[int],
         slots: int,
         room: int,
         like: Arrays | None = None,
     ) -> None:
-        """Moves the rows into new arrays. like: see `reserve`."""
+        """Moves the rows into new arrays, where each has a new start. like: see
+        `reserve`."""
         held = [
-            (row, self.read_slot(slot, 0, size))
-            for row, (slot, size) in enumerate(zip(wanted, sizes, strict=True))
-            if slot is not None and size and self.arrays is not None
+            (number, self.list_parts(row.slot, row.start, row.length))
+            for number, row in enumerate(rows)
+            if row.slot is not None and row.length and self.arrays is not None
         ]
         keys, values = self.arrays or like or ()
         self.arrays = (
@@ -190,31 +243,70 @@ class Pool(Form, ABC):
             self.allocate(values, slots, room),
         )
         self.slots, self.room, self.first = slots, room, 0
-        for row, arrays in held:
-            self.write_slots(row, 0, arrays)
-        self.set_rows(len(wanted))
+        self.starts = tuple(starts)
+        for number, parts in held:
+            for position, arrays in parts:
+                self.put(number, position, arrays)
+        self.set_rows(len(rows))
 
     def set_rows(self, rows: int) -> None:
         self.rows = rows
+        if self.arrays is None:
+            self.starts = (0,) * rows
         if self.form is not None:
             self.form, self.accepted = (rows, *self.form[1:]), None
         self.settle()
 
+    def list_rows(self, lengths: Sequence[int]) -> list[Row]:
+        return [*map(Row, self.list_slots(), self.starts, lengths)]
+
+    def extend(self, lengths: Sequence[int], other: Pool, more: Sequence[int]) -> None:
+        """Adds the rows of another pool behind its own.
+
+        Args:
+            lengths: number of tokens that each row got.
+            other: has tokens of the same form.
+            more: as `lengths`, of the rows of the other pool.
+        """
+        end = max(add(self.starts, lengths))
+        rows = self.list_rows(lengths)
+        rows += [Row(None, self.place(end, length), length) for length in more]
+        self.arrange(rows)
+        for number, row in enumerate(other.list_rows(more)):
+            for position, arrays in other.list_parts(*row):
+                self.put(len(lengths) + number, position, arrays)
+
+    def place(self, end: int, length: int) -> int:
+        """Returns where a row starts that ends at column `end`, or at a later one."""
+        return (
+            self.wrap(end - length) if self.room == self.window else max(0, end - length)
+        )
+
+    def even_out(self, lengths: Sequence[int]) -> None:
+        """Moves the tokens of rows so that all rows end in one column."""
+        if self.arrays is None or self.find_cursor(lengths) is not None:
+            return
+        end = max(add(self.starts, lengths))
+        moved = {
+            number: [(begin, self.copy(part)) for begin, part in self.list_parts(*row)]
+            for number, row in enumerate(self.list_rows(lengths))
+            if self.wrap(end - row.length) != row.start
+        }
+        self.starts = self.align(lengths, end)
+        for number, parts in moved.items():
+            for position, arrays in parts:
+                self.put(number, position, arrays)
+
     def put(self, row: int, begin: int, arrays: Arrays) -> None:
         """Writes tokens of one row, [1, heads, length, dim], from position `begin` on."""
-        for column, first, end in cut_ring(begin, arrays[0].shape[2], self.room):
+        start, length = self.starts[row] + begin, arrays[0].shape[2]
+        for column, first, end in cut_ring(start, length, self.room):
             self.write_slots(self.first + row, column, cut(arrays, first, end))
-
-    def put_all(self, row: int, other: Pool, sizes: Sequence[int]) -> None:
-        """Writes the rows of another pool to the slots from that of `row` on."""
-        for number, size in enumerate(sizes):
-            if size:
-                arrays = other.read_slot(other.first + number, 0, size)
-                self.write_slots(self.first + row + number, 0, arrays)
 
     def clear(self) -> None:
         self.arrays, self.form = None, None
         self.slots = self.room = self.first = 0
+        self.starts = (0,) * self.rows
         self.settle()
 
 

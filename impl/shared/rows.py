@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add as plus
 
 SPARE = -1
 """A place for one row beside the slots."""
@@ -79,3 +80,8 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
         end = min(count, first + room - column)
         yield column, first, end
         first = end
+
+
+def add(numbers: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    """Returns the sum for each row."""
+    return tuple(map(plus, numbers, more))

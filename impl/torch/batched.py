@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lockstep.impl.shared.batched import Bools
-from lockstep.impl.shared.batched_tokens import TokenBatch
+from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 from lockstep.impl.torch.buffer import Pair
 from lockstep.impl.torch.kernels import upload
 from lockstep.impl.torch.kv import KVCache
@@ -43,6 +43,7 @@ class BatchedCache(TokenBatch):
         super().__init__(rows, window, step, fill, mask)
         self.pool = Pool(rows, window, step, 0 if fill is None else fill)
         self.known: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self.begins: tuple[Starts, torch.Tensor] | None = None
         self.columns = torch.empty(0, dtype=torch.int64, device=mask.device)
 
     def get_lengths(self) -> torch.Tensor:
@@ -51,6 +52,16 @@ class BatchedCache(TokenBatch):
             lengths = upload(np.array(self.lengths), self.mask.device)
             self.known = self.lengths, lengths.view(-1, 1, 1, 1)
         return self.known[1]
+
+    def get_starts(self, starts: Starts) -> torch.Tensor:
+        """Returns the starts, [rows, 1, 1, 1], on the device of the masks."""
+        if self.begins is None or self.begins[0] != starts:
+            begins = upload(np.array(starts), self.mask.device)
+            self.begins = starts, begins.view(-1, 1, 1, 1)
+        return self.begins[1]
+
+    def get_ends(self) -> torch.Tensor:
+        return self.get_lengths() + self.get_starts(self.pool.starts)
 
     def advance(self, counts: Sequence[int]) -> None:
         before = self.lengths
@@ -80,17 +91,28 @@ class BatchedCache(TokenBatch):
     def make_causal(self, length: int) -> torch.Tensor:
         return make_band(length, length, self.lengths[0], None, self.mask)
 
-    def make_seen(self, length: int, width: int, joint: bool) -> torch.Tensor:
-        positions = self.place(length)
-        queries = positions.clamp(min=0)  # padding on the left sees token 0
-        columns = self.count(width)
-        if not joint:
-            seen = columns <= queries
-        else:
-            window, last = self.window, self.get_lengths() - 1
-            held = last - (last - columns) % window  # negative in a column without token
-            held = torch.cat((held, positions.mT), dim=3)
-            seen = (held <= queries) & (held > (queries - window).clamp(min=-1))
+    def make_seen(self, length: int, span: Span, starts: Starts) -> torch.Tensor:
+        queries = self.place(length).clamp(min=0)  # padding on the left sees token 0
+        cursor = self.pool.find_cursor(self.lengths)
+        if cursor is None or self.left is not None or starts is not self.pool.starts:
+            ends = queries + self.get_starts(starts)
+        else:  # all rows have their queries in the same columns
+            ends = self.count(length).view(-1, 1) + cursor
+        ages = ends - self.count(span[1])[span[0] :]
+        if span == (0, self.window):
+            ages = ages % self.window
+        return self.finish((ages <= queries) & (ages >= 0))
+
+    def make_joint(self, length: int, span: Span) -> torch.Tensor:
+        window, positions = self.window, self.place(length)
+        assert window is not None
+        queries, last = positions.clamp(min=0), self.get_lengths() - 1
+        columns = self.count(span[1])[span[0] :]
+        ages = (last + self.get_starts(self.pool.starts) - columns) % window
+        held = torch.cat((last - ages, positions.mT), dim=3)  # negative: no token
+        return self.finish((held <= queries) & (held > (queries - window).clamp(min=-1)))
+
+    def finish(self, seen: torch.Tensor) -> torch.Tensor:
         if self.mask.dtype == torch.bool:
             return seen
         return make_additive(seen, self.mask.dtype)
@@ -98,11 +120,6 @@ class BatchedCache(TokenBatch):
     def blank(self, arrays: Pair, tokens: Bools) -> Pair:
         padding = upload(~tokens, self.mask.device)[:, None, :, None]
         return arrays[0].masked_fill(padding, 0), arrays[1].masked_fill(padding, 0)
-
-    def concatenate(self, old: Pair | None, new: Pair) -> Pair:
-        if old is None:
-            return new[0].clone(), new[1].clone()
-        return torch.cat((old[0], new[0]), dim=2), torch.cat((old[1], new[1]), dim=2)
 
     def make_single(self) -> KVCache | RotatingCache:
         if self.window is None:

@@ -38,11 +38,6 @@ class BatchedState(StateBatch):
         for buffer, array in zip(self.arrays, arrays, strict=True):
             buffer.copy_(array)
 
-    def replace(
-        self, held: torch.Tensor, new: torch.Tensor, rows: torch.Tensor
-    ) -> torch.Tensor:
-        return torch.where(rows.view(-1, *[1] * (held.ndim - 1)), new, held)
-
     def make_single(self) -> StateCache:
         conv, delta = self.arrays
         forms = (1, *conv.shape[1:]), (1, *delta.shape[1:])

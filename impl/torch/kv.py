@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lockstep.impl.shared.kv import KVCacheBase
@@ -42,7 +44,8 @@ class LinearMemory(Linear):
         if old is not None:
             self.write(0, used, old)
 
-    def adopt(self, arrays: Pair, used: int) -> None:
+    def adopt(self, parts: Sequence[Pair], used: int) -> None:
+        (arrays,) = parts
         self.reserve(arrays, 0, used + 1)
         self.write(0, used, (arrays[0][:, :, :used], arrays[1][:, :, :used]))
 

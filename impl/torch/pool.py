@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lockstep.impl.shared.pool import Pool as PoolBase
@@ -71,11 +73,11 @@ class Pool(PoolBase):
             keys.take(column, end).copy_(arrays[0])
             values.take(column, end).copy_(arrays[1])
 
-    def scatter(self, lengths: torch.Tensor, skip: int, arrays: Pair) -> None:
+    def scatter(self, ends: torch.Tensor, skip: int, arrays: Pair) -> None:
         """Writes all rows and heads of K, or V, in one operation."""
         assert self.arrays is not None
         length = arrays[0].shape[2]
-        columns = lengths.view(-1, 1, 1)
+        columns = ends.view(-1, 1, 1)
         if length > 1 or skip:
             places = torch.arange(skip, skip + length, device=columns.device)
             columns = columns + places
@@ -96,9 +98,13 @@ class Pool(PoolBase):
             self.lines = lines.view(self.rows, heads, 1)
         return self.lines
 
-    def read(self, width: int) -> Pair:
+    def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
-        return self.buffers[0].take(0, width), self.buffers[1].take(0, width)
+        return self.buffers[0].take(begin, end), self.buffers[1].take(begin, end)
+
+    def join(self, parts: Sequence[Pair]) -> Pair:
+        keys, values = zip(*parts, strict=True)
+        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 
     def copy(self, arrays: Pair) -> Pair:
         return clone(arrays)
@@ -106,7 +112,8 @@ class Pool(PoolBase):
     def clone(self) -> Pool:
         other = Pool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
-            other.arrays, other.form = clone(self.read(self.room)), self.form
+            other.arrays, other.form = clone(self.read(0, self.room)), self.form
             other.slots, other.room = self.rows, self.room
+            other.starts = self.starts
             other.settle()
         return other

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lockstep.impl.shared.memory import Ring, compute_capacity
@@ -48,11 +50,17 @@ class RingMemory(Ring):
         if old is not None:
             self.write(begin, end, old)
 
-    def adopt(self, arrays: Pair, used: int) -> None:
-        self.accept(arrays)
-        self.capacity = arrays[0].shape[2]
-        self.buffers = self.allocate(arrays[0]), self.allocate(arrays[1])
-        self.write(0, used, (arrays[0][:, :, :used], arrays[1][:, :, :used]))
+    def adopt(self, parts: Sequence[Pair], used: int) -> None:
+        self.accept(parts[0])
+        self.capacity = sum(keys.shape[2] for keys, _ in parts)
+        self.buffers = self.allocate(parts[0][0]), self.allocate(parts[0][1])
+        begin = 0
+        for keys, values in parts:
+            end = min(used, begin + keys.shape[2])
+            if end > begin:
+                size = end - begin
+                self.write(begin, end, (keys[:, :, :size], values[:, :, :size]))
+            begin = end
 
     def allocate(self, like: torch.Tensor) -> TwinBuffer:
         return TwinBuffer.allocate(like, 2 * self.capacity, self.fill)

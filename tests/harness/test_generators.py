@@ -219,6 +219,13 @@ def test_usage_is_broken_often_but_only_where_asked_for(contract: str, kind: str
 
 
 @every_pair
+def test_every_program_is_a_document(contract: str, kind: str) -> None:
+    """A failing one leaves its worker as a document, which is checked."""
+    for program in draw(contract, kind, refuses=True):
+        assert parse_program(program.to_json(), "here") == program
+
+
+@every_pair
 def test_programs_are_total(contract: str, kind: str) -> None:
     """Whatever is left out, the rest can be traced, and is the same after a detour
     through JSON."""

@@ -71,7 +71,8 @@ class Watched:
         write, rebuild = pool.write_slots, pool.rebuild
 
         def write_slots(slot: int, column: int, arrays: Any) -> None:
-            self.columns += arrays[0].shape[0] * arrays[0].shape[2]
+            if arrays[0].shape[0] == 1:
+                self.columns += arrays[0].shape[2]
             write(slot, column, arrays)
 
         def build(*arguments: Any) -> None:
@@ -159,11 +160,98 @@ def test_a_step_moves_nothing_until_a_block_is_full(
         assert [array.data_ptr() for array in pair] == [keys, values]
 
 
-def test_a_joint_step_is_written_at_once(on: Framework) -> None:
-    """Rows of one length: no scatter."""
-    batch, reference, tags = make(on, 3, None)
+# --- where rows stand -------------------------------------------------------------------
+
+
+def write_at_once(on: Framework, batch: Any, reference: Any, tags: Any) -> None:
+    """Decodes without the scatter that rows need which end in different columns."""
     batch.pool.scatter = None
     decode(on, batch, reference, tags, 9)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [1, 3, 2], [6, 1, 9]])
+def test_rows_of_one_prompt_end_together(
+    on: Framework, window: int | None, lengths: list[int]
+) -> None:
+    write_at_once(on, *fill(on, lengths, window))
+
+
+@BOTH
+def test_rows_padded_on_the_left_end_together(on: Framework, window: int | None) -> None:
+    batch, reference, tags = make(on, 3, window)
+    update(on, batch, reference, tags, 5, [4, 0, 2])
+    write_at_once(on, batch, reference, tags)
+
+
+@BOTH
+def test_the_end_of_padding_moves_short_rows_only(
+    on: Framework, window: int | None
+) -> None:
+    batch, reference, tags = make(on, 3, window)
+    lengths = [2, 9, 9]
+    batch.pad_right(lengths)
+    reference.pad_right(lengths)
+    for length in (4, 4, 1):
+        update(on, batch, reference, tags, length)
+    watched = Watched(batch)
+    batch.finalize()
+    reference.finalize()
+    assert watched.take()[0] in (0, 2)  # none if the last update has moved all
+    write_at_once(on, batch, reference, tags)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", [[4, 1], [4, 4], [1, 6], [3, 9]])
+def test_a_row_that_joins_ends_with_the_others(
+    on: Framework, window: int | None, lengths: list[int]
+) -> None:
+    batch, reference, _ = fill(on, [4, 2], window)
+    other, right, tags = fill(on, lengths, window, step=1)
+    tags.last += 100
+    batch.extend(other)
+    reference.extend(right)
+    write_at_once(on, batch, reference, tags)
+
+
+@BOTH
+def test_stacked_rows_end_together(on: Framework, window: int | None) -> None:
+    batch, reference, tags = fill(on, [4, 2, 7], window)
+    caches = [batch.extract(row) for row in (2, 1, 0)]
+    reference.filter([2, 1, 0])
+    write_at_once(on, on.stack(caches), reference, tags)
+
+
+def test_rows_that_do_not_end_together_are_scattered(on: Framework) -> None:
+    batch, reference, tags = fill(on, [4, 4, 4], None, step=16)
+    batch.rollback([0, 2, 1])
+    reference.trim([0, 2, 1])
+    written, scatter = [], batch.pool.scatter
+    batch.pool.scatter = lambda *given: (written.append(1), scatter(*given))
+    decode(on, batch, reference, tags, 3)
+    assert len(written) == 3
+
+
+@BOTH
+def test_columns_before_all_rows_are_not_returned(
+    on: Framework, window: int | None
+) -> None:
+    """Common padding shrinks when the longest row leaves."""
+    batch, reference, tags = fill(on, [3, 1, 1], window)
+    for each in (batch, reference):
+        each.filter([1, 2])
+    keys, _ = update(on, batch, reference, tags, 1)
+    assert keys.shape[2] == 2
+
+
+def test_room_before_all_rows_is_used(on: Framework) -> None:
+    """A pool grows by what its rows need, not by where they stand."""
+    batch, reference, tags = fill(on, [40, 1, 2], None, step=4)
+    for each in (batch, reference):
+        each.filter([1, 2])
+    room = batch.pool.room
+    decode(on, batch, reference, tags, room)
+    assert batch.pool.room <= 2 * room
 
 
 @BOTH

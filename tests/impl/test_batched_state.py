@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -64,12 +63,7 @@ def update(
         assert np.flatnonzero(seen[row]).tolist() == [*range(begin, begin + count)]
     assert mask is not None or min(counts) == length
     reference.update(length, own)
-    # Where all was padding, the layer may have computed anything.
-    states = [
-        number if count else nan
-        for number, count in zip(get_right(reference), counts, strict=True)
-    ]
-    given = on.states(*states)
+    given = on.states(*get_right(reference))
     batch.write(*given, length)
     for array in given:  # the caller's from now on
         on.backend.overwrite(array)

@@ -6,14 +6,16 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.impl.faults import FAULTS
 from lockstep.impl.faults.fault import mistake
 
-KINDS = {"layer": {"kv", "rotating", "state"}, "prefix": {"session", "trie", "slots"}}
+KINDS = {
+    "layer": {"kv", "rotating", "state"},
+    "batched": {"batch-kv", "batch-rotating", "batch-state"},
+    "prefix": {"session", "trie", "slots"},
+}
 
 
 def test_all_that_real_caches_made_are_there() -> None:
-    assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 44
-    # Those of batches are planted in tests/harness/test_batched_mistakes.py so far.
-    contracts = set(CONTRACTS) - {"batched"}
-    assert {fault.contract for fault in FAULTS.values()} == contracts
+    assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 55
+    assert {fault.contract for fault in FAULTS.values()} == set(CONTRACTS)
     for contract, kinds in KINDS.items():
         own = [fault for fault in FAULTS.values() if fault.contract == contract]
         assert {fault.kind for fault in own} == kinds

@@ -218,6 +218,7 @@ class PadRight(BatchedOperation):
 
 class Finalize(BatchedOperation):
     name, weight = "finalize", 5
+    writes = True  # rows may be moved together
     happened = "finalized"
     words = "end the padding on the right"
 

@@ -46,6 +46,9 @@ IMAGE = 3
 rows."""
 
 MAX_SEQUENCES = 64
+MAX_ROWS = 1024
+"""Most rows of a pass."""
+
 MAX_STORED = 1 << 26
 """Most numbers that a cache may have room for: 256 MiB in float32."""
 
@@ -57,7 +60,7 @@ CONFIG: Mapping[str, Schema] = {
     **SIZES,
     "sequences": {**integer(1, MAX_SEQUENCES), "default": 1},
     "capacity": {**integer(1, MAX_POSITION), "default": 16},
-    "batch": {**integer(1, 1024), "default": 4},
+    "batch": {**integer(1, MAX_ROWS), "default": 4},
     "caches": {
         "type": "array",
         "maxItems": 4,

@@ -21,7 +21,7 @@ from lockstep.harness.contracts.unified.forward import (
     Side,
     UnifiedOperation,
 )
-from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, UnifiedModel
+from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, MAX_ROWS, UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
@@ -210,7 +210,7 @@ LAYER: Mapping[str, Schema] = {
     "type": {**integer(0, 3), "default": 0},
 }
 FORM: Mapping[str, Schema] = {
-    "rows": optional(integer(0, 64)),
+    "rows": optional(integer(0, MAX_ROWS + 1)),
     **dict.fromkeys(
         ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 64))
     ),
@@ -273,7 +273,7 @@ class Put(Again):
     fields: ClassVar[Mapping[str, Schema]] = {
         **LAYER,
         **FORM,
-        "states": optional(integer(0, 64)),
+        "states": optional(integer(0, MAX_ROWS + 1)),
     }
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:

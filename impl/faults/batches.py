@@ -1,0 +1,276 @@
+"""Mistakes of batches: padding, rows that join and leave, and single caches between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache as memoize
+from typing import Any
+
+from lockstep.impl.faults.fault import mistake
+
+# --- padding ----------------------------------------------------------------------------
+
+
+@mistake("batch-kv", 2)
+def padding_on_the_left_is_seen(batch: Any) -> None:
+    """The mask begins at column 0 in each row."""
+    make_seen = batch.make_seen
+
+    def see_all(length: int, span: Any, starts: Sequence[int]) -> Any:
+        return make_seen(length, span, (0,) * len(starts))
+
+    batch.make_seen = see_all
+
+
+@mistake("batch-kv", 5)
+def short_rows_get_padding(batch: Any) -> None:
+    """A row whose tokens have all come gets the padding of the next chunk as a token."""
+    count_tokens = batch.count_tokens
+
+    def count_one_at_least(length: int) -> tuple[int, ...]:
+        return tuple(max(1, count) for count in count_tokens(length))
+
+    batch.count_tokens = count_one_at_least
+
+
+@mistake("batch-kv", 6)
+def finalize_moves_no_tokens(batch: Any) -> None:
+    """After padding on the right, only the numbers say that rows end together."""
+
+    def align_numbers(lengths: Sequence[int]) -> None:
+        pool = batch.pool
+        ends = map(sum, zip(pool.starts, lengths, strict=True))
+        pool.starts = pool.align(lengths, max(ends))
+
+    batch.pool.even_out = align_numbers
+
+
+@mistake("batch-rotating", 5, "mlx-lm#439")
+def batch_padding_evicts(batch: Any) -> None:
+    """Padding on the right enters the ring, and evicts real tokens."""
+    write = batch.write
+
+    def write_padding(counts: Sequence[int], arrays: Any) -> None:
+        write(counts, arrays)
+        if batch.coming is None:
+            return
+        length = arrays[0].shape[2]
+        for row, (begin, count) in enumerate(zip(batch.lengths, counts, strict=True)):
+            padding = (*(array[row : row + 1, :, count:] for array in arrays),)
+            if begin + length > batch.window:
+                batch.pool.put(row, begin + count, padding)
+
+    batch.write = write_padding
+
+
+@mistake("batch-rotating", 4)
+def short_rows_see_a_whole_ring(batch: Any) -> None:
+    """Once the longest row has filled the ring, the others see every column of it."""
+    make_mask = batch.make_mask
+
+    def make_none(length: int) -> Any:
+        mask = make_mask(length)
+        is_full = length == 1 and max(batch.lengths) >= batch.window
+        return None if is_full else mask
+
+    batch.make_mask = make_none
+
+
+@mistake("batch-state", 2)
+def states_read_padding(batch: Any) -> None:
+    """The mask of a state lacks the padding."""
+    batch.make_mask = lambda length: None
+
+
+# --- rows -------------------------------------------------------------------------------
+
+
+@mistake("batch-kv", 2, "mlx-lm#1699, mlx-vlm PR#966")
+def batch_offset_alias(batch: Any) -> None:
+    """The offsets are handed out, and changed in place by the next update."""
+    batch.__class__ = share_offsets(type(batch))
+    batch.told = []
+
+
+@memoize
+def share_offsets(kind: Any) -> type:
+    class Sharing(kind):  # type: ignore[misc]
+        told: list[int]
+
+        @property
+        def offsets(self) -> list[int]:
+            self.told[:] = kind.offsets.fget(self)
+            return self.told
+
+        def update(self, keys: Any, values: Any) -> Any:
+            pair = super().update(keys, values)
+            _ = self.offsets
+            return pair
+
+    return Sharing
+
+
+@mistake("batch-kv", 3, "mlx-lm PR#1141")
+def batch_extend_other_size(batch: Any) -> None:
+    """An empty side is padded with the other side's number of rows."""
+    extend = batch.extend
+
+    def extend_by_own_rows(other: Any) -> None:
+        if not any(other.lengths) and len(other.lengths) != len(batch.lengths):
+            other.select([0] * len(batch.lengths))
+        extend(other)
+
+    batch.extend = extend_by_own_rows
+
+
+@mistake("batch-kv", 3)
+def filter_keeps_the_old_order(batch: Any) -> None:
+    """Rows that stay are in the order in which they were."""
+    filter_rows = batch.filter
+
+    def filter_sorted(rows: Sequence[int]) -> None:
+        filter_rows(rows if len(set(rows)) < len(rows) else sorted(rows))
+
+    batch.filter = filter_sorted
+
+
+@mistake("batch-kv", 3)
+def filter_keeps_the_starts(batch: Any) -> None:
+    """Rows move to other slots, and not the numbers that say where they begin."""
+    keep = batch.keep
+
+    def keep_starts(rows: Sequence[int]) -> None:
+        starts = batch.pool.starts[: len(rows)]
+        keep(rows)
+        batch.pool.starts = starts
+
+    batch.keep = keep_starts
+
+
+@mistake("batch-kv", 6)
+def rows_that_join_begin_early(batch: Any) -> None:
+    """Rows that join begin one column before that of their first token."""
+    join = batch.join
+
+    def join_early(other: Any) -> None:
+        count, is_empty = len(batch.lengths), batch.pool.arrays is None
+        join(other)
+        if not is_empty:
+            own, more = batch.pool.starts[:count], batch.pool.starts[count:]
+            batch.pool.starts = (*own, *(max(0, start - 1) for start in more))
+
+    batch.join = join_early
+
+
+@mistake("batch-kv", 4)
+def uneven_rows_are_written_by_length(batch: Any) -> None:
+    """A step of rows that end apart is written where each would end if it began at 0."""
+    get_ends = batch.get_ends
+
+    def get_lengths() -> Any:
+        starts, batch.pool.starts = batch.pool.starts, (0,) * len(batch.lengths)
+        lengths = get_ends()
+        batch.pool.starts = starts
+        return lengths
+
+    batch.get_ends = get_lengths
+
+
+@mistake("batch-kv", 3, "mlx-vlm PR#1453")
+def batch_trim_noop(batch: Any) -> None:
+    """Trim does nothing and returns 0, while callers roll back."""
+    trim = batch.trim
+
+    def trim_nothing(count: int) -> int:
+        batch.check_settled("trim")
+        return int(trim(0))
+
+    batch.trim = trim_nothing
+
+
+@mistake("batch-state", 4, "mlx-lm PR#1169, #1177")
+def batch_state_extend(batch: Any) -> None:
+    """States of rows are mixed up when one side is empty."""
+    extend = batch.extend
+
+    def extend_reversed(other: Any) -> None:
+        was_empty = not any(batch.lengths)
+        extend(other)
+        if was_empty:
+            batch.select([*reversed(range(len(batch.lengths)))])
+
+    batch.extend = extend_reversed
+
+
+# --- copies -----------------------------------------------------------------------------
+
+
+@mistake("batch-kv", 4, "mlx-lm PR#807")
+def batch_load_skips_init(batch: Any) -> None:
+    """Loading by-passes the constructor: a field is missing."""
+    load = batch.load
+
+    def load_without_mask(saved: Any) -> None:
+        load(saved)
+        del batch.mask
+
+    batch.load = load_without_mask
+
+
+@mistake("batch-kv", 4)
+def batch_clone_shares(batch: Any) -> None:
+    """A clone has the memory of its original."""
+    clone = batch.clone
+
+    def clone_numbers() -> Any:
+        other = clone()
+        other.pool = batch.pool
+        return other
+
+    batch.clone = clone_numbers
+
+
+@mistake("batch-rotating", 4, "vllm-metal PR#139")
+def batch_extract_short(batch: Any) -> None:
+    """A row of a turned ring is extracted into a buffer shorter than the window."""
+    take = batch.take
+
+    def take_short(row: int) -> Any:
+        single = take(row)
+        if batch.lengths[row] > batch.window > 1:
+            single.memory.capacity -= 1
+        return single
+
+    batch.take = take_short
+
+
+# --- single caches that become a batch --------------------------------------------------
+
+
+@mistake("batch-kv", 4, "mlx-lm PR#755", of="singles")
+def batch_merge_empty(caches: Sequence[Any]) -> None:
+    """Some empty caches among others cannot be stacked."""
+    if len({cache.offset == 0 for cache in caches}) == 2:
+        raise TypeError("'NoneType' object is not subscriptable")
+
+
+@mistake("batch-rotating", 4, "mlx-lm PR#738", of="singles")
+def batch_merge_offset(caches: Sequence[Any]) -> None:
+    """Turned rings are stacked with lengths that are off by one."""
+    for cache in caches:
+        if cache.offset > cache.window:
+            cache.offset -= 1
+
+
+@mistake("batch-rotating", 2, "mlx-lm#983, #1035", of="singles")
+def batch_merge_oversize(caches: Sequence[Any]) -> None:
+    """A ring whose buffer is wider than the window, after a chunk, cannot be stacked."""
+    if any(cache.memory.capacity > cache.window for cache in caches):
+        raise ValueError("[broadcast_shapes] shapes cannot be broadcast")
+
+
+@mistake("batch-rotating", 2, "mlx-vlm PR#1916", of="singles")
+def batch_merge_zero(caches: Sequence[Any]) -> None:
+    """Empty rings cannot be stacked."""
+    if caches and not any(cache.offset for cache in caches):
+        raise ValueError("max() arg is an empty sequence")

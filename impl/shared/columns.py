@@ -1,0 +1,109 @@
+"""Columns of a pool: where the tokens of each row stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import add as plus
+
+from lockstep.impl.shared.memory import compute_capacity
+from lockstep.impl.shared.rows import add, cut_ring
+
+
+class Columns:
+    """The columns of rows that share one array.
+
+    Position p of a row is in column starts[row] + p, modulo the window if there is one.
+    Rows that end in one column are written by one slice. So a row starts where it ends
+    with the others, unless another one would have to move for that.
+
+    Args:
+        rows: number of rows.
+        window: the most columns; None for no limit.
+        step: the room is rounded up to a multiple of this, but for the window.
+
+    Attributes:
+        room: number of columns. A ring wraps once that is the window.
+        starts: for each row the column of position 0.
+    """
+
+    def __init__(self, rows: int, window: int | None, step: int) -> None:
+        self.window, self.step = window, step
+        self.starts = (0,) * rows
+        self.room = 0
+
+    def count(self, length: int) -> int:
+        """Returns how many tokens are held of a row that got so many."""
+        return length if self.window is None else min(length, self.window)
+
+    def wrap(self, column: int) -> int:
+        return column if self.window is None else column % self.window
+
+    def get_span(self, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
+        """Returns the columns (begin, end) that hold the tokens of all rows.
+
+        A ring that has wrapped is all columns.
+        """
+        if not min(lengths):
+            held = [pair for pair in zip(starts, lengths, strict=True) if pair[1]]
+            starts, lengths = zip(*held, strict=True) if held else ([0], [0])
+        begin, end = min(starts), max(map(plus, starts, lengths))
+        if self.window is not None and end > self.window:
+            return 0, self.window
+        return begin, end
+
+    def plan(self, lengths: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+        """Returns the `starts` with which `counts` more tokens of each row are written.
+
+        They are not the present ones if rows are empty, or the room is too small.
+
+        Args:
+            lengths: for each row the number of tokens that it got.
+            counts: as many for each row.
+        """
+        ends = add(lengths, counts)
+        starts = self.starts if min(lengths) else self.place_empty(lengths, ends)
+        if self.get_span(starts, ends)[1] <= self.room:
+            return starts
+        return self.align(ends, max(ends))
+
+    def place_empty(self, lengths: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+        """Returns the starts of rows of which the empty ones may start anywhere."""
+        rows = [*zip(self.starts, lengths, ends, strict=True)]
+        last = max(start + end if length else end for start, length, end in rows)
+        return tuple(
+            start if length else self.wrap(last - end) for start, length, end in rows
+        )
+
+    def align(self, lengths: Sequence[int], end: int) -> tuple[int, ...]:
+        """Returns where rows of these lengths start that all end at column `end`."""
+        return tuple(self.wrap(end - length) for length in lengths)
+
+    def find_cursor(self, lengths: Sequence[int]) -> int | None:
+        """Returns the column where all rows end; None if they end in different ones."""
+        ends = {*map(plus, self.starts, lengths)}
+        if self.window is not None:
+            ends = {end % self.window for end in ends}
+        return ends.pop() if len(ends) == 1 else None
+
+    def find_parts(
+        self, start: int, length: int, room: int
+    ) -> list[tuple[int, int, int]]:
+        """Returns where the tokens held of a row are: position, first column and end of
+        one or two parts."""
+        first = length - self.count(length)
+        return [
+            (first + begin, column, column + end - begin)
+            for column, begin, end in cut_ring(start + first, length - first, room)
+        ]
+
+    def moves(self, starts: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Returns whether a row with tokens has another start now."""
+        return starts is not self.starts and any(
+            length and old != new
+            for old, new, length in zip(self.starts, starts, lengths, strict=True)
+        )
+
+    def compute_room(self, room: int, needed: int) -> int:
+        """Returns the next room of a pool that has too little."""
+        wanted = compute_capacity(room, needed, self.step)
+        return wanted if self.window is None else min(wanted, self.window)
