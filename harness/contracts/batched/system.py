@@ -21,6 +21,7 @@ from lockstep.harness.contracts.layer.sides import (
     sort_columns,
 )
 from lockstep.harness.contracts.layer.snapshots import call_aside
+from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
@@ -38,9 +39,6 @@ from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
-
-PADDING = "padding"
-"""Words for a column that holds what padding holds."""
 
 MOST_ATTENDING = 4
 
