@@ -37,7 +37,12 @@ from lockstep.impl.peers.transformers_code import (
     get_room,
     write_batches_with,
 )
-from lockstep.impl.peers.transformers_layers import Config, Layer, RecurrentLayer
+from lockstep.impl.peers.transformers_layers import (
+    Config,
+    IdentityLayer,
+    Layer,
+    RecurrentLayer,
+)
 
 ROWS = {"filter", "select", "repeat"}
 """Operations on the rows of a dynamic layer; other layers have `reorder_cache` alone,
@@ -111,6 +116,14 @@ def static_indexed() -> Backend:
     return _batched("transformers-batched-static-indexed", kinds, STATIC_INDEXED)
 
 
+def quantized() -> Backend:
+    """The base class of the quantized layers. With a residual length of 1 ("step") every
+    update is packed at once."""
+    config = {**PLAIN, "step": (1,)}
+    kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
+    return _batched("transformers-batched-quantized", kinds, QUANTIZED, "forever")
+
+
 # --- recurrent states, alone and beside attention ---------------------------------------
 
 
@@ -155,6 +168,11 @@ def _open_dynamic(config: Config) -> Layer | Batch:
 def _open_static(config: Config) -> Layer | Batch:
     model = make_model(config)
     return _open_attention(_make_static(model, config), model, config, Batch)
+
+
+def _open_quantized(config: Config) -> Layer | Batch:
+    cache = Cache(layers=[IdentityLayer(residual_length=config["step"])])
+    return _open_attention(cache, make_model(config), config, Batch)
 
 
 def _open_indexed(config: Config) -> Layer | Batch:
@@ -214,6 +232,10 @@ ON_DYNAMIC, ON_STATIC = (
 )
 DYNAMIC: Opening = _open_dynamic, write_batches_with(ON_DYNAMIC)
 STATIC: Opening = _open_static, write_batches_with(ON_STATIC)
+QUANTIZED: Opening = (
+    _open_quantized,
+    write_batches_with("Cache(layers=[IdentityLayer(residual_length={room})])"),
+)
 INDEXED: Opening = (
     _open_indexed,
     write_batches_with(ON_DYNAMIC, get_indexed, "store_indexed"),

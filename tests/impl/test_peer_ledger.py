@@ -30,6 +30,7 @@ PEERS = {
     "transformers-batched-chunked": "transformers",
     "transformers-batched-hybrid": "transformers",
     "transformers-batched-indexed": "transformers",
+    "transformers-batched-quantized": "transformers",
     "transformers-batched-static": "transformers",
     "transformers-batched-static-chunked": "transformers",
     "transformers-batched-static-hybrid": "transformers",

@@ -152,6 +152,8 @@ MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
      crop_like_its_base),
     ("transformers-batched-static-indexed", "batch-kv", TORCH, "StaticIndexedLayer",
      "reorder_cache", forget_indexer),
+    ("transformers-batched-quantized", "batch-kv", TORCH, "QuantizedLayer",
+     "reorder_cache", do_nothing),
     ("transformers-batched-linear", "batch-state", TORCH, "LinearAttentionLayer",
      "reorder_cache", do_nothing),
     ("transformers-batched-hybrid", "batch-kv", TORCH, BOTH.format("FullAttention"),

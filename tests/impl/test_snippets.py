@@ -39,7 +39,8 @@ BACKENDS = {
         "transformers-fp8", "transformers-batched", "transformers-batched-chunked",
         "transformers-batched-static", "transformers-batched-static-chunked",
         "transformers-batched-indexed", "transformers-batched-static-indexed",
-        "transformers-batched-linear", "transformers-batched-hybrid",
+        "transformers-batched-quantized", "transformers-batched-linear",
+        "transformers-batched-hybrid",
         "transformers-batched-static-hybrid",
     ),
 }  # fmt: skip
@@ -61,6 +62,8 @@ RAISED = {
     "transformers-batched-hybrid-filter-reset": "RuntimeError: The size of tensor",
     "transformers-batched-hybrid-filter-reset-one": "AssertionError",
     "transformers-batched-hybrid-filter-rows": "RuntimeError: Sizes of tensors",
+    "transformers-batched-quantized-filter": "IndexError: index is out of bounds",
+    "transformers-batched-quantized-repeat": "RuntimeError: Sizes of tensors",
     "transformers-batched-hybrid-repeat": "RuntimeError: Sizes of tensors",
     "transformers-batched-hybrid-repeat-reset": "RuntimeError: output with shape",
     **{
