@@ -85,7 +85,7 @@ def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
     reached = {
         **dict.fromkeys((SINGLE, "empty", "one-row", "equal-rows"), True),
         "uneven-rows": uneven,
-        "row-empty": {"extend", "stack"} & has,
+        "row-empty": {"extend", "stack"} & has or (uneven and rewinds),
         "padded-left": pads_left,
         **dict.fromkeys(("finalized", *ANNOUNCED), "pad_right" in has),
         "rewind": rewinds,
@@ -131,6 +131,15 @@ WITHOUT_MISUSE = (
     Unreachable("all that was announced has come", ("empty",), never=("finalize",)),
 )
 
+WITHOUT_EXTRACT = (
+    Unreachable("single caches are extracted from batches", (SINGLE,), only=MAKERS),
+)
+
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    return UNREACHABLE if declared.refuses else (*UNREACHABLE, *WITHOUT_MISUSE)
+    never: tuple[Unreachable, ...] = UNREACHABLE
+    if not declared.refuses:
+        never += WITHOUT_MISUSE
+    if "extract" not in declared.operations:
+        never += WITHOUT_EXTRACT
+    return never
