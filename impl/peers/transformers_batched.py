@@ -17,6 +17,7 @@ from lockstep.impl.peers.transformers import (
     PLAIN,
     RECORD,
     ROOM,
+    SHARE,
     Fields,
     Opening,
     declare_backend,
@@ -82,7 +83,7 @@ def dynamic() -> Backend:
 def dynamic_chunked() -> Backend:
     """`DynamicCache` with a chunked layer, the sliding one under another mask."""
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
-    return _batched("transformers-batched-chunked", kinds, DYNAMIC, "forever")
+    return _batched("transformers-batched-chunked", kinds, DYNAMIC, "forever", SHARE)
 
 
 def static() -> Backend:
@@ -99,21 +100,23 @@ def static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
     wide = _overflow(**{"chunk - step": [1, None]})
     kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
-    return _batched("transformers-batched-static-chunked", kinds, STATIC)
+    return _batched("transformers-batched-static-chunked", kinds, STATIC, share=SHARE)
 
 
 def indexed() -> Backend:
     """`DynamicCache` with an indexed layer: the keys of an indexer beside K and V."""
     config = {**PLAIN, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
-    return _batched("transformers-batched-indexed", kinds, INDEXED)
+    return _batched("transformers-batched-indexed", kinds, INDEXED, share=SHARE)
 
 
 def static_indexed() -> Backend:
     """`StaticCache` with an indexed layer."""
     config = {**PLAIN, **ROOM, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept")}
-    return _batched("transformers-batched-static-indexed", kinds, STATIC_INDEXED)
+    return _batched(
+        "transformers-batched-static-indexed", kinds, STATIC_INDEXED, share=SHARE
+    )
 
 
 def quantized() -> Backend:
@@ -121,7 +124,7 @@ def quantized() -> Backend:
     update is packed at once."""
     config = {**PLAIN, "step": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
-    return _batched("transformers-batched-quantized", kinds, QUANTIZED, "forever")
+    return _batched("transformers-batched-quantized", kinds, QUANTIZED, "forever", SHARE)
 
 
 # --- recurrent states, alone and beside attention ---------------------------------------
@@ -131,7 +134,7 @@ def linear() -> Backend:
     """`LinearAttentionLayer` in a `DynamicCache`. It cannot be cropped with a recurrent
     state, and has neither `batch_select_indices` nor `batch_repeat_interleave`."""
     kinds = {"batch-state": declare_kind(FIXED | {"state"}, {})}
-    return _batched("transformers-batched-linear", kinds, LINEAR)
+    return _batched("transformers-batched-linear", kinds, LINEAR, share=SHARE // 2)
 
 
 def hybrid() -> Backend:
@@ -143,7 +146,7 @@ def hybrid() -> Backend:
         "batch-rotating": declare_kind(FIXED, PLAIN),
         "batch-state": declare_kind(ALL | ROWS | {"state"}, BESIDE),
     }
-    return _batched("transformers-batched-hybrid", kinds, HYBRID)
+    return _batched("transformers-batched-hybrid", kinds, HYBRID, share=SHARE)
 
 
 def static_hybrid() -> Backend:
@@ -154,7 +157,9 @@ def static_hybrid() -> Backend:
         "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
         "batch-state": declare_kind(FIXED | {"state"}, BESIDE),
     }
-    return _batched("transformers-batched-static-hybrid", kinds, STATIC_HYBRID)
+    return _batched(
+        "transformers-batched-static-hybrid", kinds, STATIC_HYBRID, share=SHARE
+    )
 
 
 # --- opening ----------------------------------------------------------------------------
@@ -263,5 +268,6 @@ def _batched(
     kinds: Mapping[str, Kind],
     opening: Opening,
     lifetime: Lifetime = "until-write",
+    share: int = 1,
 ) -> Backend:
-    return declare_backend(name, kinds, opening, lifetime, contract="batched")
+    return declare_backend(name, kinds, opening, lifetime, share, contract="batched")
