@@ -31,11 +31,14 @@ class Call:
         text: lines of Python with fields in braces: those of the operation, {cache} and
             {into} as variables, {written} for the tags of the tokens that it writes.
         answers: name in the reference's answer → the expression that must equal it. In an
-            answer about several caches {layer} is the number of the cache.
+            answer about several caches {layer} is the number of the cache; one about the
+            rows of a batch is compared as a list.
+        opens: it makes {cache}, in its text, from the expression {opening}.
     """
 
     text: str
     answers: Mapping[str, str] = field(default_factory=dict)
+    opens: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,14 @@ class Code:
         settings: constant of that file → the expression that replaces its value.
         opening: the expression that makes an empty cache.
         calls: operation → its code; an operation that is not named cannot be written.
+        shows: differences that its snippets show, of those that others cannot.
     """
 
     source: Path
     settings: Mapping[str, str]
     opening: str
     calls: Mapping[str, Call]
+    shows: frozenset[str] = frozenset()
 
 
 # --- the declaration --------------------------------------------------------------------

@@ -17,6 +17,10 @@ DRIFTED = ("K of token", "V of token")
 SENTENCES = (MIXED, *DRIFTED)
 """Begin the words that say in full what is wrong with a column."""
 
+PADDING = "pad"
+"""With row and column, as in "pad 0.3": a column that holds what padding of a batch
+holds."""
+
 
 class Drift(NamedTuple):
     """Vectors that are not those of a token, but near: the largest error is `off`."""

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from lockstep.harness.contracts.naming import SENTENCES
+from lockstep.harness.contracts.naming import PADDING, SENTENCES
 from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import format_plain
 
@@ -262,9 +262,10 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
-    """Blames the mask if all missing tokens did come back and all extra ones are tokens,
-    which other rows may see; otherwise the contents."""
-    if columns is None or any(isinstance(token, str) for token in extra):
+    """Blames the mask if all missing tokens did come back and all extra ones are padding,
+    or tokens, which other rows may see; otherwise the contents."""
+    words = [token for token in extra if isinstance(token, str)]
+    if columns is None or not all(word.startswith(f"{PADDING} ") for word in words):
         return "contents"
     if not subtract(missing, columns):
         return "mask"

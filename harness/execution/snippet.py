@@ -59,9 +59,9 @@ def write_snippet(program: Program, backend: Backend) -> str:
             f" the program writes {tokens}"
         )
     what = str(program.meta.get("signature")).rpartition("-")[2]
-    if what in NOT_SHOWN:
-        raise UsageError(f"a snippet cannot show {NOT_SHOWN[what]}")
     code = backend.code(program.config)
+    if what in NOT_SHOWN.keys() - code.shows:
+        raise UsageError(f"a snippet cannot show {NOT_SHOWN[what]}")
     return Writer(cut(program), backend, code, what == "error").write()
 
 
@@ -88,6 +88,7 @@ class Writer:
     ) -> None:
         self.program, self.backend, self.code = program, backend, code
         self.raises = raises
+        self.is_batched = program.contract == "batched"
         self.variables: dict[str, str] = {}
 
     def write(self) -> str:
@@ -97,7 +98,7 @@ class Writer:
         last = steps[-1]
         checks = [
             f'    compare("{what}", {got}, {write_value(expected)}),\n'
-            for what, got, expected in list_checks(last.call, last.answer, last.fields)
+            for what, got, expected in self.list_checks(last)
         ]
         if not checks and not self.raises:
             raise UsageError(f"the last operation, {last.name}, answers nothing")
@@ -130,7 +131,7 @@ class Writer:
                 raise UsageError(f"{self.backend.name} has no code for {op['op']}")
             if "error" in answer:
                 raise UsageError(f"step {step} must be refused, which no snippet shows")
-            lines = [] if self.variables else [self.open("a")]
+            lines = [] if self.variables or call.opens else [self.open("a")]
             fields = dict(self.list_fields(call, op, answer, lines))
             words = program.rules.operations[op["op"]].describe(op)
             lines.insert(0, f"# step {step}: {make_printable(words)}")
@@ -142,8 +143,11 @@ class Writer:
     ) -> Iterator[tuple[str, str]]:
         """The values for the braces of a call. A cache that does not exist yet is first
         opened in `lines`, unless this call makes it."""
-        yield "cache", self.get_cache(op.get("cache", "a"), lines)
-        yield "written", write_value(list_written(answer))
+        name = op.get("cache", "a")
+        opened = self.name_cache(name) if call.opens else self.get_cache(name, lines)
+        yield "cache", opened
+        yield "opening", self.code.opening
+        yield "written", write_value(self.list_written(answer))
         if "into" in op:
             yield "into", self.name_cache(op["into"])
         for _, name, _, _ in Formatter().parse(call.text):
@@ -156,7 +160,53 @@ class Writer:
         return self.variables[name]
 
     def open(self, name: str) -> str:
+        if any(call.opens for call in self.code.calls.values()):
+            raise UsageError(f"no snippet has a single cache beside batches, as {name}")
         return f"{self.name_cache(name)} = {self.code.opening}"
+
+    def list_written(self, answer: Answer) -> list[Any]:
+        """The tags of the tokens that an operation writes; of a batch for each row."""
+        if self.is_batched:
+            return [list_written(part) for part in answer.get("caches", ())]
+        return list_written(answer)
+
+    def list_checks(self, step: Step) -> Iterator[tuple[str, str, Any]]:
+        """(description, expression, expected value) for each check of a step."""
+        parts = step.answer.get("caches", ())
+        whole = {name: each for name, each in step.answer.items() if name != "caches"}
+        if self.is_batched:
+            for name in dict.fromkeys(name for part in parts for name in part):
+                whole[name] = [part[name] for part in parts]
+        yield from self.check_part(step, whole)
+        if not self.is_batched:
+            for layer, part in enumerate(parts):
+                yield from self.check_part(step, part, f"layer {layer}: ", layer)
+
+    def check_part(
+        self, step: Step, answer: Answer, where: str = "", layer: int | None = None
+    ) -> Iterator[tuple[str, str, Any]]:
+        """The checks of an answer, or of its part about one layer."""
+        for name, expected in answer.items():
+            if name not in step.call.answers:
+                raise UsageError(f"no snippet shows the {name} of an operation")
+            got = step.call.answers[name].format(**step.fields, layer=layer)
+            if name == "visible":
+                yield from self.check_rows(where, got, expected)
+            else:
+                yield f"{where}{name}", got, expected
+
+    def check_rows(
+        self, where: str, got: str, expected: Any
+    ) -> Iterator[tuple[str, str, Any]]:
+        """The checks of what each query sees, of a batch of each row."""
+        if self.is_batched:
+            for row, queries in enumerate(expected):
+                for query, tokens in enumerate(queries):
+                    what = f"row {row}: query {query} sees tokens"
+                    yield what, f"{got}[{row}][{query}]", sorted(tokens)
+            return
+        for row, tokens in enumerate(expected):
+            yield f"{where}row {row} sees tokens", f"{got}[{row}]", sorted(tokens)
 
     def name_cache(self, name: str) -> str:
         """A variable for a cache, whose own name may not be a Python name."""
@@ -174,26 +224,6 @@ class Step:
     call: Call
     answer: Answer
     fields: Mapping[str, str]
-
-
-def list_checks(
-    call: Call, answer: Answer, fields: Mapping[str, str], layer: int | None = None
-) -> Iterator[tuple[str, str, Any]]:
-    """(description, expression, expected value) for each check of a step."""
-    where = "" if layer is None else f"layer {layer}: "
-    for name, expected in answer.items():
-        if name == "caches":
-            for number, part in enumerate(expected):
-                yield from list_checks(call, part, fields, number)
-            continue
-        if name not in call.answers:
-            raise UsageError(f"no snippet shows the {name} of an operation")
-        got = call.answers[name].format(**fields, layer=layer)
-        if name == "visible":
-            for row, tokens in enumerate(expected):
-                yield f"{where}row {row} sees tokens", f"{got}[{row}]", sorted(tokens)
-        else:
-            yield f"{where}{name}", got, expected
 
 
 def list_written(answer: Answer) -> list[int]:

@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, DynamicCache, QuantizedCache, Static
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind, Lifetime
 from lockstep.harness.backends.backend import Code
-from lockstep.impl.peers.transformers_code import get_attention, write_with
+from lockstep.impl.peers.transformers_code import Attention, get_attention, write_with
 from lockstep.impl.peers.transformers_layers import (
     Config,
     IdentityLayer,
@@ -28,7 +28,7 @@ from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
 Fields = Mapping[str, tuple[Any, ...]]
-Opening = tuple[Callable[[Config], Layer], Callable[[Config], Code]]
+Opening = tuple[Callable[[Config], Any], Callable[[Config], Code]]
 """What opens the cache, and what writes it as code."""
 
 COMMON: Fields = {
@@ -80,17 +80,19 @@ def transformers() -> Backend:
     has neither the state nor the size of the contract.
     """
     kinds = {
-        "kv": _kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
-        "rotating": _kind({"update", "trim", "clone", "free"}, PLAIN, _full("window")),
+        "kv": declare_kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
+        "rotating": declare_kind(
+            {"update", "trim", "clone", "free"}, PLAIN, _full("window")
+        ),
     }
-    return _backend("transformers", kinds, DYNAMIC, "forever")
+    return declare_backend("transformers", kinds, DYNAMIC, "forever")
 
 
 def transformers_chunked() -> Backend:
     """`DynamicCache` with a chunked layer, the sliding one under another mask."""
     operations = {"update", "size", "trim", "clone", "free"}
-    kinds = {"kv": _kind(operations, CHUNKED, _full("chunk"))}
-    return _backend("transformers-chunked", kinds, DYNAMIC, "forever")
+    kinds = {"kv": declare_kind(operations, CHUNKED, _full("chunk"))}
+    return declare_backend("transformers-chunked", kinds, DYNAMIC, "forever")
 
 
 def transformers_recorded() -> Backend:
@@ -99,10 +101,10 @@ def transformers_recorded() -> Backend:
     operations = {"update", "trim", "clone", "free"}
     ring = {**PLAIN, "record": (True,)}
     kinds = {
-        "kv": _kind(operations, CHUNKED, _recorded("chunk")),
-        "rotating": _kind(operations, ring, _recorded("window")),
+        "kv": declare_kind(operations, CHUNKED, _recorded("chunk")),
+        "rotating": declare_kind(operations, ring, _recorded("window")),
     }
-    return _backend("transformers-recorded", kinds, RECORDED, "forever", SHARE)
+    return declare_backend("transformers-recorded", kinds, RECORDED, "forever", SHARE)
 
 
 # --- static -----------------------------------------------------------------------------
@@ -113,14 +115,14 @@ def transformers_static() -> Backend:
     larger or smaller than that."""
     full, wide = _overflow(), _overflow(**{"window - step": [1, None]})
     kinds = {
-        "kv": _kind(
+        "kv": declare_kind(
             {"update", "size", "clone", "free"}, {**PLAIN, **ROOM}, full, inputs="kept"
         ),
-        "rotating": _kind(
+        "rotating": declare_kind(
             {"update", "clone", "free"}, {**PLAIN, **ROOM}, wide, inputs="kept"
         ),
     }
-    return _backend("transformers-static", kinds, STATIC, "until-write")
+    return declare_backend("transformers-static", kinds, STATIC, "until-write")
 
 
 def transformers_static_chunked() -> Backend:
@@ -128,9 +130,11 @@ def transformers_static_chunked() -> Backend:
     config = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
     wide = _overflow(**{"chunk - step": [1, None]})
     kinds = {
-        "kv": _kind({"update", "size", "clone", "free"}, config, wide, inputs="kept")
+        "kv": declare_kind(
+            {"update", "size", "clone", "free"}, config, wide, inputs="kept"
+        )
     }
-    return _backend("transformers-static-chunked", kinds, STATIC, "until-write")
+    return declare_backend("transformers-static-chunked", kinds, STATIC, "until-write")
 
 
 # --- quantized --------------------------------------------------------------------------
@@ -139,9 +143,11 @@ def transformers_static_chunked() -> Backend:
 def transformers_quantized() -> Backend:
     """The base class of the quantized layers; "step" is its residual length."""
     kinds = {
-        "kv": _kind({"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept")
+        "kv": declare_kind(
+            {"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept"
+        )
     }
-    return _backend("transformers-quantized", kinds, QUANTIZED, "forever")
+    return declare_backend("transformers-quantized", kinds, QUANTIZED, "forever")
 
 
 def transformers_fp8() -> Backend:
@@ -149,9 +155,11 @@ def transformers_fp8() -> Backend:
     are clipped; with 64 dimensions every token has the largest number."""
     config = {**PLAIN, "heads": (1, 2), "key_dim": (64,), "value_dim": (64,)}
     kinds = {
-        "kv": _kind({"update", "size", "trim", "clone", "free"}, config, inputs="kept")
+        "kv": declare_kind(
+            {"update", "size", "trim", "clone", "free"}, config, inputs="kept"
+        )
     }
-    return _backend("transformers-fp8", kinds, FP8, "forever", SHARE, FP8_ROUNDING)
+    return declare_backend("transformers-fp8", kinds, FP8, "forever", SHARE, FP8_ROUNDING)
 
 
 # --- recurrent --------------------------------------------------------------------------
@@ -160,15 +168,17 @@ def transformers_fp8() -> Backend:
 def transformers_linear() -> Backend:
     """`LinearAttentionLayer` in a `DynamicCache`. With a recurrent state it cannot be
     cropped, as its `is_croppable` says, so trim is not declared."""
-    kinds = {"state": _kind({"update", "state", "view", "clone", "free"}, {})}
-    return _backend("transformers-linear", kinds, LINEAR, "until-write", SHARE // 2)
+    kinds = {"state": declare_kind({"update", "state", "view", "clone", "free"}, {})}
+    return declare_backend(
+        "transformers-linear", kinds, LINEAR, "until-write", SHARE // 2
+    )
 
 
 # --- opening ----------------------------------------------------------------------------
 
 
 def _open_dynamic(config: Config) -> Layer:
-    model = _model(config)
+    model = make_model(config)
     return Layer(DynamicCache(config=model), model)
 
 
@@ -179,22 +189,22 @@ def _open_recorded(config: Config) -> Layer:
 
 
 def _open_static(config: Config) -> Layer:
-    model = _model(config)
+    model = make_model(config)
     return Layer(StaticCache(config=model, max_cache_len=config["step"]), model)
 
 
 def _open_quantized(config: Config) -> Layer:
     layer = IdentityLayer(residual_length=config["step"])
-    return Layer(Cache(layers=[layer]), _model(config))
+    return Layer(Cache(layers=[layer]), make_model(config))
 
 
 def _open_fp8(config: Config) -> Layer:
-    model = _model(config)
+    model = make_model(config)
     return Layer(QuantizedCache("fp8", model), model)
 
 
 def _open_linear(config: Config) -> Layer:
-    model = _model(config)
+    model = make_model(config)
     return RecurrentLayer(DynamicCache(config=model), model, config)
 
 
@@ -212,13 +222,19 @@ FP8: Opening = _open_fp8, write_with('QuantizedCache("fp8", CONFIG)')
 LINEAR: Opening = _open_linear, write_with("DynamicCache(config=CONFIG)")
 
 
-def _model(config: Config) -> Any:
-    """Returns the configuration of a model with one layer of the kind's attention."""
+def make_model(config: Config, attention: Attention | None = None) -> Any:
+    """Returns the configuration of a model with one layer.
+
+    Args:
+        config: a complete config.
+        attention: the layer; that of the kind by default.
+    """
+    layer_type, window = attention or get_attention(config)
     make: Callable[..., Any] = PreTrainedConfig  # model fields are not annotated
     return make(
         num_hidden_layers=1,
-        layer_types=[get_attention(config)],
-        sliding_window=config["window"],
+        layer_types=[layer_type],
+        sliding_window=window,
         attention_chunk_size=config["chunk"],
         attn_implementation="eager" if config["mask_form"] == "additive" else "sdpa",
         dtype=config["dtype"],
@@ -228,7 +244,7 @@ def _model(config: Config) -> Any:
 # --- declarations -----------------------------------------------------------------------
 
 
-def _kind(
+def declare_kind(
     operations: set[str], config: Fields, *duties: Duty, inputs: Inputs = "copied"
 ) -> Kind:
     """Declares a kind.
@@ -240,18 +256,19 @@ def _kind(
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 
 
-def _backend(
+def declare_backend(
     name: str,
     kinds: Mapping[str, Kind],
     opening: Opening,
     lifetime: Lifetime,
     share: int = 1,
     tolerance: float = 0.0,
+    contract: str = "layer",
 ) -> Backend:
     return Backend(
         name=name,
         device="cpu",
-        contracts={"layer": kinds},
+        contracts={contract: kinds},
         arrays=TorchArrays("cpu"),
         open=opening[0],
         dtypes=("float32", "float16", "bfloat16"),

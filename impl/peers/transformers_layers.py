@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from transformers.cache_utils import QuantizedLayer
 from transformers.masking_utils import (
     create_causal_mask,
     create_chunked_causal_mask,
+    create_recurrent_attention_mask,
     create_sliding_window_causal_mask,
 )
 
@@ -32,7 +34,38 @@ MASKS: Mapping[str, Callable[..., Any]] = {
     "full_attention": create_causal_mask,
     "sliding_attention": create_sliding_window_causal_mask,
     "chunked_attention": create_chunked_causal_mask,
+    "indexed_attention": partial(create_causal_mask, allow_is_causal_skip=False),
+    "hybrid": create_causal_mask,
+    "hybrid_sliding": create_sliding_window_causal_mask,
+    "linear_attention": create_recurrent_attention_mask,
 }
+"""The mask function that models call for a type of layers; of hybrid ones the mask of
+their attention."""
+
+
+def build_mask(
+    config: Any,
+    cache: Any,
+    length: int,
+    attention_mask: torch.Tensor | None = None,
+    layer_type: str | None = None,
+) -> torch.Tensor | None:
+    """Builds a mask as a model does.
+
+    Args:
+        config: the configuration of the model.
+        cache: its cache, before the update.
+        length: new columns.
+        attention_mask: the 2-D mask of a batch, [rows, columns before and new]; 0 is
+            padding. None for one sequence.
+        layer_type: which of the masks of a hybrid layer; its attention's by default.
+    """
+    build = MASKS[layer_type or config.layer_types[0]]
+    rows = 1 if attention_mask is None else len(attention_mask)
+    # Of the embeddings only shape and dtype are read.
+    embeddings = torch.empty(rows, length, 1, dtype=config.dtype)
+    mask: torch.Tensor | None = build(config, embeddings, attention_mask, cache)
+    return mask
 
 
 class Layer:
@@ -52,13 +85,7 @@ class Layer:
         return int(self.cache.get_seq_length())  # a static layer counts in a tensor
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """Builds the mask as a model does.
-
-        Of the embeddings the builder reads only length and dtype.
-        """
-        build = MASKS[self.config.layer_types[0]]
-        embeddings = torch.empty(1, length, 1, dtype=self.config.dtype)
-        mask = build(self.config, embeddings, None, self.cache)
+        mask = build_mask(self.config, self.cache, length)
         return "causal" if mask is None and length > 1 else mask
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:

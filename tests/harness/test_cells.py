@@ -91,6 +91,18 @@ def test_with_fewer_operations_there_are_fewer_cells() -> None:
     assert {cell for cell in cells if not counted[cell]} == set()
 
 
+def test_batches_that_none_is_extracted_from_have_no_single_caches() -> None:
+    operations = frozenset({"open", "update", "trim", "clone", "free"})
+    declared = Kind(operations, {"pads_left": (True,), "chunk": (None,)})
+    cells = CONTRACTS["batched"].list_cells("batch-kv", declared)
+    assert {operation for state, operation in cells if state == "single"} == {"open"}
+    counted = count_cells(draw("batched", "batch-kv", declared, 250))
+    assert {cell for cell in cells if not counted[cell]} == set()
+    assert set(counted) <= set(cells)
+    more = replace(declared, operations=operations | {"extract"})
+    assert ("single", "trim") in CONTRACTS["batched"].list_cells("batch-kv", more)
+
+
 def test_a_rule_leaves_out_what_it_says() -> None:
     rule = Unreachable("why", ("a", "b"), only=("x", "y"), never=("y",))
     found = {(s, o) for s in "abc" for o in "xyz" if not rule.holds((s, o))}

@@ -63,6 +63,7 @@ TWO = {"visible": [[1, 2]]}
         (TWO, see(1, 3, columns=[1, 2, 3]), "mask", (2, 3)),
         (TWO, see(1, 3, columns=[1, 3]), "contents", (2, 3)),
         (TWO, see(1, 2, "NaN", columns=[1, 2, "NaN"]), "contents", ()),
+        (TWO, see(1, 2, "pad 0.0", columns=["pad 0.0", 1, 2]), "mask", ()),
         (TWO, see(1, 2, 2, columns=[1, 2, 2]), "mask", (2,)),
     ],
 )

@@ -33,6 +33,15 @@ ALLOWED = {
     "transformers_layers.Layer.clone: deepcopy": "documented for reuse of a prompt",
     "transformers_layers.IdentityLayer._quantize: clone": "a stand-in for a quantizer",
     "transformers_layers.IdentityLayer._dequantize: clone": "a stand-in for a quantizer",
+    "transformers_batches.Batch.clone: copy": "the adapter, which holds the cache",
+    "transformers_batches.Batch.clone: deepcopy": "documented for reuse of a prompt",
+    "transformers_batches.Batch.pad_left: tensor": "the numbers of the harness",
+    "transformers_batches.Batch.filter: tensor": "the numbers of the harness",
+    "transformers_batches.Batch.select: tensor": "the numbers of the harness",
+    "transformers_batches.Batch.make_mask: if": "SDPA takes no mask as causal",
+    "transformers_batches.Batch.read_row: if": "a layer has no tensors before an update",
+    "transformers_batches.RecurrentBatch.read: if": "a model starts from zeros",
+    "transformers_layers.build_mask: if": "one sequence has no 2-D mask",
     "mlx_lm_layers.Layer.state: if": "state of an empty cache is (None, None, 0)",
     "mlx_lm_layers.ConcatenateLayer.state: if": "state of an empty cache is (None, None)",
     "mlx_lm_layers.QuantizedLayer.state: if": "MLX dequantizes no array without rows",
@@ -68,7 +77,9 @@ def iter_constructs(path: Path) -> Iterator[str]:
             yield f"{place}: {ast.unparse(node.func)}"
 
 
-OPENING = ("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm")
+OPENING = (
+    *("_open", "make_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm"),
+)
 """Beginnings of the names of functions that open caches, or declare them."""
 
 
@@ -111,5 +122,5 @@ def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> Non
 def test_adapters_are_all_looked_at() -> None:
     assert {path.stem for path in ADAPTERS} >= {
         "mlx_lm", "mlx_lm_layers", "mlx_lm_prompts", "transformers",
-        "transformers_layers",
+        "transformers_batched", "transformers_batches", "transformers_layers",
     }  # fmt: skip

@@ -20,9 +20,10 @@ Change = Callable[[Any], Any]
 def find(name: str, kind: str) -> set[str]:
     """The signatures of a few programs."""
     backend = load(name)
-    declared = backend.contracts["layer"][kind]
+    contract = next(one for one in backend.contracts if kind in backend.contracts[one])
+    declared = backend.contracts[contract][kind]
     avoid = load_ledger(backend.ledger, name, kind)
-    drawer = Drawer("layer", kind, declared, backend.dtypes, avoid)
+    drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
     source, found = RandomSource(5), set[str]()
     for _ in range(PROGRAMS):
         program = drawer.draw(source)
@@ -50,6 +51,25 @@ def forget_window(make_mask: Any) -> Any:
 def keep_one_more(crop: Any) -> Any:
     """A crop that leaves a token too much."""
     return lambda self, count: crop(self, min(0, count + 1))
+
+
+def crop_like_its_base(crop: Any) -> Any:
+    """A crop that forgets the keys of the indexer."""
+    return import_module(TORCH).DynamicLayer.crop
+
+
+def forget_indexer(reorder: Any) -> Any:
+    return import_module(TORCH).StaticLayer.reorder_cache
+
+
+def see_padding(make_padding: Any) -> Any:
+    """A mask that shows the columns of padding."""
+    return lambda padding: make_padding(padding | True)
+
+
+def forget_left_padding(overlay: Any) -> Any:
+    """Chunks that begin where the padding on the left does."""
+    return lambda chunk, padding: overlay(chunk, padding * 0)
 
 
 def do_nothing(method: Any) -> Any:
@@ -82,6 +102,8 @@ def blur(dequantize: Any) -> Any:
 
 
 MLX, TORCH = "mlx_lm.models.cache", "transformers.cache_utils"
+MASKS = "transformers.masking_utils"
+BOTH = "LinearAttentionAnd{}Layer"
 MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
     ("mlx-lm-restored", "rotating", MLX, "RotatingKVCache", "state", lose_last),
     ("mlx-lm-restored", "kv", MLX, "KVCache", "state", lose_last),
@@ -109,8 +131,46 @@ MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
     ("transformers-static", "kv", TORCH, "StaticLayer", "get_mask_sizes", add_columns),
     ("transformers-fp8", "kv", TORCH, "Fp8QuantizedLayer", "_dequantize", blur),
     ("transformers-linear", "state", TORCH, "LinearAttentionLayer", "reset", do_nothing),
+    ("transformers-batched", "batch-kv", MASKS, "", "padding_mask_function", see_padding),
+    ("transformers-batched", "batch-kv", TORCH, "DynamicLayer", "batch_select_indices",
+     do_nothing),
+    ("transformers-batched", "batch-kv", TORCH, "DynamicLayer", "reorder_cache",
+     do_nothing),
+    ("transformers-batched", "batch-rotating", TORCH, "DynamicLayer",
+     "batch_repeat_interleave", do_nothing),
+    ("transformers-batched", "batch-rotating", MASKS, "", "padding_mask_function",
+     see_padding),
+    ("transformers-batched-chunked", "batch-kv", MASKS, "", "chunked_overlay",
+     forget_left_padding),
+    ("transformers-batched-static", "batch-kv", TORCH, "StaticLayer", "reorder_cache",
+     do_nothing),
+    ("transformers-batched-static", "batch-rotating", TORCH, "StaticSlidingWindowLayer",
+     "reorder_cache", do_nothing),
+    ("transformers-batched-static-chunked", "batch-kv", MASKS, "", "chunked_overlay",
+     forget_left_padding),
+    ("transformers-batched-indexed", "batch-kv", TORCH, "DynamicIndexedLayer", "crop",
+     crop_like_its_base),
+    ("transformers-batched-static-indexed", "batch-kv", TORCH, "StaticIndexedLayer",
+     "reorder_cache", forget_indexer),
+    ("transformers-batched-quantized", "batch-kv", TORCH, "QuantizedLayer",
+     "reorder_cache", do_nothing),
+    ("transformers-batched-linear", "batch-state", TORCH, "LinearAttentionLayer",
+     "reorder_cache", do_nothing),
+    ("transformers-batched-hybrid", "batch-kv", TORCH, BOTH.format("FullAttention"),
+     "reorder_cache", do_nothing),
+    ("transformers-batched-hybrid", "batch-rotating", TORCH,
+     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
+    ("transformers-batched-hybrid", "batch-state", TORCH,
+     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
+    ("transformers-batched-static-hybrid", "batch-kv", TORCH,
+     BOTH.format("StaticFullAttention"), "reorder_cache", do_nothing),
+    ("transformers-batched-static-hybrid", "batch-rotating", TORCH,
+     BOTH.format("StaticSlidingWindowAttention"), "reorder_cache", do_nothing),
+    ("transformers-batched-static-hybrid", "batch-state", TORCH, "LinearAttentionLayer",
+     "reset", do_nothing),
 ]  # fmt: skip
-"""(backend, kind, module, class, attribute, how it is changed)."""
+"""(backend, kind, module, class or "" for a function of the module, attribute, how it is
+changed)."""
 
 
 @pytest.mark.parametrize(
@@ -128,7 +188,8 @@ def test_a_mistake_in_the_library_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip(module.partition(".")[0])
-    library = getattr(import_module(module), owner)
+    library = import_module(module)
+    library = getattr(library, owner) if owner else library
     assert find(name, kind) == set()
     monkeypatch.setattr(library, attribute, change(getattr(library, attribute)))
     assert find(name, kind)

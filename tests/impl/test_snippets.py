@@ -36,7 +36,12 @@ BACKENDS = {
     "transformers": (
         "transformers", "transformers-chunked", "transformers-recorded",
         "transformers-static", "transformers-static-chunked", "transformers-quantized",
-        "transformers-fp8",
+        "transformers-fp8", "transformers-batched", "transformers-batched-chunked",
+        "transformers-batched-static", "transformers-batched-static-chunked",
+        "transformers-batched-indexed", "transformers-batched-static-indexed",
+        "transformers-batched-quantized", "transformers-batched-linear",
+        "transformers-batched-hybrid",
+        "transformers-batched-static-hybrid",
     ),
 }  # fmt: skip
 ROOT = Path(__file__).parents[2]
@@ -52,6 +57,27 @@ RAISED = {
     "transformers-recorded-trim-unwritten": "AttributeError: 'NoneType' object",
     "transformers-quantized-trim-crash": "IndexError: too many indices",
     "transformers-sliding-trim-unwritten": "AttributeError: 'NoneType' object",
+    "transformers-batched-chunked-trim-unwritten": "AttributeError: 'NoneType' object",
+    "transformers-batched-sliding-trim-unwritten": "AttributeError: 'NoneType' object",
+    "transformers-batched-hybrid-filter-reset": "RuntimeError: The size of tensor",
+    "transformers-batched-hybrid-filter-reset-one": "AssertionError",
+    "transformers-batched-hybrid-filter-rows": "RuntimeError: Sizes of tensors",
+    "transformers-batched-quantized-filter": "IndexError: index is out of bounds",
+    "transformers-batched-quantized-repeat": "RuntimeError: Sizes of tensors",
+    "transformers-batched-hybrid-repeat": "RuntimeError: Sizes of tensors",
+    "transformers-batched-hybrid-repeat-reset": "RuntimeError: output with shape",
+    **{
+        f"transformers-batched{layer}-{operation}-emptied": "RuntimeError: Sizes of"
+        for layer in ("", "-sliding", "-chunked", "-indexed")
+        for operation in ("filter", "select", "repeat")
+    },
+    **{
+        f"transformers-batched-static{layer}-select-reset": "RuntimeError: index_copy_()"
+        for layer in (
+            *("", "-sliding", "-chunked", "-indexed"),
+            *("-hybrid", "-hybrid-sliding", "-hybrid-state"),
+        )
+    },
 }
 """What a snippet ends with where a cache raises."""
 

@@ -86,6 +86,11 @@ class BatchedContract(Contract):
         "shortest": "tokens in its shortest row",
         "longest": "tokens in its longest row",
         "width": "columns that were written since it was empty, padding included",
+        "reached": "the largest width since it was opened or freed",
+        "ever": "the largest width since it was opened",
+        "kept": "rows that the operation leaves",
+        "resized": "1 if it changes the number of rows, otherwise 0",
+        "moved": "1 if it moves a row, otherwise 0",
     }
     next = NEXT
     letters = LETTERS

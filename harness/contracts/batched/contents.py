@@ -203,6 +203,7 @@ class Clone(OnEither):
         answer = self.run(op, model)
         if "error" not in answer:
             model.past[op["into"]] = {"cloned"}
+            model.widths[op["into"]] = model.widths[op["cache"]]
         return answer
 
     def run(self, op: Op, side: Any) -> Answer:
@@ -226,4 +227,5 @@ class Free(OnEither):
         answer = self.run(op, model)
         if "error" not in answer:
             model.past[op["cache"]] = {"freed"}
+            model.widths[op["cache"]] = model.widths[op["cache"]]._replace(reached=0)
         return answer

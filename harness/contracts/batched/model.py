@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts.layer.sides import (
     CONFIG as LAYER_CONFIG,
@@ -53,6 +53,14 @@ REACH, LONG_REACH = 48, 320
 """Offsets beyond the reach of a program show nothing new, but make every step slower."""
 
 
+class Widths(NamedTuple):
+    """The largest width of a batch since it was opened or freed, and since it was opened:
+    some caches keep arrays that are empty, with the rows that they had."""
+
+    reached: int = 0
+    ever: int = 0
+
+
 class BatchedModel:
     """The reference batches and single caches of one program, by name.
 
@@ -66,6 +74,7 @@ class BatchedModel:
         written: for each row, the tags of the last update of a batch; empty if that was
             refused.
         past: what happened to each batch since its last update, for the abstract states.
+        widths: of each batch, for the conditions of the ledger.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
     """
@@ -79,6 +88,7 @@ class BatchedModel:
         self.saved: dict[str, BatchedCache] = {}
         self.written: Sequence[range] = ()
         self.past: dict[str, set[str]] = {}
+        self.widths: dict[str, Widths] = {}
 
     @property
     def tag(self) -> int:
@@ -98,6 +108,7 @@ class BatchedModel:
         self.drop(name)
         self.batches[name] = batch
         self.past[name] = set()
+        self.widths[name] = Widths(batch.width, batch.width)
 
     def put_single(self, name: str, cache: Cache) -> None:
         self.drop(name)
@@ -107,6 +118,11 @@ class BatchedModel:
         """Unbinds a name: what it stood for is used up."""
         self.batches.pop(name, None)
         self.singles.caches.pop(name, None)
+
+    def note_width(self, name: str) -> None:
+        """Keeps the facts about the width of a batch, which may have grown."""
+        width = self.batches[name].width
+        self.widths[name] = Widths(*(max(width, each) for each in self.widths[name]))
 
     def list_settled(self) -> list[str]:
         """Lists the batches for which no padding is announced."""
@@ -130,12 +146,22 @@ class BatchedModel:
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
         batch = self.batches.get(op["cache"])
-        offsets = batch.offsets if batch else [self.singles.get(op["cache"]).offset]
+        if batch is None:
+            offset = self.singles.get(op["cache"]).offset
+            none = dict.fromkeys(("rows", "kept", "resized", "moved"), 0)
+            names = ("shortest", "longest", "width", "reached", "ever")
+            return none | dict.fromkeys(names, offset)
+        rows = list(range(len(batch.rows)))
+        kept = list_kept(op, rows)
         return {
-            "rows": len(offsets) if batch else 0,
-            "shortest": min(offsets),
-            "longest": max(offsets),
-            "width": batch.width if batch else offsets[0],
+            "rows": len(rows),
+            "shortest": min(batch.offsets),
+            "longest": max(batch.offsets),
+            "width": batch.width,
+            **self.widths[op["cache"]]._asdict(),
+            "kept": len(kept),
+            "resized": len(kept) != len(rows),
+            "moved": kept != rows,
         }
 
     def list_rows(self) -> list[tuple[str, Cache]]:
@@ -159,6 +185,13 @@ class BatchedModel:
             self.list_rows(), key=lambda row: not any(map(row[0].endswith, names))
         )
         return [(name, list_places(row)) for name, row in rows]
+
+
+def list_kept(op: Op, rows: Sequence[int]) -> list[int]:
+    """Lists the rows that an operation keeps, in their new order."""
+    if "times" in op:
+        return [row for row in rows for _ in range(op["times"])]
+    return list(op.get("rows", rows)) if op["op"] != "open" else list(rows)
 
 
 def answer_row(row: Cache, count: int) -> list[list[int]]:

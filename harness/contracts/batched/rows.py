@@ -136,6 +136,11 @@ class Extend(BatchedOperation):
             side.drop(other)
         return answer
 
+    def expect(self, op: Op, model: BatchedModel) -> Answer:
+        answer = super().expect(op, model)
+        model.note_width(op["cache"])
+        return answer
+
 
 class Extract(BatchedOperation):
     name, weight = "extract", 4

@@ -85,7 +85,7 @@ def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
     reached = {
         **dict.fromkeys((SINGLE, "empty", "one-row", "equal-rows"), True),
         "uneven-rows": uneven,
-        "row-empty": {"extend", "stack"} & has,
+        "row-empty": {"extend", "stack"} & has or (uneven and rewinds),
         "padded-left": pads_left,
         **dict.fromkeys(("finalized", *ANNOUNCED), "pad_right" in has),
         "rewind": rewinds,
@@ -131,8 +131,9 @@ WITHOUT_MISUSE = (
     Unreachable("all that was announced has come", ("empty",), never=("finalize",)),
 )
 
-
-WITHOUT_EXTRACT = (Unreachable("no row is taken out", (SINGLE,), only=("open", "load")),)
+WITHOUT_EXTRACT = (
+    Unreachable("single caches are extracted from batches", (SINGLE,), only=MAKERS),
+)
 
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:

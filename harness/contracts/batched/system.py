@@ -22,6 +22,7 @@ from lockstep.harness.contracts.layer.sides import (
     sort_columns,
 )
 from lockstep.harness.contracts.layer.snapshots import call_aside
+from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
@@ -39,9 +40,6 @@ from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
-
-PADDING = "pad"
-"""With row and column, as in "pad 0.3": a column that holds what padding holds."""
 
 MOST_ATTENDING = 4
 

@@ -124,6 +124,7 @@ class Update(OnEither):
             return answer
         model.written = get_row_tags(model.tag, length, answer["result"], left)
         batch.update(length, model.written)
+        model.note_width(name)
         model.past[name] = {"padded-left"} if left else set()
         rows = []
         for row, tags in zip(batch.rows, model.written, strict=True):

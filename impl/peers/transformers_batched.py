@@ -1,0 +1,273 @@
+"""Backends over batches in the caches of transformers: what each is declared to promise.
+
+`transformers_batches` drives the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers.cache_utils import Cache, DynamicCache, StaticCache
+
+from lockstep.harness.backends import Backend, Duty, Kind, Lifetime
+from lockstep.impl.peers.transformers import (
+    CHUNKED,
+    COMMON,
+    PLAIN,
+    RECORD,
+    ROOM,
+    SHARE,
+    Fields,
+    Opening,
+    declare_backend,
+    declare_kind,
+    make_model,
+)
+from lockstep.impl.peers.transformers_batches import (
+    Batch,
+    HybridBatch,
+    HybridStates,
+    IndexedBatch,
+    RecurrentBatch,
+)
+from lockstep.impl.peers.transformers_code import (
+    ROOM_BESIDE,
+    get_hybrid,
+    get_indexed,
+    get_room,
+    write_batches_with,
+)
+from lockstep.impl.peers.transformers_layers import (
+    Config,
+    IdentityLayer,
+    Layer,
+    RecurrentLayer,
+)
+
+ROWS = {"filter", "select", "repeat"}
+"""Operations on the rows of a dynamic layer; other layers have `reorder_cache` alone,
+which is select."""
+
+ALL = {"open", "update", "clone", "free"}
+FIXED = ALL | {"select"}
+CHUNKED_STATIC: Fields = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
+BESIDE: Fields = {"step": (ROOM_BESIDE, 4, 1, 2)}
+"""Attention beside a recurrent state: the config field "step", which a state does not
+have, is the window, and ROOM_BESIDE is none."""
+
+
+def _full(size: str) -> Duty:
+    """Trims that need columns which a sliding layer of this size has dropped."""
+    return Duty({"op": "trim", f"width - {size}": [0, None]}, f"trim {RECORD}")
+
+
+def _overflow(**fields: Any) -> Duty:
+    """Updates past the room of a static cache."""
+    when = {"op": "update", "width + length - step": [1, None], **fields}
+    return Duty(when, "update of more than max_cache_len columns")
+
+
+# --- attention --------------------------------------------------------------------------
+
+
+def dynamic() -> Backend:
+    """`DynamicCache`: a full layer for batch-kv, a sliding one for batch-rotating."""
+    kinds = {
+        "batch-kv": declare_kind(ALL | ROWS | {"state", "trim"}, PLAIN),
+        "batch-rotating": declare_kind(ALL | ROWS | {"trim"}, PLAIN, _full("window")),
+    }
+    return _batched("transformers-batched", kinds, DYNAMIC, "forever")
+
+
+def dynamic_chunked() -> Backend:
+    """`DynamicCache` with a chunked layer, the sliding one under another mask."""
+    kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
+    return _batched("transformers-batched-chunked", kinds, DYNAMIC, "forever", SHARE)
+
+
+def static() -> Backend:
+    """`StaticCache`: full and sliding layers in tensors of fixed size."""
+    config, wide = {**PLAIN, **ROOM}, _overflow(**{"window - step": [1, None]})
+    kinds = {
+        "batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept"),
+        "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
+    }
+    return _batched("transformers-batched-static", kinds, STATIC)
+
+
+def static_chunked() -> Backend:
+    """`StaticCache` with a chunked layer."""
+    wide = _overflow(**{"chunk - step": [1, None]})
+    kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
+    return _batched("transformers-batched-static-chunked", kinds, STATIC, share=SHARE)
+
+
+def indexed() -> Backend:
+    """`DynamicCache` with an indexed layer: the keys of an indexer beside K and V."""
+    config = {**PLAIN, "heads": (1,)}
+    kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
+    return _batched("transformers-batched-indexed", kinds, INDEXED, share=SHARE)
+
+
+def static_indexed() -> Backend:
+    """`StaticCache` with an indexed layer."""
+    config = {**PLAIN, **ROOM, "heads": (1,)}
+    kinds = {"batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept")}
+    return _batched(
+        "transformers-batched-static-indexed", kinds, STATIC_INDEXED, share=SHARE
+    )
+
+
+def quantized() -> Backend:
+    """The base class of the quantized layers. With a residual length of 1 ("step") every
+    update is packed at once."""
+    config = {**PLAIN, "step": (1,)}
+    kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
+    return _batched("transformers-batched-quantized", kinds, QUANTIZED, "forever", SHARE)
+
+
+# --- recurrent states, alone and beside attention ---------------------------------------
+
+
+def linear() -> Backend:
+    """`LinearAttentionLayer` in a `DynamicCache`. It cannot be cropped with a recurrent
+    state, and has neither `batch_select_indices` nor `batch_repeat_interleave`."""
+    kinds = {"batch-state": declare_kind(FIXED | {"state"}, {})}
+    return _batched("transformers-batched-linear", kinds, LINEAR, share=SHARE // 2)
+
+
+def hybrid() -> Backend:
+    """`DynamicCache` with the layers that have both: each part is compared on its own. No
+    layer with a recurrent state can be cropped. What moves rows of K and V alone is
+    declared for the states, which it leaves behind."""
+    kinds = {
+        "batch-kv": declare_kind(FIXED | {"state"}, PLAIN),
+        "batch-rotating": declare_kind(FIXED, PLAIN),
+        "batch-state": declare_kind(ALL | ROWS | {"state"}, BESIDE),
+    }
+    return _batched("transformers-batched-hybrid", kinds, HYBRID, share=SHARE)
+
+
+def static_hybrid() -> Backend:
+    """`StaticCache` with the layers that have both."""
+    config, wide = {**PLAIN, **ROOM}, _overflow(**{"window - step": [1, None]})
+    kinds = {
+        "batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept"),
+        "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
+        "batch-state": declare_kind(FIXED | {"state"}, BESIDE),
+    }
+    return _batched(
+        "transformers-batched-static-hybrid", kinds, STATIC_HYBRID, share=SHARE
+    )
+
+
+# --- opening ----------------------------------------------------------------------------
+
+
+def _open_dynamic(config: Config) -> Layer | Batch:
+    model = make_model(config)
+    return _open_attention(DynamicCache(config=model), model, config, Batch)
+
+
+def _open_static(config: Config) -> Layer | Batch:
+    model = make_model(config)
+    return _open_attention(_make_static(model, config), model, config, Batch)
+
+
+def _open_quantized(config: Config) -> Layer | Batch:
+    cache = Cache(layers=[IdentityLayer(residual_length=config["step"])])
+    return _open_attention(cache, make_model(config), config, Batch)
+
+
+def _open_indexed(config: Config) -> Layer | Batch:
+    model = make_model(config, get_indexed(config))
+    return _open_attention(DynamicCache(config=model), model, config, IndexedBatch)
+
+
+def _open_static_indexed(config: Config) -> Layer | Batch:
+    model = make_model(config, get_indexed(config))
+    return _open_attention(_make_static(model, config), model, config, IndexedBatch)
+
+
+def _open_linear(config: Config) -> Layer | Batch:
+    model = make_model(config)
+    return _open_states(DynamicCache(config=model), model, config, RecurrentBatch)
+
+
+def _open_hybrid(config: Config) -> Layer | Batch:
+    model = make_model(config, get_hybrid(config))
+    return _open_both(DynamicCache(config=model), model, config)
+
+
+def _open_static_hybrid(config: Config) -> Layer | Batch:
+    model = make_model(config, get_hybrid(config))
+    return _open_both(_make_static(model, config), model, config)
+
+
+def _open_both(cache: Cache, model: Any, config: Config) -> Layer | Batch:
+    if config["kind"] == "batch-state":
+        return _open_states(cache, model, config, HybridStates)
+    return _open_attention(cache, model, config, HybridBatch)
+
+
+def _open_attention(
+    cache: Cache, model: Any, config: Config, batch: type[Batch]
+) -> Layer | Batch:
+    """Returns a batch of config["rows"] rows; a single cache if that is None."""
+    rows = config["rows"]
+    return Layer(cache, model) if rows is None else batch(cache, model, rows)
+
+
+def _open_states(
+    cache: Cache, model: Any, config: Config, batch: type[RecurrentBatch]
+) -> Layer | Batch:
+    if config["rows"] is None:
+        return RecurrentLayer(cache, model, config)
+    return batch(cache, model, config["rows"], config)
+
+
+def _make_static(model: Any, config: Config) -> StaticCache:
+    return StaticCache(config=model, max_cache_len=get_room(config))
+
+
+ON_DYNAMIC, ON_STATIC = (
+    "DynamicCache(config=CONFIG)",
+    "StaticCache(config=CONFIG, max_cache_len={room})",
+)
+DYNAMIC: Opening = _open_dynamic, write_batches_with(ON_DYNAMIC)
+STATIC: Opening = _open_static, write_batches_with(ON_STATIC)
+QUANTIZED: Opening = (
+    _open_quantized,
+    write_batches_with("Cache(layers=[IdentityLayer(residual_length={room})])"),
+)
+INDEXED: Opening = (
+    _open_indexed,
+    write_batches_with(ON_DYNAMIC, get_indexed, "store_indexed"),
+)
+STATIC_INDEXED: Opening = (
+    _open_static_indexed,
+    write_batches_with(ON_STATIC, get_indexed, "store_indexed"),
+)
+LINEAR: Opening = _open_linear, write_batches_with(ON_DYNAMIC)
+HYBRID: Opening = (
+    _open_hybrid,
+    write_batches_with(ON_DYNAMIC, get_hybrid, "store_hybrid"),
+)
+STATIC_HYBRID: Opening = (
+    _open_static_hybrid,
+    write_batches_with(ON_STATIC, get_hybrid, "store_hybrid"),
+)
+
+
+# --- declarations -----------------------------------------------------------------------
+
+
+def _batched(
+    name: str,
+    kinds: Mapping[str, Kind],
+    opening: Opening,
+    lifetime: Lifetime = "until-write",
+    share: int = 1,
+) -> Backend:
+    return declare_backend(name, kinds, opening, lifetime, share, contract="batched")

@@ -1,0 +1,196 @@
+"""transformers' caches as batches of the contract, driven as `generate` and models do.
+
+Padding stands on the left. The 2-D attention mask alone tells of it, to which `generate`
+appends a column of ones for each new token. So all rows of a cache have one length,
+padding included; the mask and the positions of the rows belong to the caller, who keeps
+them in step with the rows of the cache. Nothing here guards a call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lockstep.harness.backends.interface import Array, Mask
+from lockstep.impl.peers.transformers_layers import Config, build_mask
+
+KERNEL = 4
+"""Inputs of a convolution that are kept beside attention."""
+
+
+class Batch:
+    """A cache of transformers with one layer, as a batch of the contract.
+
+    Args:
+        cache: the cache of transformers.
+        config: the configuration of its model.
+        rows: number of rows.
+
+    Attributes:
+        attention_mask: the 2-D mask of all columns in the cache; 0 is padding.
+        padding: for each row the padding on the left of the next update.
+    """
+
+    def __init__(self, cache: Any, config: Any, rows: int) -> None:
+        self.cache, self.config = cache, config
+        self.attention_mask = torch.ones(rows, 0, dtype=torch.long)
+        self.padding = torch.zeros(rows, dtype=torch.long)
+
+    @property
+    def offsets(self) -> Array:
+        """Positions as `generate` counts them: the tokens in the mask before a column."""
+        return self.attention_mask.sum(dim=-1) - self.padding
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        self.padding = torch.tensor(padding)
+
+    def extend_mask(self, length: int) -> torch.Tensor:
+        """Returns the 2-D mask with `length` more columns: zeros where a tokenizer pads,
+        and the ones that `generate` appends."""
+        columns = torch.arange(length) >= self.padding[:, None]
+        return torch.cat([self.attention_mask, columns.long()], dim=-1)
+
+    def make_mask(self, length: int) -> Mask:
+        mask = build_mask(self.config, self.cache, length, self.extend_mask(length))
+        return "causal" if mask is None and length > 1 else mask
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        pair = self.cache.update(keys, values, 0)
+        self.append(keys.shape[2])
+        return pair[0], pair[1]
+
+    def append(self, length: int) -> None:
+        """Notes `length` new columns in the mask."""
+        self.attention_mask = self.extend_mask(length)
+        self.padding = torch.zeros_like(self.padding)
+
+    def state(self) -> Sequence[tuple[Array, Array] | None]:
+        """Returns for each row its columns of the tensors of a full layer."""
+        return [self.read_row(row) for row in range(len(self.attention_mask))]
+
+    def read_row(self, row: int) -> tuple[Array, Array] | None:
+        layer, tokens = self.cache.layers[0], self.attention_mask[row].bool()
+        if not layer.is_initialized:
+            return None
+        keys, values = layer.keys[row, :, tokens], layer.values[row, :, tokens]
+        return keys[None], values[None]
+
+    def trim(self, count: int) -> int:
+        """Calls `crop`, with the number of columns to remove as a negative number."""
+        before = int(self.cache.get_seq_length())
+        self.cache.crop(-count)
+        removed = before - int(self.cache.get_seq_length())
+        self.attention_mask = self.attention_mask[:, : before - removed]
+        return removed
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.cache.batch_select_indices(torch.tensor(rows))
+        self.keep(rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Calls `reorder_cache`, as a beam search does."""
+        self.cache.reorder_cache(torch.tensor(rows))
+        self.keep(rows)
+
+    def repeat(self, times: int) -> None:
+        self.cache.batch_repeat_interleave(times)
+        self.attention_mask = self.attention_mask.repeat_interleave(times, dim=0)
+        self.padding = self.padding.repeat_interleave(times, dim=0)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps these rows of the mask."""
+        self.attention_mask, self.padding = self.attention_mask[rows], self.padding[rows]
+
+    def clone(self) -> Batch:
+        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        other = copy.copy(self)
+        other.cache = copy.deepcopy(self.cache)
+        return other
+
+    def free(self) -> None:
+        self.cache.reset()
+        self.attention_mask = self.attention_mask[:, :0]
+
+
+class IndexedBatch(Batch):
+    """A layer with the keys of an indexer beside K and V.
+
+    The second half of the numbers of each key goes to the indexer and comes back with
+    the first, so that one comparison covers all three tensors. An indexer has one head.
+    """
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        half = keys.shape[-1] // 2
+        indexer_keys = self.cache.update_indexer(keys[:, 0, :, half:], 0)
+        keys, values = super().update(keys[..., :half], values)
+        return torch.cat([keys, indexer_keys[:, None]], dim=-1), values
+
+
+class RecurrentBatch(Batch):
+    """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
+
+    It keeps one input of the convolution more than the next token needs, which is not
+    read.
+
+    Args:
+        cache, model, rows: as in `Batch`.
+        config: a complete config, for the shapes of a state that is still missing.
+    """
+
+    def __init__(self, cache: Any, model: Any, rows: int, config: Config) -> None:
+        super().__init__(cache, model, rows)
+        self.kernel = config["conv_width"]
+        heads, key_dim = config["heads"], config["key_dim"]
+        conv = torch.zeros(1, heads * key_dim, self.kernel, dtype=model.dtype)
+        self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
+
+    def make_mask(self, length: int) -> Mask:
+        """Builds the mask by which a model clears the inputs that are padding."""
+        mask = self.extend_mask(length)
+        return build_mask(self.config, self.cache, length, mask, "linear_attention")
+
+    def read(self) -> tuple[Array, Array]:
+        """Returns the two tensors; a model starts from zeros where there is none."""
+        found = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
+        rows = len(self.attention_mask)
+        conv, delta = (
+            missing.repeat_interleave(rows, dim=0) if tensor is None else tensor
+            for tensor, missing in zip(found, self.missing, strict=True)
+        )
+        return conv[..., 1:].transpose(1, 2), delta
+
+    def read_row(self, row: int) -> tuple[Array, Array]:
+        conv, delta = self.read()
+        return conv[row : row + 1], delta[row : row + 1]
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        """Gives the new inputs of the convolution, as far as any is kept; those of
+        padding are zeros."""
+        inputs = conv[:, -length:].transpose(1, 2)  # [rows, channels, length]
+        self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
+        self.cache.update_recurrent_state(delta, 0)
+        self.append(length)
+
+
+class HybridBatch(Batch):
+    """The attention of a layer that has a recurrent state too (`models.falcon_h1`): the
+    state is written with each update, and not compared."""
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        inputs = keys.transpose(2, 3).flatten(1, 2)  # [rows, channels, length]
+        self.cache.update_conv_state(inputs, 0, conv_kernel_size=KERNEL)
+        self.cache.update_recurrent_state(keys[:, :, -1:].mT, 0)
+        return super().update(keys, values)
+
+
+class HybridStates(RecurrentBatch):
+    """The recurrent state of a layer that has attention too: its K and V are written with
+    each update, and not compared."""
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        keys = conv.new_zeros(len(conv), 1, length, 1)
+        super().write(conv, delta, length)
+        self.cache.update(keys, keys, 0)
