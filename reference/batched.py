@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .kv import KVCache
-from .rotating import RotatingCache
-from .state import StateCache
+from .list import ListCache, Part
 
-Row = KVCache | RotatingCache | StateCache
+Row = Part | ListCache
 
 
 class BatchedCache:
     """The caches of several requests, one for each row.
 
     Args:
-        rows: the caches, at least one, all of one kind. They are used up.
+        rows: the caches, at least one, all of one kind; of a layer that needs several
+            caches, a list of them. They are used up.
 
     Attributes:
         coming: between `pad_right` and `finalize`, how many tokens each row still gets.
