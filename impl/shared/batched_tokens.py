@@ -177,31 +177,11 @@ class TokenBatch(Batch):
             for slot, columns in enumerate(self.list_columns(), self.pool.first)
         ]
 
-    def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each row; returns how many, 0 if a row has
-        dropped tokens."""
-        return count if self.rollback([count] * len(self.lengths)) else 0
-
-    def rollback(self, counts: Sequence[int]) -> bool:
-        """Removes the last tokens of each row, as many as `counts` says.
-
-        Returns:
-            False if a row has dropped tokens. Then nothing changes.
-        """
-        self.check_settled("rollback")
-        wrong = len(counts) != len(self.lengths)
-        if wrong or any(
-            count not in range(length + 1)
-            for count, length in zip(counts, self.lengths, strict=True)
-        ):
-            raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")
-        if self.window is not None and any(
-            count and length > self.window
-            for count, length in zip(counts, self.lengths, strict=True)
-        ):
-            return False
-        self.advance([-count for count in counts])
-        return True
+    def may_roll_back(self, counts: Sequence[int]) -> bool:
+        pairs = zip(counts, self.lengths, strict=True)
+        return self.window is None or not any(
+            count and length > self.window for count, length in pairs
+        )
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -210,12 +190,14 @@ class TokenBatch(Batch):
         wanted = [self.pool.first + row for row in rows]
         self.pool.arrange(wanted, [columns[row] for row in rows])
 
-    def join(self, other: Self) -> None:
+    def check_join(self, other: Self) -> None:
         if self.window != other.window:
             raise MisuseError(f"extend: windows of {self.window} and {other.window}")
         forms = [self.pool.form, other.pool.form]
         if None not in forms and forms[0][1:] != forms[1][1:]:
             raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")
+
+    def join(self, other: Self) -> None:
         own, more = self.pool, other.pool
         sizes = other.list_columns()
         columns = [*self.list_columns(), *sizes]
@@ -236,8 +218,7 @@ class TokenBatch(Batch):
         return cache
 
     @classmethod
-    def stack(cls, caches: Sequence[Any]) -> Self:
-        """Returns a batch of single caches, which are used up."""
+    def check_singles(cls, caches: Sequence[Any]) -> None:
         check_stack(caches, cls.singles)
         windows = [get_window(cache) for cache in caches]
         if len(set(windows)) > 1:
@@ -245,11 +226,14 @@ class TokenBatch(Batch):
         forms = {cache.memory.form for cache in caches} - {None}
         if len(forms) > 1:
             raise MisuseError(f"stack: caches of different forms: {[*forms]}")
+
+    @classmethod
+    def join_singles(cls, caches: Sequence[Any]) -> Self:
         memory, mask = caches[0].memory, caches[0].mask
-        batch = cls(len(caches), windows[0], memory.step, memory.fill, mask)
+        window = get_window(caches[0])
+        batch = cls(len(caches), window, memory.step, memory.fill, mask)
+        forms = {cache.memory.form for cache in caches} - {None}
         batch.fill_rows(caches, next(iter(forms), None))
-        for cache in caches:
-            cache.free()
         return batch
 
     def fill_rows(self, caches: Sequence[Any], form: tuple[Any, ...] | None) -> None:
@@ -286,21 +270,23 @@ class TokenBatch(Batch):
         about = {"lengths": list(self.lengths), "window": self.window}
         return {"keys": keys, "values": values, **about}
 
-    def load(self, saved: Saved) -> None:
-        lengths = self.check_saved(saved)
+    def check_form(self, saved: Saved) -> None:
         if saved["window"] != self.window:
             raise MisuseError(f"load: a window of {saved['window']}, not {self.window}")
-        keys, values = saved["keys"], saved["values"]
-        columns = [self.count_columns(length) for length in lengths]
-        if max(columns) and (
-            keys is None
-            or keys.shape[:1] != (len(lengths),)
-            or keys.shape[2] < max(columns)
+        keys, lengths = saved["keys"], saved["lengths"]
+        width = max(map(self.count_columns, lengths))
+        if width and (
+            keys is None or keys.shape[:1] != (len(lengths),) or keys.shape[2] < width
         ):
-            raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")
-        self.lengths = lengths
+            raise MisuseError(
+                f"load: keys are not those of rows of {tuple(lengths)} tokens"
+            )
+
+    def replace_rows(self, saved: Saved) -> None:
+        keys, values = saved["keys"], saved["values"]
+        columns = [self.count_columns(length) for length in saved["lengths"]]
         self.pool.clear()
-        self.pool.rows = len(lengths)
+        self.pool.rows = len(columns)
         if keys is not None:
             self.pool.accept((keys, values))
             self.pool.reserve((keys, values), columns, max(columns) + 1)
