@@ -7,6 +7,7 @@ fills the gaps; nobody may see what stands there, and no row may depend on anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .list import ListCache, Part
 
@@ -29,7 +30,7 @@ class BatchedCache:
     def __init__(self, rows: Sequence[Row]) -> None:
         if not rows:
             raise ValueError("a batch has at least one row")
-        self.rows = list(rows)
+        self.rows: list[Any] = list(rows)
         self.coming: list[int] | None = None
         self.width = max(row.offset for row in rows)
 
@@ -133,7 +134,8 @@ class BatchedCache:
         """Returns an independent cache with the tokens of one row."""
         self.check_settled()
         check_rows([number], len(self.rows))
-        return self.rows[number].clone()
+        row: Row = self.rows[number].clone()
+        return row
 
     def clone(self) -> BatchedCache:
         """Returns an independent batch with the same rows."""

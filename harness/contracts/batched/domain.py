@@ -60,7 +60,16 @@ STANDARD: Sequence[Op] = join(
         {"op": "size"},
     ),
 )
-CONFIG: Mapping[str, Sequence[Any]] = {"step": [2], "window": [2], "chunk": [None, 2]}
+LISTS = (
+    [{"kind": "batch-state"}, {"kind": "batch-rotating", "window": 2}],
+    [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}],
+)
+CONFIG: Mapping[str, Sequence[Any]] = {
+    "step": [2],
+    "window": [2],
+    "chunk": [None, 2],
+    "caches": LISTS,
+}
 LARGER = {**CONFIG, "window": [3, 4], "heads": [2], "value_dim": [6]}
 DOMAINS = {
     "tiny": Domain(CONFIG, TINY),

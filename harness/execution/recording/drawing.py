@@ -357,7 +357,7 @@ def collect(
             answers = value if isinstance(value, list) else []
             for at, part in enumerate(wanted):
                 own = answers[at] if at < len(answers) else None
-                collect(found, part, own, describe, at, title)
+                collect(found, part, own, describe, number * len(wanted) + at, title)
         elif name in (ROWS, TAGS) or (name == STORED and isinstance(wanted, list)):
             sights = make_sights(name, wanted, got, describe)
             found.sights.append((number, title, sights))

@@ -70,6 +70,7 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "batch-kv": {"pads_left": (True, False), "chunk": (None, 2, 3)},
     "batch-rotating": {"pads_left": (True, False), "keep": (0, 1, 2)},
     "batch-state": {"pads_left": (True, False)},
+    "batch-list": {"pads_left": (True, False)},
     **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
     "session": {},
     "trie": {"interval": (None, 1, 2, 3)},
