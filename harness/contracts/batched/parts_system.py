@@ -154,6 +154,8 @@ class ListSystem(Batches):
             visit(self.parts, lambda part, at: part.verify_memory(op, rights[at]))
 
     def finish(self) -> None:
+        super().finish()
+        self.watch.kept.clear()  # a part that is freed may change what it returned
         visit(self.parts, lambda part, _: part.finish())
 
 

@@ -400,12 +400,12 @@ class BatchedSystem(Batches):
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
         if self.declared.held is None:
             return
-        name = op["cache"]
+        name, self.rights = op["cache"], model.batches
         if name not in model.batches:
             single = {**op, "length": op.get("length", 0)}
             self.singles.verify_memory(single, model.singles)
             return
-        memory, self.rights = self.memory, model.batches
+        memory = self.memory
         is_done = model.batches[name].coming is None
         if op["op"] == "free" and is_done:
             memory.reset(name)
