@@ -11,6 +11,7 @@ from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
 from lockstep.harness.contracts.layer.sides import LayerSystem
+from lockstep.harness.contracts.memory import Need, ask_held
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.system import System
 from lockstep.harness.core.errors import Broken
@@ -152,9 +153,21 @@ class ListSystem(Batches):
                 self.singles.get(op["cache"])
             rights = model.split()
             visit(self.parts, lambda part, at: part.verify_memory(op, rights[at]))
+            if self.every:
+                self.check_memory()
+
+    def check_memory(self) -> None:
+        """Compares what the lists hold with what all their parts need."""
+        if self.declared.held is not None:
+            needs = [part.memory.weigh() for part in self.parts]
+            need = Need(
+                sum(need.contents for need in needs), sum(need.growth for need in needs)
+            )
+            need.check(ask_held(self.batches.values()), self.declared.held)
 
     def finish(self) -> None:
         super().finish()
+        self.check_memory()
         self.watch.kept.clear()  # a part that is freed may change what it returned
         visit(self.parts, lambda part, _: part.finish())
 
