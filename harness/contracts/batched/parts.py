@@ -16,22 +16,28 @@ from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.list import ListCache
 
-LISTS: Sequence[Sequence[Mapping[str, Any]]] = (
-    ({"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 2, "key_dim": 6}),
-    ({"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 3}),
-    ({"kind": "batch-state"}, {"kind": "batch-kv"}),
-    ({"kind": "batch-rotating", "window": 4}, {"kind": "batch-kv", "value_dim": 6}),
-    ({"kind": "batch-kv", "value_dim": 8}, {"kind": "batch-kv"}),
-    ({"kind": "batch-rotating", "window": 2}, {"kind": "batch-state"}),
-    ({"kind": "batch-rotating", "window": 2}, {"kind": "batch-rotating", "window": 5}),
-    ({"kind": "batch-state", "heads": 2}, {"kind": "batch-kv"}, {"kind": "batch-kv"}),
-    (
+LISTS: Sequence[list[Mapping[str, Any]]] = (
+    [{"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 2, "key_dim": 6}],
+    [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 3}],
+    [{"kind": "batch-state"}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 4}, {"kind": "batch-kv", "value_dim": 6}],
+    [{"kind": "batch-kv", "value_dim": 8}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-state"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-rotating", "window": 5}],
+    [{"kind": "batch-state", "heads": 2}, {"kind": "batch-kv"}, {"kind": "batch-kv"}],
+    [
         {"kind": "batch-kv"},
         {"kind": "batch-rotating", "window": 1},
         {"kind": "batch-kv", "key_dim": 8},
-    ),
+    ],
 )
 """Caches of a list, in the combinations that models use, with small windows."""
+
+SPECIAL: list[Mapping[str, Any]] = [
+    {"kind": "batch-kv", "chunk": 2},
+    {"kind": "batch-rotating", "window": 3, "keep": 1},
+]
+"""A list of caches with what only some have."""
 
 
 class ListSingles(LayerModel):
