@@ -117,6 +117,9 @@ class BatchedContract(Contract):
     def count_layers(self, config: Config) -> int:
         return len(list_part_configs(config))
 
+    def count_numbers(self, config: Config) -> int:
+        return sum(map(super().count_numbers, list_part_configs(config)))
+
     def get_tag_dimension(self, config: Config) -> int:
         return min(map(get_tag_dimension, list_part_configs(config)))
 
