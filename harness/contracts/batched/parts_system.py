@@ -149,7 +149,7 @@ class ListSystem(Batches):
 
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
         if self.declared.held is not None:
-            if op["cache"] not in model.batches:
+            if op["cache"] in model.singles.caches:
                 self.singles.get(op["cache"])
             rights = model.split()
             visit(self.parts, lambda part, at: part.verify_memory(op, rights[at]))

@@ -403,7 +403,8 @@ class BatchedSystem(Batches):
         name, self.rights = op["cache"], model.batches
         if name not in model.batches:
             single = {**op, "length": op.get("length", 0)}
-            self.singles.verify_memory(single, model.singles)
+            if name in model.singles.caches:  # not if a batch of this name was refused
+                self.singles.verify_memory(single, model.singles)
             return
         memory = self.memory
         is_done = model.batches[name].coming is None
