@@ -20,8 +20,7 @@ class ListCache:
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        if not parts:
-            raise ValueError("a list has at least one cache")
+        assert parts, "a list has at least one cache"
         self.parts = list(parts)
 
     @property

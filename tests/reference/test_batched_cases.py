@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from batch_book import Case, read_cases
 from cases import each
-
-from lockstep.reference.list import ListCache
 
 CASES = read_cases(
     """
@@ -139,8 +136,3 @@ a copy of a list goes its own way
 @each(CASES)
 def test_what_was_worked_out_by_hand(one: Case) -> None:
     one.check()
-
-
-def test_a_list_has_a_part() -> None:
-    with pytest.raises(ValueError, match="at least one cache"):
-        ListCache([])
