@@ -131,6 +131,10 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/shared/batched.py": {
         "if max(self.left) >= length:": STANDS,
         "raise MisuseError(": STANDS,
+        "if wrong or any(": TOO_MANY,
+        'raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")': (
+            TOO_MANY
+        ),
         "if times < 1:": DIRECT,
         'raise MisuseError(f"repeat: {times} times keeps no row")': DIRECT,
         "if type(other) is not type(self):": ONE_FORM,
@@ -145,20 +149,14 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/shared/batched_state.py": {
         "if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):": ONE_FORM,
         "raise MisuseError(": ONE_FORM,
-        "if {array.shape[0] for array in arrays} != {len(lengths)}:": ONE_FORM,
-        'raise MisuseError(f"load: the states are not those of {len(lengths)} rows")': (
-            ONE_FORM
-        ),
+        "if {array.shape[0] for array in arrays} != {rows}:": ONE_FORM,
+        'raise MisuseError(f"load: the states are not those of {rows} rows")': ONE_FORM,
     },
     "impl/shared/batched_tokens.py": {
         "if window is not None and window < 1:": DIRECT,
         'raise MisuseError(f"window {window} holds no token")': DIRECT,
         "if len(shape) != 4 or shape[0] != len(self.lengths):": ONE_FORM,
         "raise MisuseError(": ONE_FORM,
-        "if wrong or any(": TOO_MANY,
-        'raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")': (
-            TOO_MANY
-        ),
         "if self.window != other.window:": ONE_FORM,
         'raise MisuseError(f"extend: windows of {self.window} and {other.window}")': (
             ONE_FORM
@@ -174,10 +172,20 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         'if saved["window"] != self.window:': ONE_FORM,
         "raise MisuseError("
         "f\"load: a window of {saved['window']}, not {self.window}\")": ONE_FORM,
-        "if max(columns) and (": ONE_FORM,
-        'raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")': (
+        "if width and (": ONE_FORM,
+    },
+    "impl/shared/batched_list.py": {
+        "if not parts:": DIRECT,
+        'raise MisuseError("a list has at least one cache")': DIRECT,
+        "if count < 0:": DIRECT,
+        'raise MisuseError(f"trim: count {count} is negative")': DIRECT,
+        "if len(self.parts) != len(other.parts):": ONE_FORM,
+        "if set(counts) - {len(batches)}:": ONE_FORM,
+        'raise MisuseError(f"stack: lists of {counts} caches, not of {len(batches)}")': (
             ONE_FORM
         ),
+        "if len(saved) != len(self.parts):": ONE_FORM,
+        "raise MisuseError(": ONE_FORM,
     },
     "impl/shared/form.py": {
         "if len(keys.shape) != 4 or len(values.shape) != 4:": ONE_FORM,

@@ -7,19 +7,19 @@ fills the gaps; nobody may see what stands there, and no row may depend on anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from .kv import KVCache
-from .rotating import RotatingCache
-from .state import StateCache
+from .list import ListCache, Part
 
-Row = KVCache | RotatingCache | StateCache
+Row = Part | ListCache
 
 
 class BatchedCache:
     """The caches of several requests, one for each row.
 
     Args:
-        rows: the caches, at least one, all of one kind. They are used up.
+        rows: the caches, at least one, all of one kind; of a layer that needs several
+            caches, a list of them. They are used up.
 
     Attributes:
         coming: between `pad_right` and `finalize`, how many tokens each row still gets.
@@ -30,7 +30,7 @@ class BatchedCache:
     def __init__(self, rows: Sequence[Row]) -> None:
         if not rows:
             raise ValueError("a batch has at least one row")
-        self.rows = list(rows)
+        self.rows: list[Any] = list(rows)
         self.coming: list[int] | None = None
         self.width = max(row.offset for row in rows)
 
@@ -134,7 +134,8 @@ class BatchedCache:
         """Returns an independent cache with the tokens of one row."""
         self.check_settled()
         check_rows([number], len(self.rows))
-        return self.rows[number].clone()
+        row: Row = self.rows[number].clone()
+        return row
 
     def clone(self) -> BatchedCache:
         """Returns an independent batch with the same rows."""

@@ -370,6 +370,41 @@ class BatchStateCache(Protocol):
         `make_mask` says."""
 
 
+class ListCache(Protocol):
+    """One single cache of a list: the caches of one request in one layer.
+
+    Tokens are written to each part and read from it. With `trim`, `clone` and `free` of
+    `LayerCache`, which concern all parts; `trim` removes 0 if a part refuses.
+    """
+
+    @property
+    def parts(self) -> Sequence[LayerCache | StateCache]:
+        """The caches, in the order of config["parts"], all with the same offset."""
+
+
+class BatchListCache(Protocol):
+    """One cache of kind "batch-list": several batches in one layer, with the same rows.
+
+    Tokens are written to each part and read from it: `make_mask`, `update`, `read`,
+    `write`, `offsets`, `state` and `size` are methods of the parts; `held` of the parts
+    and the list. All others are those of `BatchCache`, asked of the list, for all parts
+    or for none: `pad_left`, `pad_right`, `finalize`, `filter`, `extend`, `save` and so
+    on. `trim` and `rollback` remove nothing if a part refuses; a part with states always
+    does. `load` may exchange the parts.
+
+    `open` finds the complete config of each part in config["parts"]. As for other kinds
+    it makes config["rows"] empty rows, or rows of the single lists in config["caches"],
+    or else a single list.
+    """
+
+    @property
+    def parts(self) -> Sequence[BatchCache | BatchStateCache]:
+        """The batches, in the order of config["parts"]."""
+
+    def extract(self, row: int) -> ListCache:
+        """Returns an independent single list with the tokens of one row."""
+
+
 class UnifiedCache(Protocol):
     """One cache of the unified contract: the tokens of many sequences, in all layers.
 

@@ -100,6 +100,11 @@ class Contract(ABC):
         """Counts the layers that hold the K and V of a token."""
         return int(config["layers"])
 
+    def count_numbers(self, config: Config) -> int:
+        """Counts the numbers in K and V of a token, in all layers."""
+        dims = int(config["key_dim"] + config["value_dim"])
+        return self.count_layers(config) * int(config["heads"]) * dims
+
     # --- drawing ------------------------------------------------------------------------
 
     def get_plain_config(

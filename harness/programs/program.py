@@ -264,8 +264,7 @@ def why_too_large(program: Program) -> str | None:
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
         return f"writes {tokens} tokens; with these dimensions at most {most}"
-    numbers = tokens * program.rules.count_layers(config) * config["heads"]
-    numbers *= config["key_dim"] + config["value_dim"]
+    numbers = tokens * program.rules.count_numbers(config)
     if numbers > MAX_NUMBERS:
         return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -23,6 +23,7 @@ from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
+from lockstep.impl.shared.batched_list import open_list
 from lockstep.impl.shared.operations import (
     BATCH_CONFIG,
     BATCH_HELD,
@@ -85,6 +86,10 @@ class OnDevice:
         with mx.stream(self.device):
             self.cache.extend(other.cache)
 
+    @cached_property
+    def parts(self) -> tuple[OnDevice, ...]:
+        return tuple(OnDevice(part, self.device) for part in self.cache.parts)
+
     def of(self, layer_type: int) -> OnDevice:
         return OnDevice(self.cache.of(layer_type), self.device)
 
@@ -116,8 +121,10 @@ def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
 def make_cache(config: Mapping[str, Any]) -> Any:
     if config["kind"] in UNIFIED:
         return make_unified(config)
-    if config["kind"] in BATCHED:
-        return open_batched(config)
+    if config["kind"] in BATCHED_OPERATIONS:
+        caches = config["caches"]
+        alone = None if caches is None else [single.cache for single in caches]
+        return open_batched({**config, "caches": alone})
     return make_layer(config)
 
 
@@ -133,9 +140,11 @@ def make_layer(config: Mapping[str, Any]) -> Any:
 def open_batched(config: Mapping[str, Any]) -> Any:
     """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
     used up; with neither a single cache."""
+    if config["kind"] == "batch-list":
+        return open_list(config, open_batched, BATCHED)
     batch, kind = BATCHED[config["kind"]]
     if config["caches"] is not None:
-        return batch.stack([single.cache for single in config["caches"]])
+        return batch.stack(config["caches"])
     if config["rows"] is None:
         return make_layer({**config, "kind": kind})
     if kind != "state":

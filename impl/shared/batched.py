@@ -126,6 +126,33 @@ class Batch(ABC):
         if self.coming is not None:
             self.coming = add(self.coming, [-count for count in counts])
 
+    def trim(self, count: int) -> int:
+        """Removes the last `count` tokens of each row; returns how many, 0 if a row has
+        dropped tokens."""
+        return count if self.rollback([count] * len(self.lengths)) else 0
+
+    def rollback(self, counts: Sequence[int]) -> bool:
+        """Removes the last tokens of each row, as many as `counts` says.
+
+        Returns:
+            False if a row has dropped tokens. Then nothing changes.
+        """
+        self.check_counts(counts)
+        if not self.may_roll_back(counts):
+            return False
+        self.advance([-count for count in counts])
+        return True
+
+    def check_counts(self, counts: Sequence[int]) -> None:
+        """Raises MisuseError unless each row has so many tokens."""
+        self.check_settled("rollback")
+        wrong = len(counts) != len(self.lengths)
+        if wrong or any(
+            count not in range(length + 1)
+            for count, length in zip(counts, self.lengths, strict=True)
+        ):
+            raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")
+
     # --- rows ---------------------------------------------------------------------------
 
     def filter(self, rows: Sequence[int]) -> None:
@@ -150,15 +177,29 @@ class Batch(ABC):
 
     def extend(self, other: Self) -> None:
         """Adds the rows of another batch behind its own. The other one is used up."""
+        self.check_extend(other)
+        self.join(other)
+        self.lengths += other.lengths
+        other.free()
+
+    def check_extend(self, other: Self) -> None:
+        """Raises MisuseError if rows of the other batch cannot be rows of this one."""
         if other is self:
             raise MisuseError("extend: a batch cannot be extended by itself")
         if type(other) is not type(self):
             raise MisuseError(f"extend: a {type(other).__name__} has other rows")
         self.check_settled("extend")
         other.check_settled("extend")
-        self.join(other)
-        self.lengths += other.lengths
-        other.free()
+        self.check_join(other)
+
+    @classmethod
+    def stack(cls, caches: Sequence[Any]) -> Self:
+        """Returns a batch of single caches, which are used up."""
+        cls.check_singles(caches)
+        batch = cls.join_singles(caches)
+        for cache in caches:
+            cache.free()
+        return batch
 
     def extract(self, row: int) -> LayerCache:
         """Returns an independent single cache with the tokens of one row."""
@@ -178,24 +219,44 @@ class Batch(ABC):
         if not rows or any(row not in range(count) for row in rows):
             raise MisuseError(f"{operation}: rows {list(rows)} of a batch of {count}")
 
-    def check_saved(self, saved: Saved) -> tuple[int, ...]:
-        """Returns the lengths in what `save` returned, if this batch can load it."""
+    def load(self, saved: Saved) -> None:
+        """Replaces the rows of an empty batch by those that `save` returned."""
+        self.check_saved(saved)
+        self.replace_rows(saved)
+        self.lengths = tuple(saved["lengths"])
+
+    def check_saved(self, saved: Saved) -> None:
+        """Raises MisuseError if this batch cannot load what `save` returned."""
         self.check_settled("load")
         if any(self.lengths):
             raise MisuseError("load: the batch has tokens; open another one")
-        return tuple(saved["lengths"])
+        self.check_form(saved)
+
+    @abstractmethod
+    def may_roll_back(self, counts: Sequence[int]) -> bool:
+        """Returns whether each row still has the tokens before its last `counts`."""
 
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps the arrays of these rows, in this order."""
 
     @abstractmethod
-    def join(self, other: Self) -> None:
-        """Adds the arrays of another batch behind its own.
+    def check_join(self, other: Self) -> None:
+        """Raises MisuseError if the arrays of another batch are of another form."""
 
-        Raises:
-            MisuseError: they are of another form. Nothing changes.
-        """
+    @abstractmethod
+    def join(self, other: Self) -> None:
+        """Adds the arrays of another batch behind its own."""
+
+    @classmethod
+    @abstractmethod
+    def check_singles(cls, caches: Sequence[Any]) -> None:
+        """Raises MisuseError if these caches cannot be the rows of one batch."""
+
+    @classmethod
+    @abstractmethod
+    def join_singles(cls, caches: Sequence[Any]) -> Self:
+        """Returns a batch with a copy of the arrays of single caches."""
 
     @abstractmethod
     def take(self, row: int) -> LayerCache:
@@ -214,8 +275,12 @@ class Batch(ABC):
         """Returns a copy of the content."""
 
     @abstractmethod
-    def load(self, saved: Saved) -> None:
-        """Replaces the rows of an empty batch by those that `save` returned."""
+    def check_form(self, saved: Saved) -> None:
+        """Raises MisuseError if what was saved is of another form."""
+
+    @abstractmethod
+    def replace_rows(self, saved: Saved) -> None:
+        """Replaces the arrays by a copy of those that `save` returned."""
 
     @abstractmethod
     def list_arrays(self) -> Sequence[Any]: ...

@@ -86,14 +86,19 @@ class StateBatch(Batch):
         rows = range(len(self.lengths))
         return [(conv[row : row + 1], delta[row : row + 1]) for row in rows]
 
+    def may_roll_back(self, counts: Sequence[int]) -> bool:
+        return not any(counts)
+
     # --- rows ---------------------------------------------------------------------------
 
     def keep(self, rows: Sequence[int]) -> None:
         conv, delta = self.arrays
         self.arrays = self.choose(conv, rows), self.choose(delta, rows)
 
-    def join(self, other: Self) -> None:
+    def check_join(self, other: Self) -> None:
         self.check_forms("extend", other.arrays)
+
+    def join(self, other: Self) -> None:
         self.put_together([self.arrays, other.arrays])
 
     def check_forms(self, operation: str, arrays: Arrays) -> None:
@@ -116,16 +121,16 @@ class StateBatch(Batch):
         return cache
 
     @classmethod
-    def stack(cls, caches: Sequence[Any]) -> Self:
-        """Returns a batch of single caches, which are used up."""
+    def check_singles(cls, caches: Sequence[Any]) -> None:
         check_stack(caches, [cls.single])
         for cache in caches:
             check_form(caches[0].read(), cache.read())
+
+    @classmethod
+    def join_singles(cls, caches: Sequence[Any]) -> Self:
         batch = cls(caches[0].read())
         batch.put_together([cache.read() for cache in caches])
         batch.lengths = tuple(cache.offset for cache in caches)
-        for cache in caches:
-            cache.free()
         return batch
 
     def clear(self) -> None:
@@ -146,14 +151,16 @@ class StateBatch(Batch):
         conv, delta = copy.arrays
         return {"conv": conv, "delta": delta, "lengths": list(copy.lengths)}
 
-    def load(self, saved: Saved) -> None:
-        lengths, arrays = self.check_saved(saved), (saved["conv"], saved["delta"])
+    def check_form(self, saved: Saved) -> None:
+        rows, arrays = len(saved["lengths"]), (saved["conv"], saved["delta"])
         self.check_forms("load", arrays)
-        if {array.shape[0] for array in arrays} != {len(lengths)}:
-            raise MisuseError(f"load: the states are not those of {len(lengths)} rows")
-        rows = range(len(lengths))
-        self.arrays = self.choose(arrays[0], rows), self.choose(arrays[1], rows)
-        self.lengths = lengths
+        if {array.shape[0] for array in arrays} != {rows}:
+            raise MisuseError(f"load: the states are not those of {rows} rows")
+
+    def replace_rows(self, saved: Saved) -> None:
+        rows = range(len(saved["lengths"]))
+        conv, delta = saved["conv"], saved["delta"]
+        self.arrays = self.choose(conv, rows), self.choose(delta, rows)
 
     def list_arrays(self) -> Sequence[Any]:
         return self.arrays

@@ -179,31 +179,11 @@ class TokenBatch(Batch):
         are none."""
         return [*map(self.pool.read_row, range(len(self.lengths)), self.lengths)]
 
-    def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each row; returns how many, 0 if a row has
-        dropped tokens."""
-        return count if self.rollback([count] * len(self.lengths)) else 0
-
-    def rollback(self, counts: Sequence[int]) -> bool:
-        """Removes the last tokens of each row, as many as `counts` says.
-
-        Returns:
-            False if a row has dropped tokens. Then nothing changes.
-        """
-        self.check_settled("rollback")
-        wrong = len(counts) != len(self.lengths)
-        if wrong or any(
-            count not in range(length + 1)
-            for count, length in zip(counts, self.lengths, strict=True)
-        ):
-            raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")
-        if self.window is not None and any(
-            count and length > self.window
-            for count, length in zip(counts, self.lengths, strict=True)
-        ):
-            return False
-        self.advance([-count for count in counts])
-        return True
+    def may_roll_back(self, counts: Sequence[int]) -> bool:
+        pairs = zip(counts, self.lengths, strict=True)
+        return self.window is None or not any(
+            count and length > self.window for count, length in pairs
+        )
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -211,12 +191,14 @@ class TokenBatch(Batch):
         held = self.pool.list_rows(self.lengths)
         self.pool.arrange([held[row] for row in rows])
 
-    def join(self, other: Self) -> None:
+    def check_join(self, other: Self) -> None:
         if self.window != other.window:
             raise MisuseError(f"extend: windows of {self.window} and {other.window}")
         forms = [self.pool.form, other.pool.form]
         if None not in forms and forms[0][1:] != forms[1][1:]:
             raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")
+
+    def join(self, other: Self) -> None:
         own, more = self.pool, other.pool
         if own.arrays is None:
             self.pool, other.pool = more, own
@@ -234,8 +216,7 @@ class TokenBatch(Batch):
         return cache
 
     @classmethod
-    def stack(cls, caches: Sequence[Any]) -> Self:
-        """Returns a batch of single caches, which are used up."""
+    def check_singles(cls, caches: Sequence[Any]) -> None:
         check_stack(caches, cls.singles)
         windows = [get_window(cache) for cache in caches]
         if len(set(windows)) > 1:
@@ -243,11 +224,14 @@ class TokenBatch(Batch):
         forms = {cache.memory.form for cache in caches} - {None}
         if len(forms) > 1:
             raise MisuseError(f"stack: caches of different forms: {[*forms]}")
+
+    @classmethod
+    def join_singles(cls, caches: Sequence[Any]) -> Self:
         memory, mask = caches[0].memory, caches[0].mask
-        batch = cls(len(caches), windows[0], memory.step, memory.fill, mask)
+        window = get_window(caches[0])
+        batch = cls(len(caches), window, memory.step, memory.fill, mask)
+        forms = {cache.memory.form for cache in caches} - {None}
         batch.fill_rows(caches, next(iter(forms), None))
-        for cache in caches:
-            cache.free()
         return batch
 
     def fill_rows(self, caches: Sequence[Any], form: tuple[Any, ...] | None) -> None:
@@ -290,25 +274,32 @@ class TokenBatch(Batch):
         about = {"lengths": list(self.lengths), "starts": starts, "window": self.window}
         return {"keys": keys, "values": values, **about}
 
-    def load(self, saved: Saved) -> None:
-        lengths = self.check_saved(saved)
+    def check_form(self, saved: Saved) -> None:
         if saved["window"] != self.window:
             raise MisuseError(f"load: a window of {saved['window']}, not {self.window}")
-        keys, values = saved["keys"], saved["values"]
-        starts = saved["starts"] if len(saved["starts"]) == len(lengths) else lengths
-        end = self.pool.get_span(starts, lengths)[1]
-        if end and (keys is None or tuple(keys.shape[:3:2]) != (len(lengths), end)):
+        keys, rows = saved["keys"], len(saved["lengths"])
+        end = self.find_saved_end(saved) if len(saved["starts"]) == rows else None
+        fits = keys is not None and tuple(keys.shape[:3:2]) == (rows, end)
+        if end is None or (end and not fits):
+            lengths = tuple(saved["lengths"])
             raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")
-        self.lengths = lengths
+
+    def find_saved_end(self, saved: Saved) -> int:
+        """Returns the number of columns that were saved."""
+        return self.pool.get_span(saved["starts"], saved["lengths"])[1]
+
+    def replace_rows(self, saved: Saved) -> None:
+        lengths, end = tuple(saved["lengths"]), self.find_saved_end(saved)
+        keys, values = saved["keys"], saved["values"]
         self.pool.clear()
         self.pool.set_rows(len(lengths))
-        if end:
-            self.pool.accept((keys, values))
-            self.pool.open((keys, values), lengths)
-        for row, length in enumerate(lengths if end else ()):
+        if not end:
+            return
+        self.pool.accept((keys, values))
+        self.pool.open((keys, values), lengths)
+        for row, (start, length) in enumerate(zip(saved["starts"], lengths, strict=True)):
             own = keys[row : row + 1], values[row : row + 1]
-            parts = self.pool.find_parts(starts[row], length, end)
-            for position, first, last in parts:
+            for position, first, last in self.pool.find_parts(start, length, end):
                 self.pool.put(row, position, cut(own, first, last))
 
     def list_arrays(self) -> Sequence[Any]:

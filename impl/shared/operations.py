@@ -26,14 +26,21 @@ BATCHED_OPERATIONS: Mapping[str, frozenset[str]] = {
     "batch-kv": frozenset({*BATCH, "trim", "rollback", "size"}),
     "batch-rotating": frozenset({*BATCH, "trim", "rollback", "size"}),
     "batch-state": frozenset(BATCH),
+    "batch-list": frozenset({*BATCH, "trim", "rollback", "size"}),
 }
 BATCH_CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-kv": {**STEP, "mask_form": ("any", "additive")},
     "batch-rotating": {**STEP, "mask_form": ("any", "additive")},
     "batch-state": {},
+    "batch-list": {**STEP, "mask_form": ("any", "additive")},
 }
 
-BATCH_HELD: Mapping[str, float] = {"batch-kv": 4, "batch-rotating": 4, "batch-state": 2}
+BATCH_HELD: Mapping[str, float] = {
+    "batch-kv": 4,
+    "batch-rotating": 4,
+    "batch-state": 2,
+    "batch-list": 4,
+}
 """The same of batches: a pool that is full doubles its rows, its columns, or both."""
 
 HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}

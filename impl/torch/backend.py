@@ -12,6 +12,7 @@ import torch
 from lockstep.harness.backends import Backend, Kind, Unavailable
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
+from lockstep.impl.shared.batched_list import open_list
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.operations import (
     BATCH_CONFIG,
@@ -62,7 +63,7 @@ def open_cache(
         return prefix.open_cache(config)
     if config["kind"] in unified.OPERATIONS:
         return open_unified(config, device, kernels)
-    if config["kind"] in BATCHED:
+    if config["kind"] in BATCHED_OPERATIONS:
         return open_batched(config, device)
     return open_layer(config, device)
 
@@ -79,6 +80,8 @@ def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:
 def open_batched(config: Mapping[str, Any], device: torch.device) -> Any:
     """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
     used up; with neither a single cache."""
+    if config["kind"] == "batch-list":
+        return open_list(config, lambda part: open_batched(part, device), BATCHED)
     batch, kind = BATCHED[config["kind"]]
     if config["caches"] is not None:
         return batch.stack(config["caches"])

@@ -227,7 +227,7 @@ class Batch:
     def rollback(self, counts: Sequence[int]) -> bool:
         self.check_settled()
         pairs = list(zip(self.rows, counts, strict=True))
-        if any(row.window and row.offset > row.window and count for row, count in pairs):
+        if any(row.clone().trim(count) < count for row, count in pairs):
             return False
         for row, count in pairs:
             row.trim(count)
@@ -302,8 +302,101 @@ class StateBatch(Batch):
         return [row.read() for row in self.rows]
 
 
+class SingleList:
+    """Several caches of one layer for one request."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = list(parts)
+
+    def trim(self, count: int) -> int:
+        trimmed: int = min(part.clone().trim(count) for part in self.parts)
+        for part in self.parts:
+            part.trim(trimmed)
+        return trimmed
+
+    def clone(self) -> SingleList:
+        return SingleList([part.clone() for part in self.parts])
+
+    def free(self) -> None:
+        for part in self.parts:
+            part.free()
+
+
+class ListBatch:
+    """Several caches of one layer, each a batch."""
+
+    def __init__(self, parts: Sequence[Batch]) -> None:
+        self.parts = list(parts)
+
+    @property
+    def rows(self) -> list[Any]:
+        return self.parts[0].rows
+
+    def each(self, name: str, *given: Any) -> list[Any]:
+        return [getattr(part, name)(*given) for part in self.parts]
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        self.each("pad_left", padding)
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        self.each("pad_right", lengths)
+
+    def finalize(self) -> None:
+        self.each("finalize")
+
+    def trim(self, count: int) -> int:
+        return count if self.rollback([count] * len(self.rows)) else 0
+
+    def rollback(self, counts: Sequence[int]) -> bool:
+        if not all(part.clone().rollback(counts) for part in self.parts):
+            return False
+        self.each("rollback", counts)
+        return True
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.each("filter", rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.each("select", rows)
+
+    def repeat(self, times: int) -> None:
+        self.each("repeat", times)
+
+    def extend(self, other: ListBatch) -> None:
+        for part, more in zip(self.parts, other.parts, strict=True):
+            part.extend(more)
+
+    def extract(self, row: int) -> SingleList:
+        return SingleList(self.each("extract", row))
+
+    def clone(self) -> ListBatch:
+        return type(self)(self.each("clone"))
+
+    def free(self) -> None:
+        self.each("free")
+
+    def save(self) -> Any:
+        return self.each("save")
+
+    def load(self, saved: Any) -> None:
+        for part, own in zip(self.parts, saved, strict=True):
+            part.load(own)
+
+
+def open_list(config: Mapping[str, Any]) -> Any:
+    """Opens a batch of lists, or a single list."""
+    caches, parts = config["caches"], []
+    for number, part in enumerate(config["parts"]):
+        own = None if caches is None else [cache.parts[number] for cache in caches]
+        parts.append(open_batch({**part, "rows": config["rows"], "caches": own}))
+    alone = config["rows"] is None and caches is None
+    return SingleList(parts) if alone else ListBatch(parts)
+
+
 def open_batch(config: Mapping[str, Any]) -> Any:
     """Opens a batch or a single cache."""
+    if config["kind"] == "batch-list":
+        return open_list(config)
     is_state = config["kind"] == "batch-state"
     single, batch = (SingleState, StateBatch) if is_state else (Single, Batch)
     if config["caches"] is not None:
@@ -318,6 +411,7 @@ def make() -> Backend:
         "batch-kv": Kind(OPERATIONS, {"chunk": (None, 3)}, refuses=True),
         "batch-rotating": Kind(OPERATIONS, refuses=True),
         "batch-state": Kind(OF_STATES, refuses=True),
+        "batch-list": Kind(OPERATIONS, refuses=True),
     }
     return Backend(
         name="batching",

@@ -16,6 +16,7 @@ from lockstep.reference.encoder import EncoderCache, Image, Removal
 from lockstep.reference.errors import CacheFull
 from lockstep.reference.kv import KVCache
 from lockstep.reference.layers import Layer, Model
+from lockstep.reference.list import ListCache
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.slots import REFUSALS, Slots
@@ -286,6 +287,16 @@ def the_first_row_is_taken_out(self: BatchedCache, number: int) -> Any:
 @mistake("batch-state", "recompute", BatchedCache, "clone")
 def batch_clone_shares_its_rows(self: BatchedCache) -> BatchedCache:
     return BatchedCache(self.rows)
+
+
+@mistake("batch-list", "part", ListCache, "trim")
+def a_list_is_trimmed_where_it_can_be(self: ListCache, count: int) -> int:
+    return max([part.trim(count) for part in self.parts])
+
+
+@mistake("batch-list", "recompute", ListCache, "clone")
+def list_clone_shares_its_parts(self: ListCache) -> ListCache:
+    return ListCache(self.parts)
 
 
 # --- unified caches ---------------------------------------------------------------------

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batching import Batch, Single, StateBatch, make, open_batch
+from batching import (
+    Batch,
+    ListBatch,
+    Single,
+    SingleList,
+    StateBatch,
+    make,
+    open_batch,
+)
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts import CONTRACTS
@@ -185,9 +193,77 @@ class StatesReadPadding(StateBatch):
         return None
 
 
+@mistake("batch-list", "(load|update|state|size|extract)-")
+class ListIsLoadedWithWrongLengths(ListBatch):
+    """mlx-lm pull request 886: the states of the parts are saved as one list, and cut
+    apart at the wrong places."""
+
+    def save(self) -> Any:
+        return [row for saved in super().save() for row in saved]
+
+    def load(self, saved: Any) -> None:
+        rows = len(saved) // len(self.parts)
+        super().load([saved[at : at + rows] for at in range(len(self.parts))])
+
+
+@mistake("batch-list", "(trim|rollback|update|state|size|extract)-")
+class ListIsTrimmedInPart(ListBatch):
+    """mlx-lm's `CacheList.trim`: the first parts are trimmed before another refuses."""
+
+    def trim(self, count: int) -> int:
+        return int(self.each("trim", count)[-1])
+
+    def rollback(self, counts: Sequence[int]) -> bool:
+        return all(self.each("rollback", counts))
+
+
+@mistake("batch-list", "filter-offset|(update|state|size)-")
+class ListIsFilteredInPart(ListBatch):
+    """Rows leave the first part only."""
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.parts[0].filter(rows)
+
+
+@mistake("batch-list", "(stack|update|state|size|extract|trim)-")
+class ExtractSharesAPart(ListBatch):
+    """The last part of a single list is the row of the batch itself."""
+
+    def extract(self, row: int) -> SingleList:
+        single = super().extract(row)
+        single.parts[-1] = self.parts[-1].rows[row]
+        return single
+
+
+@mistake("batch-list", "(update|finalize)-")
+class OnePartIsToldOfPadding(ListBatch):
+    """Padding on the right is announced to the first part only."""
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        self.parts[0].pad_right(lengths)
+
+    def finalize(self) -> None:
+        self.parts[0].finalize()
+
+
+@mistake("batch-list", "(stack|update|state|size|extract|trim)-")
+class SinglesAreStackedInAnotherOrder(ListBatch):
+    """The rows of the last part are in reverse order."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        super().__init__(parts)
+        if any(row.offset for row in self.rows):
+            self.parts[-1].rows.reverse()
+
+    def clone(self) -> ListBatch:
+        return ListBatch(self.each("clone"))
+
+
 def plant(wrong: type) -> Backend:
     def open_wrong(config: Mapping[str, Any]) -> Any:
         opened = open_batch(config)
+        if isinstance(opened, ListBatch):
+            return wrong(opened.parts)
         return wrong(opened.rows) if isinstance(opened, Batch) else opened
 
     return replace(make(), open=open_wrong)
@@ -221,6 +297,42 @@ def test_what_differs_is_said_of_a_row() -> None:
     divergence = run(program, plant(PaddingIsSeen)).divergence
     assert divergence is not None
     assert divergence.message.startswith("row 1, query 0 sees")
+
+
+def test_what_differs_is_said_of_a_part() -> None:
+    caches = [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}]
+    ops = [
+        {"op": "open", "rows": 2},
+        {"op": "update", "length": 2, "left": [0, 1]},
+        {"op": "filter", "rows": [1]},
+    ]
+    fields = {"contract": "batched", "kind": "batch-list", "caches": caches}
+    program = make_program(*ops, **fields)
+    divergence = run(program, plant(ListIsFilteredInPart)).divergence
+    assert divergence is not None
+    assert divergence.message == "part 1: offsets is [2, 1], not [1]"
+
+    class Unmasked(ListBatch):
+        def __init__(self, parts: Sequence[Any]) -> None:
+            super().__init__([parts[0], PaddingIsSeen(parts[1].rows)])
+
+    program = make_program(*ops[:2], {"op": "update", "length": 1}, **fields)
+    divergence = run(program, plant(Unmasked)).divergence
+    assert divergence is not None
+    assert divergence.message.startswith("part 1, row 1, query 0 sees")
+
+
+def test_a_list_without_its_parts_is_to_blame() -> None:
+    caches = [{"kind": "batch-kv"}, {"kind": "batch-kv"}]
+    fields = {"contract": "batched", "kind": "batch-list", "caches": caches}
+    program = make_program({"op": "open", "rows": 2}, **fields)
+    for open_wrong, words in (
+        (lambda config: open_batch(config).parts[0], "it has no parts"),
+        (lambda config: ListBatch(open_batch(config).parts[:1]), "not a list of 2"),
+    ):
+        divergence = run(program, replace(make(), open=open_wrong)).divergence
+        assert divergence is not None
+        assert words in divergence.message
 
 
 def test_a_batch_without_what_is_needed_is_to_blame() -> None:

@@ -48,6 +48,20 @@ UNIFIED = [
     ({"kind": "recurrent", **LARGE}, "has room for"),
 ]
 
+LIST: dict[str, Any] = {"kind": "batch-list"}
+OPEN: dict[str, Any] = {"op": "open", "rows": 1}
+KV, WIDE = {"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 64, "key_dim": 1024}
+
+BATCHED = [
+    (LIST, "a list needs caches"),
+    ({"kind": "batch-kv", "caches": [KV]}, "only a list has them"),
+    ({**LIST, "caches": [LIST]}, "caches[0][kind]"),
+    ({**LIST, "caches": [KV] * 5}, "5 items; at most 4"),
+    ({**LIST, "caches": [KV], "window": 2}, "window, keep, record, chunk of a list"),
+    ({**LIST, "caches": [KV, {"kind": "batch-rotating"}]}, "needs a window"),
+    ({**LIST, "caches": [{**KV, "window": 2}]}, "belong to rotating caches"),
+]
+
 SESSION = [
     ({"limit": 3}, "limit belongs to trie, not to session"),
     ({"kind": "trie", "slots": 2}, "slots belongs to slots, not to trie"),
@@ -69,6 +83,7 @@ SESSION = [
     [
         *((partial(make_unified, forward([0], [0])), *case) for case in UNIFIED),
         *((partial(make_prefix, BEGIN), *case) for case in SESSION),
+        *((partial(make, OPEN, contract="batched"), *case) for case in BATCHED),
     ],
 )
 def test_a_config_that_breaks_a_rule_is_refused(
@@ -77,6 +92,13 @@ def test_a_config_that_breaks_a_rule_is_refused(
     with pytest.raises(UsageError, match=r"^here: config") as refused:
         build(**config)
     assert words in str(refused.value)
+
+
+def test_the_numbers_of_all_parts_of_a_list_count() -> None:
+    update = {"op": "update", "length": 16}
+    make(OPEN, update, contract="batched", **LIST, caches=[KV, WIDE])
+    with pytest.raises(UsageError, match="K and V would hold 16842752 numbers"):
+        make(OPEN, update, contract="batched", **LIST, caches=[WIDE, WIDE])
 
 
 @pytest.mark.parametrize(

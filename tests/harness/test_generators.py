@@ -198,6 +198,7 @@ REFUSED = {
     "batch-kv": {"open", "update", "pad_right", "finalize", "filter", "select"},
     "batch-rotating": {"update", "pad_right", "finalize", "filter", "extend"},
     "batch-state": {"update", "pad_right", "finalize", "filter", "extend"},
+    "batch-list": {"update", "pad_right", "finalize", "filter", "extend"},
 }
 """Kind → operations that are often refused; of the others, those of causal caches."""
 

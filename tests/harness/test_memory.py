@@ -228,6 +228,21 @@ def test_every_cache_of_ours_is_watched(
     assert {divergence.what for divergence in found if divergence} == {"memory"}
 
 
+@pytest.mark.parametrize(
+    "ops",
+    [
+        # The state is freed before it is looked at what the full cache returned.
+        [{"op": "open", "rows": 1}, {"op": "update", "length": 1}, {"op": "state"}],
+        # A single list takes the name of a batch.
+        [{"op": "open", "rows": 1}, {"op": "clone", "cache": "b", "into": "a"}],
+    ],
+)
+def test_a_correct_list_is_not_blamed_at_the_end(ops: Any) -> None:
+    caches = [{"kind": "batch-state"}, {"kind": "batch-kv"}]
+    program = make(*ops, contract="batched", kind="batch-list", caches=caches)
+    assert find(program, load("torch-cpu")) is None
+
+
 def test_a_refused_free_gives_no_memory_back() -> None:
     ops = [
         {"op": "begin", "tokens": [1] * 5},

@@ -33,6 +33,7 @@ OFTEN = {
         ("batch-kv", "batch-rotating", "batch-state"),
         ("cut-columns", "mask", "recompute", "rename"),
     ),
+    "batch-list": ("cut-columns", "mask", "recompute", "rename", "part"),
     **dict.fromkeys(("causal", "chunked"), (*GENERIC, "room", "gap")),
     **dict.fromkeys(
         ("swa", "swa-memory", "recurrent"),

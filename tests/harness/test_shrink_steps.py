@@ -117,5 +117,25 @@ def test_simpler_caches_of_a_wrapper(simpler: list[dict[str, Any]]) -> None:
     assert is_proposed(make_wrapper(caches=caches), make_wrapper(caches=simpler))
 
 
+@pytest.mark.parametrize(
+    "simpler",
+    [
+        [{"kind": "batch-rotating", "window": 1}, {"kind": "batch-kv", "heads": 2}],
+        [{"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 2}],
+        [{"kind": "batch-rotating", "window": 3}, {"kind": "batch-kv"}],
+    ],
+)
+def test_simpler_caches_of_a_list(simpler: list[dict[str, Any]]) -> None:
+    def make_list(caches: list[dict[str, Any]]) -> Program:
+        opened = {"op": "open", "rows": 1}
+        return make(opened, contract="batched", kind="batch-list", caches=caches)
+
+    caches = [
+        {"kind": "batch-rotating", "window": 3},
+        {"kind": "batch-kv", "heads": 2},
+    ]
+    assert is_proposed(make_list(caches), make_list(simpler))
+
+
 def test_a_list_keeps_as_many_items_as_it_must_have() -> None:
     assert [] not in get_simpler(["state"], CONTRACTS["prefix"].config["layers"])

@@ -5,12 +5,15 @@ row, with tags that count up from 0 over the whole case, row by row; padding tak
 `see ROW POSITION` answers with the tokens that a query sees, `holds` with the offset and
 the state of each row, "-" for nothing. `batch c 2` opens another batch and goes on with
 it, `use b` goes back to the first one, which is called b. `single x` opens a single
-cache; `put x 2` writes to it.
+cache; `put x 2` writes to it, and `cut x 1` trims it.
+
+`kv+rotating:2 rows=2 | …` makes lists of a full cache and a window of 2; what a token
+sees, and what a row holds, is told of each part: "0 1 2 & 1 2".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,7 @@ from cases import read_table, read_words
 from layer_book import KINDS, say
 
 from lockstep.reference.batched import BatchedCache
+from lockstep.reference.list import ListCache
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,21 @@ class Desk:
     """The batches and single caches of one case, by name."""
 
     def __init__(self, head: str) -> None:
-        [self.kind], self.options = read_words(head)
+        [kinds], self.options = read_words(head)
+        self.kinds = kinds.split("+")
         self.batches: dict[str, BatchedCache] = {}
         self.singles: dict[str, Any] = {}
         self.tag = 0
-        self.open("b", self.options.pop("rows"))
+        self.open("b", self.options["rows"])
 
     def make(self) -> Any:
-        return KINDS[self.kind](**self.options)
+        options = {name: self.options[name] for name in self.options if name != "rows"}
+        if len(self.kinds) == 1:
+            return KINDS[self.kinds[0]](**options)
+        kinds = [kind.partition(":") for kind in self.kinds]
+        return ListCache(
+            [KINDS[kind](*([int(size)] if size else [])) for kind, _, size in kinds]
+        )
 
     def open(self, name: str, rows: int) -> None:
         self.batches[name] = BatchedCache([self.make() for _ in range(rows)])
@@ -79,11 +90,9 @@ class Desk:
                 batch.update(numbers[0], [self.take_tags(count) for count in counts])
             case "see":
                 row, position = numbers
-                return say(batch.rows[row].visible(position))
+                return say_parts(batch.rows[row], lambda part: part.visible(position))
             case "holds":
-                return " / ".join(
-                    f"{one.offset}: {say(one.state())}" for one in batch.rows
-                )
+                return " / ".join(map(say_held, batch.rows))
             case "pad":
                 batch.pad_right(numbers)
             case "trim":
@@ -105,8 +114,9 @@ class Desk:
             case "put":
                 self.singles[names[0]].update(self.take_tags(*numbers))
             case "says":
-                one = self.singles[names[0]]
-                return f"{one.offset}: {say(one.state())}"
+                return say_held(self.singles[names[0]])
+            case "cut":
+                return str(self.singles[names[0]].trim(*numbers))
             case "batch":
                 self.open(names[0], *numbers)
             case "use":
@@ -116,3 +126,13 @@ class Desk:
             case _:
                 raise KeyError(word)
         return ""
+
+
+def say_held(cache: Any) -> str:
+    return f"{cache.offset}: {say_parts(cache, lambda part: part.state())}"
+
+
+def say_parts(cache: Any, read: Callable[[Any], Any]) -> str:
+    """Says what is read of a cache, or of each part of a list."""
+    parts = cache.parts if isinstance(cache, ListCache) else [cache]
+    return " & ".join(say(read(part)) for part in parts)

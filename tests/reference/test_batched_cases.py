@@ -96,6 +96,39 @@ a batch has a row
 a copy goes its own way
     kv rows=2 | add 1; clone c; add 1; use c; holds > 1: 0 / 1: 1; add 2;
     holds > 3: 0 4 5 / 3: 1 6 7; use b; holds > 2: 0 2 / 2: 1 3; free; holds > 0: - / 0: -
+# --- several caches of one layer
+each part of a list gets the tokens of its row, and sees them its own way
+    kv+rotating:2 rows=2 | add 3 left=[0,1]; holds > 3: 0 1 2 & 1 2 / 2: 3 4 & 3 4; add 1;
+    see 0 3 > 0 1 2 5 & 2 5; see 1 2 > 3 4 6 & 4 6;
+    holds > 4: 0 1 2 5 & 2 5 / 3: 3 4 6 & 4 6
+no part reads padding
+    state+rotating:2+kv rows=2 | pad 1 3; add 2; add 1; finalize;
+    holds > 1: 0 & 0 & 0 / 3: 1 2 3 & 2 3 & 1 2 3
+a list is trimmed in all parts
+    kv+rotating:3 rows=2 | add 3; trim 1 2 > yes; holds > 2: 0 1 & 0 1 / 1: 3 & 3; add 1;
+    see 0 2 > 0 1 6 & 0 1 6
+or in none, if one part refuses, whichever it is
+    kv+rotating:2 rows=2 | add 3 left=[0,1]; trim 0 1 > yes; trim 1 0 > no;
+    holds > 3: 0 1 2 & 1 2 / 1: 3 & 3;
+    filter 1; trim 1 > yes; holds > 0: - & -
+a list with a state takes nothing back
+    kv+state rows=1 | add 2; trim 1 > no; trim 0 > yes; holds > 2: 0 1 & 0 1;
+    extract 0 x; cut x 1 > 0; says x > 2: 0 1 & 0 1
+a single list loses tokens in all parts or in none
+    kv+rotating:2 rows=1 | single x; put x 2; cut x 1 > 1; says x > 1: 0 & 0; put x 2;
+    cut x 1 > 0; says x > 3: 0 2 3 & 2 3; single y; put y 1; cut y 5 > 1;
+    says y > 0: - & -
+all parts of a row move with it
+    kv+rotating:1 rows=3 | add 2; filter 2 0; holds > 2: 4 5 & 5 / 2: 0 1 & 1; select 1 1;
+    add 1; holds > 3: 0 1 6 & 6 / 3: 0 1 7 & 7; batch c 1; add 1; use b; extend c; add 1;
+    see 2 1 > 8 11 & 11
+a list that is taken out lives on alone
+    state+kv rows=2 | add 2; extract 1 x; put x 1; says x > 3: 2 3 4 & 2 3 4;
+    holds > 2: 0 1 & 0 1 / 2: 2 3 & 2 3; single y; stack x y; add 1;
+    holds > 4: 2 3 4 5 & 2 3 4 5 / 1: 6 & 6
+a copy of a list goes its own way
+    kv+rotating:2 rows=1 | add 1; clone c; add 2; use c; holds > 1: 0 & 0; add 1;
+    holds > 2: 0 3 & 0 3; use b; holds > 3: 0 1 2 & 1 2; free; holds > 0: - & -
 """
 )
 

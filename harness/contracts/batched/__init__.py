@@ -1,8 +1,9 @@
 """The batched contract: several requests in one cache.
 
 `model`: the config and the reference side. `system`: the side of a backend. `tokens`,
-`rows`: one class for each operation. `states`: the abstract states. `domain`: small
-worlds. `shrinking`: simpler programs.
+`contents`, `rows`: one class for each operation. `parts`, `parts_system`: several caches
+for each layer. `states`: the abstract states. `domain`: small worlds. `shrinking`:
+simpler programs.
 """
 
 from __future__ import annotations
@@ -12,15 +13,24 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.batched.domain import get_domain
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
     KINDS,
+    LIST,
     LONG_REACH,
     BatchedModel,
     get_single_config,
+    list_part_configs,
     why_illegal_config,
 )
+from lockstep.harness.contracts.batched.parts import (
+    LISTS,
+    ListModel,
+    list_simpler_lists,
+)
+from lockstep.harness.contracts.batched.parts_system import ListSystem, get_open_config
 from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.batched.shrinking import (
     LETTERS,
@@ -33,8 +43,8 @@ from lockstep.harness.contracts.batched.states import (
     list_batched_states,
     list_unreachable,
 )
-from lockstep.harness.contracts.batched.system import BatchedSystem
-from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
+from lockstep.harness.contracts.contract import Changed, Contract
 from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
 from lockstep.harness.contracts.operation import Config, Op, Source
 
@@ -101,17 +111,45 @@ class BatchedContract(Contract):
     list_unreachable = staticmethod(list_unreachable)
     merge_operations = staticmethod(merge_updates)
     get_domain = staticmethod(get_domain)
-    get_tag_dimension = staticmethod(get_tag_dimension)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         masked = ["make_mask", "update"]
         own = masked if kind != "batch-state" else ["make_mask", "read", "write"]
+        if kind == LIST:  # its parts have these
+            return super().list_methods(kind, {*operations} - {"state", "size"})
         return own + super().list_methods(kind, operations)
 
+    def count_layers(self, config: Config) -> int:
+        return len(list_part_configs(config))
+
+    def count_numbers(self, config: Config) -> int:
+        return sum(map(super().count_numbers, list_part_configs(config)))
+
+    def get_tag_dimension(self, config: Config) -> int:
+        return min(map(get_tag_dimension, list_part_configs(config)))
+
+    def open_model(self, config: Config, rows: bool = True) -> BatchedModel:
+        return (ListModel if config["kind"] == LIST else BatchedModel)(config, rows)
+
     def open_cache(self, backend: Backend, config: Config) -> Any:
-        return super().open_cache(backend, {**config, "rows": 2, "caches": None})
+        config = {**config, "poison": backend.poison}
+        if config["kind"] != LIST:
+            return backend.open({**config, "rows": 2, "caches": None})
+        cache = backend.open(get_open_config(config, 2, None))
+        return read_object(cache, ["parts"], "open", "a batch of lists")
+
+    def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
+        config = super().draw_config(source, kind, declared)
+        if kind == LIST:
+            options = declared.config.get("caches", LISTS)
+            drawn = [{**config, "caches": list(parts)} for parts in options]
+            legal = [one for one in drawn if self.why_illegal(one) is None]
+            config = source.pick(legal or drawn)
+        return config
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
+        if name == "caches":
+            return ()
         options = super().list_options(name, config, declared)
         kind = get_single_config(config)["kind"]
         return restrict_options(name, kind, config, options)
@@ -133,15 +171,23 @@ class BatchedContract(Contract):
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         return simplify(ops, OPERATIONS)
 
+    def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
+        for parts in list_simpler_lists(config["caches"]):
+            yield {**config, "caches": parts}, ops
+
     def draw_reach(self, source: Source, model: BatchedModel) -> None:
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
 
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> BatchedSystem:
-        declared = backend.contracts["batched"][config["kind"]]
-        system = BatchedSystem(backend, declared, config, self.count_tags(ops), every)
+    ) -> Batches:
+        declared, tags = (
+            backend.contracts["batched"][config["kind"]],
+            self.count_tags(ops),
+        )
+        opened = ListSystem if config["kind"] == LIST else BatchedSystem
+        system = opened(backend, declared, config, tags, every)
         system.singles.writes = self.writes
         return system
 

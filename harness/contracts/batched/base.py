@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
+from lockstep.harness.contracts.batched.model import (
+    MOST_ROWS,
+    BatchedModel,
+    list_part_configs,
+)
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
 from lockstep.harness.contracts.layer.operations import LayerOperation
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
@@ -116,8 +120,8 @@ class OnEither(BatchedOperation):
         singles = list(model.singles.caches)
         if not singles or source.below(4) < 3:
             return super().draw(source, model)
-        name = source.pick(singles)
-        fields = self.single.draw_fields(source, model.singles, name)
+        name, part = source.pick(singles), source.pick(model.split())
+        fields = self.single.draw_fields(source, part.singles, name)
         return None if fields is None else {"op": self.name, **fields, "cache": name}
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
@@ -149,9 +153,10 @@ def why_full(name: str, model: BatchedModel) -> str | None:
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
     """Draws columns of an update: often so many that a row reaches a boundary."""
-    config, edges = model.config, [1, 2, 3]
+    edges, parts = [1, 2, 3], list_part_configs(model.config)
+    sizes = [part[name] for part in parts for name in ("window", "chunk", "step")]
     for offset in {min(batch.offsets), max(batch.offsets), batch.width}:
-        for size in (config["window"], config["chunk"], config["step"]):
+        for size in dict.fromkeys(sizes):
             if size:
                 left = size - offset % size
                 edges += [left - 1, left, left + 1, size - 1, size, size + 1]

@@ -14,7 +14,12 @@ from lockstep.harness.contracts.batched.base import (
     OnEither,
     why_full,
 )
-from lockstep.harness.contracts.batched.model import BatchedModel
+from lockstep.harness.contracts.batched.model import (
+    LIST,
+    BatchedModel,
+    list_part_configs,
+    list_parts,
+)
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.layer.sides import answer_tags
@@ -22,10 +27,9 @@ from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
 from lockstep.harness.core.document import INTEGER, Schema
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
-from lockstep.reference.state import StateCache
 
-SLICED = ("batch-kv", "batch-rotating")
-"""Kinds whose rows consist of tokens."""
+SLICED = ("batch-kv", "batch-rotating", LIST)
+"""Kinds whose rows may consist of tokens. A list with a state refuses to go back."""
 
 
 class Taking(BatchedOperation):
@@ -61,8 +65,7 @@ class Taking(BatchedOperation):
             return after
         if not after["result"].trim(counts):
             return refused
-        told = {"offsets": after["result"].offsets} if "offsets" in refused else {}
-        answers = [self.say(op, True) | told]
+        answers = [self.say(op, True) | model.answer_offsets(after["result"])]
         if any(counts) and may_have_turned(batch):
             answers.append(refused)
         return choose(answers)
@@ -81,8 +84,10 @@ class Taking(BatchedOperation):
 
 def may_have_turned(batch: BatchedCache) -> bool:
     """Says whether a ring that counts padding has dropped a column."""
-    row = batch.rows[0]
-    return isinstance(row, RotatingCache) and batch.width > row.window
+    return any(
+        isinstance(part, RotatingCache) and batch.width > part.window
+        for part in list_parts(batch.rows[0])
+    )
 
 
 class Trim(OnEither, Taking):
@@ -154,8 +159,11 @@ class State(Reading):
     name, weight = "state", 2
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        rows = model.batches[op["cache"]].rows
-        return {"caches": [answer_tags(row) for row in rows]}
+        def answer(part: BatchedModel) -> Answer:
+            rows = part.batches[op["cache"]].rows
+            return {"caches": [answer_tags(row) for row in rows]}
+
+        return model.tell(answer)
 
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         return system.read_state(op["cache"], model.batches[op["cache"]].rows)
@@ -165,15 +173,20 @@ class Size(Reading):
     name, weight = "size", 2
     kinds = SLICED
 
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        kinds = [part["kind"] for part in list_part_configs(model.config)]
+        has_state = "batch-state" in kinds
+        return "a state has no size" if has_state else super().why_illegal(op, model)
+
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        rows = model.batches[op["cache"]].rows
-        return {"sizes": [row.size() for row in rows if not isinstance(row, StateCache)]}
+        def answer(part: BatchedModel) -> Answer:
+            rows = part.batches[op["cache"]].rows
+            return {"sizes": [row.size() for row in rows]}
+
+        return model.tell(answer)
 
     def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        answer = system.ask(lambda: system.batches[op["cache"]].size())
-        if "error" in answer:
-            return answer
-        return {"sizes": system.read_numbers(answer.get("result"), "size")}
+        return system.read_sizes(op["cache"])
 
 
 class Clone(OnEither):

@@ -60,8 +60,21 @@ STANDARD: Sequence[Op] = join(
         {"op": "size"},
     ),
 )
-CONFIG: Mapping[str, Sequence[Any]] = {"step": [2], "window": [2], "chunk": [None, 2]}
-LARGER = {**CONFIG, "window": [3, 4], "heads": [2], "value_dim": [6]}
+PAIR = [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}]
+WITH_STATE = [{"kind": "batch-state"}, {"kind": "batch-rotating", "window": 3}]
+CONFIG: Mapping[str, Sequence[Any]] = {
+    "step": [2],
+    "window": [2],
+    "chunk": [None, 2],
+    "caches": [PAIR],
+}
+LARGER = {
+    **CONFIG,
+    "window": [3, 4],
+    "heads": [2],
+    "value_dim": [6],
+    "caches": [WITH_STATE],
+}
 DOMAINS = {
     "tiny": Domain(CONFIG, TINY),
     "small": Domain(CONFIG, SMALL),

@@ -94,14 +94,16 @@ class BatchMemory:
 
     def check(self) -> None:
         """Raises Broken("memory") if the batches hold too much."""
-        if self.factor is None:
-            return
+        if self.factor is not None:
+            self.weigh().check(ask_held(self.batches.values()), self.factor)
+
+    def weigh(self) -> Need:
+        """Counts what is needed for the batches."""
         sizes = self.sizes.values()
-        need = Need(
+        return Need(
             self.unit * sum(size.rows * size.columns for size in sizes),
             self.unit * self.step * sum(size.rows for size in sizes),
         )
-        need.check(ask_held(self.batches.values()), self.factor)
 
     def check_released(
         self, open_batch: Callable[[int], Any], rows: Iterable[int]

@@ -13,26 +13,47 @@ from lockstep.harness.contracts.layer.sides import (
     LayerModel,
     get_tags,
     list_places,
-    open_cache,
 )
 from lockstep.harness.contracts.layer.sides import (
     why_illegal_config as why_illegal_single,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, ask
 from lockstep.harness.core.document import Schema
-from lockstep.reference.batched import BatchedCache
+from lockstep.reference.batched import BatchedCache, Row
+from lockstep.reference.list import ListCache
 
 PREFIX = "batch-"
-KINDS = ("batch-kv", "batch-rotating", "batch-state")
+ALONE = ("batch-kv", "batch-rotating", "batch-state")
+LIST = "batch-list"
+KINDS = (*ALONE, LIST)
+
+SIZES = ("window", "keep", "record", "chunk")
+OF_PARTS = (*SIZES, "heads", "key_dim", "value_dim", "conv_width")
+"""Fields that each part of a list has for itself."""
 
 CONFIG: Mapping[str, Schema] = {
     **LAYER_CONFIG,
     "kind": {"enum": list(KINDS)},
     "pads_left": {"type": "boolean", "default": True},
     "offsets": {"enum": ["rows", "none"], "default": "rows"},
+    "caches": {
+        "type": "array",
+        "maxItems": 4,
+        "default": [],
+        "items": {
+            "type": "object",
+            "properties": {
+                "kind": {"enum": list(ALONE)},
+                **{name: LAYER_CONFIG[name] for name in OF_PARTS},
+            },
+            "required": ["kind"],
+            "additionalProperties": False,
+        },
+    },
 }
 """Beyond the fields of a single cache: `pads_left`, whether a first update may have
-padding on the left; `offsets` "none" for a cache that tells no offset of each row."""
+padding on the left; `offsets` "none" for a cache that tells no offset of each row;
+`caches`, the parts of a list, each with its kind and those fields that differ."""
 
 MOST_ROWS = 8
 """Rows of a batch. Each column of an update takes so many tags."""
@@ -44,9 +65,24 @@ def get_single_config(config: Config) -> dict[str, Any]:
     return {**{name: config[name] for name in LAYER_CONFIG}, "kind": kind}
 
 
+def list_part_configs(config: Config) -> list[Config]:
+    """Makes a complete config for each part of a list; of others, theirs."""
+    if config["kind"] != LIST:
+        return [config]
+    sizes = {name: LAYER_CONFIG[name].get("default") for name in SIZES}
+    return [{**config, **sizes, "caches": [], **part} for part in config["caches"]]
+
+
 def why_illegal_config(config: Config) -> str | None:
     """Names the rule between its fields that a config breaks, or None."""
-    return why_illegal_single(get_single_config(config))
+    if (config["kind"] == LIST) != bool(config["caches"]):
+        return "a list needs caches, and only a list has them"
+    if config["kind"] == LIST and any(config[name] for name in SIZES):
+        return f"{', '.join(SIZES)} of a list stand in its caches"
+    wrong = (
+        why_illegal_single(get_single_config(part)) for part in list_part_configs(config)
+    )
+    return next(filter(None, wrong), None)
 
 
 REACH, LONG_REACH = 48, 320
@@ -82,7 +118,7 @@ class BatchedModel:
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.reach, self.last = REACH, ""
-        self.singles = LayerModel(get_single_config(config), rows)
+        self.singles = self.open_singles()
         self.singles.caches.clear()
         self.batches: dict[str, BatchedCache] = {}
         self.saved: dict[str, BatchedCache] = {}
@@ -101,8 +137,19 @@ class BatchedModel:
 
     # --- batches and single caches by name ----------------------------------------------
 
-    def open_row(self) -> Cache:
-        return open_cache(self.singles.config)
+    def open_singles(self) -> LayerModel:
+        return LayerModel(get_single_config(self.config), self.rows)
+
+    def open_row(self) -> Row:
+        return self.singles.open()
+
+    def split(self) -> Sequence[BatchedModel]:
+        """Returns the model of each part of a list; of others, the model."""
+        return [self]
+
+    def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:
+        """Returns what `make` answers for the model; of a list, for each part."""
+        return make(self)
 
     def put_batch(self, name: str, batch: BatchedCache) -> None:
         self.drop(name)
@@ -138,7 +185,9 @@ class BatchedModel:
 
     def say_offsets(self, name: str) -> Answer:
         """Returns the offsets of a batch, as an answer has them."""
-        batch = self.batches[name]
+        return self.answer_offsets(self.batches[name])
+
+    def answer_offsets(self, batch: BatchedCache) -> Answer:
         told = self.config["offsets"] == "rows" and batch.coming is None
         return {"offsets": batch.offsets} if told else {}
 
@@ -198,3 +247,8 @@ def answer_row(row: Cache, count: int) -> list[list[int]]:
     """Lists what the last `count` queries of a row may attend to."""
     queries = range(row.offset - count, row.offset)
     return [get_tags(row.visible(query)) for query in queries]
+
+
+def list_parts(cache: Row) -> Sequence[Cache]:
+    """Lists the caches of one layer."""
+    return cache.parts if isinstance(cache, ListCache) else [cache]

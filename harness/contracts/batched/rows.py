@@ -20,6 +20,7 @@ from lockstep.harness.contracts.batched.base import (
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import why_no_cache
+from lockstep.harness.contracts.layer.sides import answer_offset
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask, index
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
@@ -166,14 +167,15 @@ class Extract(BatchedOperation):
         if "error" in answer:
             return answer
         model.put_single(op["into"], answer["result"])
-        return {"offset": answer["result"].offset}
+        return model.singles.tell(answer["result"], answer_offset)
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         answer = system.ask(lambda: system.batches[op["cache"]].extract(op["row"]))
         if "error" in answer:
             return answer
         system.put_single(op["into"], answer.get("result"))
-        return {"offset": answer["result"].offset}
+        told: Answer = system.singles.tell(answer["result"], answer_offset)
+        return told
 
 
 class Stack(BatchedOperation):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.batched.model import BatchedModel
+from lockstep.harness.contracts.batched.model import (
+    LIST,
+    BatchedModel,
+    list_part_configs,
+)
+from lockstep.harness.contracts.batched.parts import LISTS
 from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
 from lockstep.reference.batched import BatchedCache
 
@@ -41,11 +46,17 @@ def get_batched_states(op: Op, model: BatchedModel) -> list[str]:
         "announced": batch.coming is not None,
         "padding-only": op["op"] == "update" and batch.coming and not min(batch.coming),
     }
-    sized = [*get_window_states(op, batch, model.config), *get_chunk_states(batch, model)]
-    return [*model.past[op["cache"]], *list_true(found), *sized]
+    sized = [
+        state
+        for config in list_part_configs(model.config)
+        for state in get_window_states(op, batch, config)
+        + get_chunk_states(batch, config)
+    ]
+    return [*model.past[op["cache"]], *list_true(found), *dict.fromkeys(sized)]
 
 
 def get_window_states(op: Op, batch: BatchedCache, config: Config) -> list[str]:
+    """Names the states of a batch, or of one part of it, around a window."""
     window, offsets = config["window"], batch.offsets
     if not window:
         return []
@@ -62,8 +73,8 @@ def get_window_states(op: Op, batch: BatchedCache, config: Config) -> list[str]:
     )
 
 
-def get_chunk_states(batch: BatchedCache, model: BatchedModel) -> list[str]:
-    chunk = model.config["chunk"]
+def get_chunk_states(batch: BatchedCache, config: Config) -> list[str]:
+    chunk = config["chunk"]
     if not chunk:
         return []
     offsets = batch.offsets
@@ -79,6 +90,11 @@ def get_chunk_states(batch: BatchedCache, model: BatchedModel) -> list[str]:
 def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
     """Lists the states that generation must reach for a kind as it is declared."""
     has, config = declared.operations, declared.config
+    kinds, chunks = {kind}, [*config.get("chunk", (None,))]
+    if kind == LIST:
+        parts = [part for parts in config.get("caches", LISTS) for part in parts]
+        kinds = {part["kind"] for part in parts}
+        chunks = [part.get("chunk") for part in parts]
     pads_left = True in config.get("pads_left", (True,))
     rewinds = bool(has & {"trim", "rollback"})
     uneven = pads_left or "pad_right" in has or {"extend", "stack"} & has
@@ -89,16 +105,16 @@ def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
         "padded-left": pads_left,
         **dict.fromkeys(("finalized", *ANNOUNCED), "pad_right" in has),
         "rewind": rewinds,
-        "refusal": rewinds and kind == "batch-rotating",
+        "refusal": rewinds and kinds & {"batch-rotating", "batch-state"},
         "rows-left": has & {"filter", "select"},
         "extended": "extend" in has,
         "stacked": "stack" in has,
         "loaded": "load" in has,
         "cloned": "clone" in has,
         "freed": "free" in has,
-        **dict.fromkeys(WINDOWS, kind == "batch-rotating"),
-        "padding-in-window": kind == "batch-rotating" and uneven,
-        **dict.fromkeys(CHUNKS, config.get("chunk", (None,)) != (None,)),
+        **dict.fromkeys(WINDOWS, "batch-rotating" in kinds),
+        "padding-in-window": "batch-rotating" in kinds and uneven,
+        **dict.fromkeys(CHUNKS, any(chunks)),
     }
     return [state for state in STATES if reached[state]]
 

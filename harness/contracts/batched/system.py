@@ -44,8 +44,17 @@ HUGE = 1e4
 MOST_ATTENDING = 4
 
 
-class BatchedSystem(System):
-    """The batches and single caches of one program in a backend, by name."""
+class Batches(System):
+    """The batches and single caches of one program in a backend, by name.
+
+    Attributes:
+        singles: the single caches, as a program of the layer contract.
+        saved: what batches were saved as.
+        needed: what a batch must have.
+    """
+
+    singles: Any
+    needed: Sequence[str]
 
     def __init__(
         self,
@@ -59,28 +68,18 @@ class BatchedSystem(System):
         # Columns that a row does not have come back with those that others have. Where
         # they go through attention, they must be finite: 0 · NaN is NaN.
         self.config["poison"] = backend.poison and not every
-        self.singles = LayerSystem(
-            replace(backend, open=lambda _: self.open()),
-            declared,
-            get_single_config(config),
-            tags,
-            every,
-        )
-        self.reader = self.singles.reader
-        self.singles.watch = self.watch
         self.batches: dict[str, Any] = {}
-        self.memory = BatchMemory(config, declared.held, self.batches)
         self.saved: dict[str, Any] = {}
-        self.rights: Mapping[str, BatchedCache] = {}
-        self.last: tuple[Array, Array, Mask, int] | None = None
 
     @property
     def writes(self) -> Collection[str]:  # type: ignore[override]  # read only
-        return self.singles.writes
+        writes: Collection[str] = self.singles.writes
+        return writes
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
-        return self.singles.margins
+        margins: Margins = self.singles.margins
+        return margins
 
     # --- batches and single caches by name ----------------------------------------------
 
@@ -93,10 +92,8 @@ class BatchedSystem(System):
         self.put_batch(name, self.open(rows, caches))
 
     def put_batch(self, name: str, batch: Any) -> None:
-        needed = ["make_mask"] + ["pad_left"] * self.config["pads_left"]
-        needed += ["offsets"] * (self.config["offsets"] == "rows")
         self.drop(name)
-        self.batches[name] = read_object(batch, needed, "open", "a batch")
+        self.batches[name] = read_object(batch, self.needed, "open", "a batch")
 
     def put_single(self, name: str, cache: Any) -> None:
         self.drop(name)
@@ -107,19 +104,67 @@ class BatchedSystem(System):
         if self.backend.lifetime == "until-write":
             self.watch.drop(name)
         self.batches.pop(name, None)
-        cache = self.singles.caches.pop(name, None)
-        self.singles.memory.owned.pop(id(cache), None)
+        self.singles.drop(name)
 
     def load(self, name: str, saved: str, rows: int) -> None:
         self.open_batch(name, rows)
         self.batches[name].load(self.saved[saved])
 
-    # --- offsets ------------------------------------------------------------------------
-
     def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
         """Calls the backend; answers with the offsets of a batch, or the refusal."""
         answer = self.ask(call)
         return answer if "error" in answer else self.say_offsets(name)
+
+    def say_offsets(self, name: str) -> Answer:
+        raise NotImplementedError
+
+    def pad_left(self, name: str, left: Sequence[int] | None) -> None:
+        """Announces padding on the left, if there is any."""
+        if left is not None and any(left):
+            given = list(left)
+            self.batches[name].pad_left(given)
+            given.clear()  # the caller's list: a cache must not rely on it
+
+    def settle(self, op: Op) -> None:
+        self.singles.settle(op)
+
+
+class BatchedSystem(Batches):
+    """Batches of one cache for each layer.
+
+    Args:
+        layer: tells the payloads of the parts of a list apart.
+    """
+
+    singles: LayerSystem
+
+    def __init__(
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Config,
+        tags: int,
+        every: bool,
+        layer: int = 0,
+    ) -> None:
+        super().__init__(backend, declared, config, tags, every)
+        self.singles = LayerSystem(
+            replace(backend, open=lambda _: self.open()),
+            declared,
+            get_single_config(config),
+            tags,
+            every,
+            layer,
+        )
+        self.reader = self.singles.reader
+        self.singles.watch = self.watch
+        self.needed = ["make_mask"] + ["pad_left"] * self.config["pads_left"]
+        self.needed += ["offsets"] * (self.config["offsets"] == "rows")
+        self.memory = BatchMemory(config, declared.held, self.batches)
+        self.rights: Mapping[str, BatchedCache] = {}
+        self.last: tuple[Array, Array, Mask, int] | None = None
+
+    # --- offsets ------------------------------------------------------------------------
 
     def say_offsets(self, name: str) -> Answer:
         if self.config["offsets"] == "none":
@@ -155,12 +200,19 @@ class BatchedSystem(System):
             tags: the tokens of each row.
             rows: the reference rows, after the update.
         """
-        count = len(tags)
-        batch, begins = self.batches[name], list(left or [0] * count)
-        if left is not None and any(left):
-            given_left = list(left)
-            batch.pad_left(given_left)
-            given_left.clear()  # the caller's list: a cache must not rely on it
+        self.pad_left(name, left)
+        return self.write(name, length, list(left or [0] * len(tags)), tags, rows)
+
+    def write(
+        self,
+        name: str,
+        length: int,
+        begins: Sequence[int],
+        tags: Sequence[range],
+        rows: Sequence[Cache],
+    ) -> Answer:
+        """Does the same behind padding that was announced; begins: columns of it."""
+        batch, count = self.batches[name], len(tags)
         offsets, before = self.look_at_offsets(batch, count)
         if self.config["kind"] == "batch-state":
             shown = self.advance_states(name, length, begins, tags)
@@ -314,9 +366,12 @@ class BatchedSystem(System):
         self, name: str, rows: int, length: int, left: Sequence[int] | None
     ) -> None:
         """Asks for an update that breaks a rule of usage."""
-        batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
         if left is not None:
-            batch.pad_left(list(left))
+            self.batches[name].pad_left(list(left))
+        self.write_wrongly(name, rows, length)
+
+    def write_wrongly(self, name: str, rows: int, length: int) -> None:
+        batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
         batch.make_mask(length)
         if config["kind"] == "batch-state":
             conv, delta = get_state_shapes(config, rows)
@@ -342,6 +397,12 @@ class BatchedSystem(System):
             told.append({"where": f"row {number}", "tags": sort_columns(held)})
         return {"caches": told}
 
+    def read_sizes(self, name: str) -> Answer:
+        answer = self.ask(lambda: self.batches[name].size())
+        if "error" in answer:
+            return answer
+        return {"sizes": self.read_numbers(answer.get("result"), "size")}
+
     def read_row(self, pair: Any, row: Cache) -> list[Column]:
         """Reads the tokens that one row holds."""
         if self.config["kind"] == "batch-state":
@@ -350,20 +411,17 @@ class BatchedSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def settle(self, op: Op) -> None:
-        self.singles.settle(op)
-
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
         if self.declared.held is None:
             return
-        name = op["cache"]
+        name, self.rights = op["cache"], model.batches
         if name not in model.batches:
             if name not in model.singles.caches:
                 return  # nothing was opened, and to ask for a single cache makes it
             single = {**op, "length": op.get("length", 0)}
             self.singles.verify_memory(single, model.singles)
             return
-        memory, self.rights = self.memory, model.batches
+        memory = self.memory
         is_done = model.batches[name].coming is None
         if op["op"] == "free" and is_done:
             memory.reset(name)

@@ -117,7 +117,7 @@ class Update(OnEither):
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         name, length, left = op["cache"], op["length"], op["left"]
-        batch, told = model.batches[name], model.config["offsets"] == "rows"
+        batch = model.batches[name]
         model.written = []
         answer = ask(lambda: batch.count_tokens(length, left))
         if "error" in answer:
@@ -126,6 +126,11 @@ class Update(OnEither):
         batch.update(length, model.written)
         model.note_width(name)
         model.past[name] = {"padded-left"} if left else set()
+        return model.tell(lambda part: self.answer_rows(part, name))
+
+    def answer_rows(self, model: BatchedModel, name: str) -> Answer:
+        """Answers for each row with what its new tokens see, and where they are."""
+        batch, told = model.batches[name], model.config["offsets"] == "rows"
         rows = []
         for row, tags in zip(batch.rows, model.written, strict=True):
             right: Answer = {}

@@ -13,6 +13,8 @@ from lockstep.harness.contracts.layer.sides import (
     Cache,
     LayerModel,
     LayerSystem,
+    answer_offset,
+    answer_size,
     answer_tags,
     get_rows_visible,
 )
@@ -161,10 +163,12 @@ class Update(LayerOperation):
         cache.update(range(model.tag, model.tag + length))
         model.past[name].clear()
         model.note_update(name, begin, length)
-        answer: Answer = {"offset": cache.offset}
-        if model.rows:
-            answer["visible"] = get_rows_visible(cache, begin)
-        return answer
+
+        def show(cache: Cache) -> Answer:
+            shown = {"visible": get_rows_visible(cache, begin)} if model.rows else {}
+            return {"offset": cache.offset, **shown}
+
+        return model.tell(cache, show)
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
@@ -178,7 +182,7 @@ class Update(LayerOperation):
             return
         cache = model.get(op["cache"])
         tags = range(model.tag, model.tag + op["length"])
-        system.verify_attention(cache.visible, tags, cache.offset)
+        system.verify_update(cache, tags)
 
     def describe_here(self, op: Op) -> str:
         wrong = f" of another {op['wrong']}" if op.get("wrong") else ""
@@ -196,7 +200,7 @@ class State(LayerOperation):
     name = "state"
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
-        return answer_tags(model.get(op["cache"]))
+        return model.tell(model.get(op["cache"]), answer_tags)
 
     def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         return system.read_all(self.name, op["cache"], model.get(op["cache"]))
@@ -214,7 +218,8 @@ class Size(LayerOperation):
         return "a state has no size" if model.config["kind"] == "state" else None
 
     def run(self, op: Op, side: Any) -> Answer:
-        return {"size": side.get(op["cache"]).size()}
+        answer: Answer = side.tell(side.get(op["cache"]), answer_size)
+        return answer
 
 
 class Trim(LayerOperation):
@@ -239,7 +244,7 @@ class Trim(LayerOperation):
         answer: Answer = side.ask(lambda: cache.trim(op["count"]))
         if "error" in answer:
             return answer
-        return {"trimmed": answer.get("result"), "offset": cache.offset}
+        return {"trimmed": answer.get("result"), **side.tell(cache, answer_offset)}
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
@@ -285,7 +290,8 @@ class Free(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
         cache.free()
-        return {"offset": cache.offset}
+        answer: Answer = side.tell(cache, answer_offset)
+        return answer
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)

@@ -141,8 +141,15 @@ class LayerModel:
 
     def get(self, name: str) -> Cache:
         if name not in self.caches:
-            self.put_cache(name, open_cache(self.config))
+            self.put_cache(name, self.open())
         return self.caches[name]
+
+    def open(self) -> Cache:
+        return open_cache(self.config)
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        """Returns the answer that a cache gives; of a list, the answers of its parts."""
+        return make(cache)
 
     def put_cache(self, name: str, cache: Cache) -> None:
         self.caches[name] = cache
@@ -238,6 +245,14 @@ def get_rows_visible(cache: Cache, begin: int) -> list[list[int]]:
     return [get_tags(cache.visible(query)) for query in range(begin, cache.offset)]
 
 
+def answer_offset(cache: Any) -> Answer:
+    return {"offset": cache.offset}
+
+
+def answer_size(cache: Any) -> Answer:
+    return {"size": cache.size()}
+
+
 def answer_tags(cache: Cache) -> Answer:
     return {"tags": sorted(get_tags(cache.state()))}
 
@@ -298,6 +313,14 @@ class LayerSystem(System):
         if self.backend.lifetime == "until-write":
             self.watch.drop(name)
         self.caches[name] = cache
+
+    def drop(self, name: str) -> None:
+        """Unbinds a name: its cache is used up."""
+        self.memory.owned.pop(id(self.caches.pop(name, None)), None)
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        """Returns the answer that a cache gives; of a list, the answers of its parts."""
+        return make(cache)
 
     def find_snapshot(self, name: str | None) -> Any:
         return self.snapshots.find(name)
@@ -448,6 +471,10 @@ class LayerSystem(System):
             for owned in self.memory.owned.values():
                 call_aside(owned.cache.free, "free", "freeing a cache, at the end")
             self.memory.check_released()
+
+    def verify_update(self, right: Cache, tags: Sequence[int]) -> None:
+        """Checks the attention over what the last update of a cache returned."""
+        self.verify_attention(right.visible, tags, right.offset)
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int

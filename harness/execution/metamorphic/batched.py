@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.model import (
+    ALONE,
+    LIST,
     MOST_ROWS,
     get_single_config,
+    list_part_configs,
 )
 from lockstep.harness.contracts.batched.rows import OPERATIONS
-from lockstep.harness.contracts.operation import Op, rename
+from lockstep.harness.contracts.operation import Answer, Op, rename
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
@@ -167,13 +171,17 @@ class BatchedShadow(ShadowState):
         row = max(range(len(written)), key=lambda number: len(written[number]))
         if not written[row]:
             return None
-        config = get_single_config(self.config)
+        configs = list_part_configs(self.config)
+        part = step.number % len(configs)
+        config = get_single_config(configs[part])
         builder = Builder(history, "layer", **config)
         if before := self.batches[step.op["cache"]][row]:
             builder.add({"op": "update", "length": len(before)}, before)
         other = builder.add({"op": "update", "length": len(written[row])}, written[row])
-        told = step.answer["caches"][row]
-        answer = {name: told[name] for name in ("offset", "visible") if name in told}
+        told = list_row_answers(step.answer, part)[row]
+        answer: Answer = {
+            name: told[name] for name in ("offset", "visible") if name in told
+        }
         builder.claim(step, other, answer)
         return builder.build(f"the single cache of row {row}")
 
@@ -191,10 +199,24 @@ def list_written(step: Step) -> list[range]:
     """Lists the tags that an update of a batch wrote to each row."""
     length, left = step.op["length"], step.op["left"]
     written = []
-    for row, answer in enumerate(step.answer["caches"]):
+    for row, answer in enumerate(list_row_answers(step.answer)):
         begin = row * length + (left[row] if left else 0)
         written.append(step.tags[begin : begin + len(answer["visible"])])
     return written
+
+
+def list_row_answers(answer: Answer, part: int = 0) -> list[Answer]:
+    """Lists what an update answers for each row; of a list, for each row of a part."""
+    answers: list[Answer] = answer["caches"]
+    rows: list[Answer] = answers[part].get("caches", answers)
+    return rows
+
+
+def cut_visible(answer: Answer, begin: int, end: int) -> Answer:
+    """Returns what the columns [begin, end) of an update see, for each row or part."""
+    if "caches" in answer:
+        return {"caches": [cut_visible(own, begin, end) for own in answer["caches"]]}
+    return {"visible": answer["visible"][begin:end]}
 
 
 class CutColumns(Relation):
@@ -221,7 +243,7 @@ class CutColumns(Relation):
         return builder.build("the program with one update cut in two")
 
     def cut(self, builder: Builder, step: Step, at: int) -> None:
-        length, rows = step.op["length"], step.answer["caches"]
+        length = step.op["length"]
         for begin, end in ((0, at), (at, length)):
             tags = [
                 step.tags[row * length + column]
@@ -229,11 +251,40 @@ class CutColumns(Relation):
                 for column in range(begin, end)
             ]
             other = builder.add({**step.op, "length": end - begin}, tags)
-            answers = [{"visible": row["visible"][begin:end]} for row in rows]
-            builder.claim(step, other, {"caches": answers})
+            builder.claim(step, other, cut_visible(step.answer, begin, end))
+
+
+class PartAlone(Relation):
+    """A cache of a list gives the same answers as alone. A choice is its number."""
+
+    name = "part"
+
+    def list_choices(self, history: History) -> Sequence[int]:
+        return [*range(len(history.program.config["caches"]))]
+
+    def derive(self, history: History, choice: int) -> Derived | None:
+        config = list_part_configs(history.program.config)[choice]
+        operations = CONTRACTS["batched"].list_operations(config["kind"])
+        builder = Builder(history, **config)
+        for step in history.steps:
+            if step.name not in operations or is_refused(step):
+                continue  # another cache of the list may have refused
+            other, answer = builder.add(step.op, step.tags), dict(step.answer)
+            for own in answer.pop("caches", ())[choice : choice + 1]:
+                answer |= own
+            builder.claim(step, other, answer)
+        return builder.build("that cache alone")
+
+
+def is_refused(step: Step) -> bool:
+    """Says whether no token was taken back."""
+    return step.name in ("trim", "rollback") and not (
+        step.answer.get("trimmed") or step.answer.get("done")
+    )
 
 
 SPECIAL: Sequence[Relation] = (CutColumns(),)
-FAMILIES: Mapping[str, Family] = dict.fromkeys(
-    ("batch-kv", "batch-rotating", "batch-state"), Family(BatchedShadow, SPECIAL)
-)
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(ALONE, Family(BatchedShadow, SPECIAL)),
+    LIST: Family(BatchedShadow, (*SPECIAL, PartAlone())),
+}

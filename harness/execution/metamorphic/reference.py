@@ -16,6 +16,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.batched.parts import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
@@ -259,6 +260,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "rotating": {"keep": (0, 0, 1, 2)},
     "batch-kv": {"chunk": (None, None, 2, 3)},
     "batch-rotating": {"keep": (0, 0, 1, 2)},
+    "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
 }
 """Fields that are drawn only if a backend names them."""

@@ -125,6 +125,28 @@ BATCHED: Mapping[str, Schema] = {
 }
 
 
+def get_batched(kind: str) -> Mapping[str, Schema]:
+    if kind != "batch-list":
+        return BATCHED
+    made = {name: BATCHED[name] for name in ("save", "clone")}
+    return {name: nest(schema) for name, schema in BATCHED.items()} | made
+
+
+def nest(schema: Schema) -> Schema:
+    """Makes the schema of the answer of a list, whose caches answer so."""
+    nested = []
+    for one in schema.get("anyOf", [schema]):
+        fields = dict(one["properties"])
+        kept = {name: fields.pop(name) for name in OF_LISTS if name in fields}
+        own = {} if "error" in kept else {"caches": list_of(record(**fields))}
+        nested.append(record(**kept, **own))
+    return any_of(*nested)
+
+
+OF_LISTS = ("error", "trimmed", "done")
+"""Fields that a list answers for all its caches."""
+
+
 def get_unified(kind: str) -> Mapping[str, Schema]:
     shown = PASSES.get(kind, ROW_ANSWER)
     of_part = [IMAGE_ANSWER, ROW_ANSWER] if kind == "wrapper" else [ROW_ANSWER]
@@ -209,7 +231,7 @@ def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
     """Maps each operation of the kind to the schema of its answer."""
     answers: Mapping[str, Schema] = LAYER
     if contract == "batched":
-        answers = BATCHED
+        answers = get_batched(kind)
     elif contract == "unified":
         answers = get_unified(kind)
     elif contract == "prefix":

@@ -15,6 +15,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.batched.parts import LISTS, SPECIAL
 from lockstep.harness.contracts.layer import CHOICES
 from lockstep.harness.contracts.operation import Cell, Config, list_allowed
 from lockstep.harness.programs.generate.drawer import Drawer, generate
@@ -70,6 +71,7 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "batch-kv": {"pads_left": (True, False), "chunk": (None, 2, 3)},
     "batch-rotating": {"pads_left": (True, False), "keep": (0, 1, 2)},
     "batch-state": {"pads_left": (True, False)},
+    "batch-list": {"pads_left": (True, False), "caches": (*LISTS, SPECIAL)},
     **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
     "session": {},
     "trie": {"interval": (None, 1, 2, 3)},

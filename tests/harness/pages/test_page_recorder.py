@@ -96,9 +96,9 @@ def test_the_step_that_diverges_is_marked_and_no_other(play: Play, name: str) ->
     ("contract", "kinds"),
     [
         ("layer", ("kv", "rotating", "state")),
+        ("batched", ("batch-kv", "batch-rotating", "batch-state", "batch-list")),
         ("unified", ("swa", "encoder", "recurrent", "wrapper")),
         ("prefix", ("session", "trie", "slots")),
-        ("batched", ("batch-kv", "batch-rotating", "batch-state")),
     ],
 )
 def test_agreement_has_no_mark(play: Play, contract: str, kinds: Sequence[str]) -> None:
@@ -177,6 +177,27 @@ def test_a_row_with_a_wrong_number_is_shown() -> None:
     )
     assert [part.title for part in step.parts] == ["row 6", "row 7"]
     assert step.is_wrong and step.parts_left_out == 6
+
+
+@torch
+def test_each_part_of_a_list_is_drawn_beside_what_it_holds(play: Play) -> None:
+    caches = [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 1}]
+    opened, one = {"op": "open", "rows": 2}, {"op": "extract", "row": 1, "into": "x"}
+    fields = {"contract": "batched", "kind": "batch-list", "caches": caches}
+    program = make(opened, update(2), one, **fields)
+    steps, _ = play(program, "torch-cpu", bounds=Bounds(parts=8))
+    drawn = {
+        part.title: [[chip.tag for chip in grid.columns] for grid in part.grids]
+        for part in steps[1].parts
+    }
+    assert drawn == {
+        "part 0 of row 0 of a": [[0, 1]],
+        "part 0 of row 1 of a": [[2, 3]],
+        "part 1 of row 0 of a": [[0, 1]],
+        "part 1 of row 1 of a": [[2, 3]],
+    }
+    titles = [part.title for part in steps[2].parts]
+    assert {"part 0 of cache x", "part 1 of cache x"} <= {*titles}
 
 
 def test_a_backend_that_refuses_is_marked_by_that(play: Play) -> None:

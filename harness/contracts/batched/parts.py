@@ -1,0 +1,111 @@
+"""Lists: the reference of a layer with several caches, and what is drawn for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lockstep.harness.contracts.batched.model import (
+    BatchedModel,
+    get_single_config,
+    list_part_configs,
+)
+from lockstep.harness.contracts.contract import list_steps, replace_at
+from lockstep.harness.contracts.layer.sides import Cache, LayerModel, open_cache
+from lockstep.harness.contracts.operation import Answer, Config
+from lockstep.reference.batched import BatchedCache
+from lockstep.reference.list import ListCache
+
+LISTS: Sequence[list[Mapping[str, Any]]] = (
+    [{"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 2, "key_dim": 6}],
+    [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 3}],
+    [{"kind": "batch-state"}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 4}, {"kind": "batch-kv", "value_dim": 6}],
+    [{"kind": "batch-kv", "value_dim": 8}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-state"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-rotating", "window": 5}],
+    [{"kind": "batch-state", "heads": 2}, {"kind": "batch-kv"}, {"kind": "batch-kv"}],
+    [
+        {"kind": "batch-kv"},
+        {"kind": "batch-rotating", "window": 1},
+        {"kind": "batch-kv", "key_dim": 8},
+    ],
+)
+"""Caches of a list, in the combinations that models use, with small windows."""
+
+SPECIAL: list[Mapping[str, Any]] = [
+    {"kind": "batch-kv", "chunk": 2},
+    {"kind": "batch-rotating", "window": 3, "keep": 1},
+]
+"""A list of caches with what only some have."""
+
+
+class ListSingles(LayerModel):
+    """Single caches, each a list."""
+
+    def open(self) -> Any:
+        return ListCache([open_cache(part) for part in self.config["parts"]])
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        return {"caches": [make(part) for part in cache.parts]}
+
+
+class ListModel(BatchedModel):
+    """Batches whose rows are lists. Each part answers for itself."""
+
+    def open_singles(self) -> LayerModel:
+        config = get_single_config(self.config)
+        parts = map(get_single_config, list_part_configs(self.config))
+        return ListSingles({**config, "parts": list(parts)}, self.rows)
+
+    def split(self) -> Sequence[BatchedModel]:
+        """Returns a model of each part: to look at, since rows that leave a batch stay
+        in it."""
+        configs = list_part_configs(self.config)
+        return [self.get_part(number, config) for number, config in enumerate(configs)]
+
+    def get_part(self, number: int, config: Config) -> BatchedModel:
+        part = BatchedModel(config, self.rows)
+        part.tag, part.reach, part.written = self.tag, self.reach, self.written
+        for name, batch in self.batches.items():
+            view = BatchedCache([get_part(row, number) for row in batch.rows])
+            view.coming, view.width = batch.coming, batch.width
+            part.put_batch(name, view)
+        for name, cache in self.singles.caches.items():
+            part.put_single(name, get_part(cache, number))
+        return part
+
+    def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:
+        return {"caches": [make(part) for part in self.split()]}
+
+    def answer_offsets(self, batch: BatchedCache) -> Answer:
+        return {"caches": [super().answer_offsets(batch)] * len(self.config["caches"])}
+
+    def list_rows(self) -> list[tuple[str, Cache]]:
+        parts = enumerate(self.split())
+        return [
+            (f"part {number} of {name}", row)
+            for number, part in parts
+            for name, row in part.list_rows()
+        ]
+
+
+def get_part(cache: Any, number: int) -> Cache:
+    part: Cache = cache.parts[number]
+    return part
+
+
+def list_simpler_lists(
+    parts: Sequence[Mapping[str, Any]],
+) -> Iterator[list[Mapping[str, Any]]]:
+    """Lists parts of which one is a full cache like the others, or is smaller."""
+    for place, part in enumerate(parts):
+        if part != {"kind": "batch-kv"}:
+            yield replace_at(parts, place, {"kind": "batch-kv"})
+        for name, size in part.items():
+            if name != "kind":
+                kept = {key: value for key, value in part.items() if key != name}
+                yield replace_at(parts, place, kept)
+            if isinstance(size, int):
+                for less in list_steps(size - 1):
+                    yield replace_at(parts, place, {**part, name: size - less})

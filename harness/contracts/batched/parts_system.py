@@ -1,0 +1,250 @@
+"""A backend's side of lists: each part is read as a batch of its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
+from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
+from lockstep.harness.contracts.layer.sides import LayerSystem
+from lockstep.harness.contracts.memory import Need, ask_held
+from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.system import System
+from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import Margins, merge_margins
+from lockstep.reference.token import Token
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class PartOf(Mapping[str, Any]):
+    """One part of each list, by the name of the list. A list may exchange its parts."""
+
+    def __init__(self, lists: Mapping[str, Any], number: int, count: int) -> None:
+        self.lists, self.number, self.count = lists, number, count
+
+    def __getitem__(self, name: str) -> Any:
+        return read_list(self.lists[name].parts, "parts", self.count)[self.number]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.lists)
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+
+def visit(parts: Iterable[T], call: Callable[[T, int], R]) -> list[R]:
+    """Calls with each part and its number; says in which part a promise was broken."""
+    results = []
+    for number, part in enumerate(parts):
+        try:
+            results.append(call(part, number))
+        except Broken as broken:
+            broken.args = (f"part {number}: {broken}",)
+            raise
+    return results
+
+
+def ask(parts: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
+    """Returns the answers of all parts, or the first refusal."""
+    answers = visit(parts, call)
+    refusals = (answer for answer in answers if "error" in answer)
+    named = [{"where": f"part {at}", **answer} for at, answer in enumerate(answers)]
+    return next(refusals, {"caches": named})
+
+
+class ListSystem(Batches):
+    """Batches of several caches for each layer."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        declared: Kind,
+        config: Config,
+        tags: int,
+        every: bool,
+    ) -> None:
+        super().__init__(backend, declared, config, tags, every)
+        self.needed = ["parts"] + ["pad_left"] * self.config["pads_left"]
+        self.configs = list_part_configs(self.config)
+        self.parts = [
+            self.open_part(number, part, tags) for number, part in enumerate(self.configs)
+        ]
+        self.singles = ListSinglesSystem(self, tags)
+
+    def open_part(self, number: int, config: Config, tags: int) -> BatchedSystem:
+        """Opens the system of a part, which is told of no padding: the list is."""
+
+        def open_batch(given: Config) -> Any:
+            return self.open(given["rows"]).parts[number]
+
+        backend, config = replace(self.backend, open=open_batch), dict(config)
+        config["pads_left"] = False
+        part = BatchedSystem(
+            backend, self.declared, config, tags, self.every, layer=number
+        )
+        part.watch = part.singles.watch = self.watch
+        batches = PartOf(self.batches, number, len(self.configs))
+        part.batches = part.memory.batches = batches  # type: ignore[assignment]  # read only
+        return part
+
+    def open(self, rows: int | None = None, caches: Sequence[Any] | None = None) -> Any:
+        return self.backend.open(get_open_config(self.config, rows, caches))
+
+    def put_batch(self, name: str, batch: Any) -> None:
+        super().put_batch(name, batch)
+        visit(
+            self.parts,
+            lambda part, _: read_object(
+                part.batches[name], part.needed, "open", "a batch"
+            ),
+        )
+
+    def say_offsets(self, name: str) -> Answer:
+        return ask(self.parts, lambda part, _: part.say_offsets(name))
+
+    def read_sizes(self, name: str) -> Answer:
+        return ask(self.parts, lambda part, _: part.read_sizes(name))
+
+    def read_state(self, name: str, rows: Sequence[Any]) -> Answer:
+        return ask(self.parts, lambda part, at: part.read_state(name, choose(rows, at)))
+
+    def update(
+        self,
+        name: str,
+        length: int,
+        left: Sequence[int] | None,
+        tags: Sequence[range],
+        rows: Sequence[Any],
+    ) -> Answer:
+        """Announces padding to the list, and appends columns to each part."""
+        self.pad_left(name, left)
+        begins = list(left or [0] * len(tags))
+        return ask(
+            self.parts,
+            lambda part, at: part.write(name, length, begins, tags, choose(rows, at)),
+        )
+
+    def update_wrongly(
+        self, name: str, rows: int, length: int, left: Sequence[int] | None
+    ) -> None:
+        if left is not None:
+            self.batches[name].pad_left(list(left))
+        self.parts[0].write_wrongly(name, rows, length)
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def verify_attention(
+        self, begins: Sequence[int], tags: Sequence[range], rows: Sequence[Any]
+    ) -> None:
+        visit(
+            self.parts,
+            lambda part, at: part.verify_attention(begins, tags, choose(rows, at)),
+        )
+
+    def verify_memory(self, op: Op, model: BatchedModel) -> None:
+        if self.declared.held is not None:
+            if op["cache"] in model.singles.caches:
+                self.singles.get(op["cache"])
+            rights = model.split()
+            visit(self.parts, lambda part, at: part.verify_memory(op, rights[at]))
+            if self.every:
+                self.check_memory()
+
+    def check_memory(self) -> None:
+        """Compares what the lists hold with what all their parts need."""
+        if self.declared.held is not None:
+            needs = [part.memory.weigh() for part in self.parts]
+            need = Need(
+                sum(need.contents for need in needs), sum(need.growth for need in needs)
+            )
+            need.check(ask_held(self.batches.values()), self.declared.held)
+
+    def finish(self) -> None:
+        super().finish()
+        self.check_memory()
+        self.watch.kept.clear()  # a part that is freed may change what it returned
+        visit(self.parts, lambda part, _: part.finish())
+
+
+def choose(rows: Sequence[Any], number: int) -> list[Any]:
+    """Returns one part of each row of the reference."""
+    return [row.parts[number] for row in rows]
+
+
+def get_open_config(
+    config: Config, rows: int | None, caches: Sequence[Any] | None
+) -> dict[str, Any]:
+    """Returns the config that a list is opened with; see `BatchListCache`."""
+    parts = list_part_configs(config)
+    return {**config, "rows": rows, "caches": caches, "parts": parts}
+
+
+class ListSinglesSystem(System):
+    """Single caches, each a list."""
+
+    def __init__(self, system: ListSystem, tags: int) -> None:
+        super().__init__(
+            system.backend, system.declared, system.config, tags, system.every
+        )
+        self.open, self.watch = system.open, system.watch
+        self.caches: dict[str, Any] = {}
+        self.parts: list[LayerSystem] = [part.singles for part in system.parts]
+        for number, part in enumerate(self.parts):
+            caches = PartOf(self.caches, number, len(self.parts))
+            part.caches = caches  # type: ignore[assignment]  # read only
+
+    @property
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        return merge_margins(*(part.margins for part in self.parts))
+
+    def get(self, name: str) -> Any:
+        if name not in self.caches:
+            self.put_cache(name, self.open())
+        return self.caches[name]
+
+    def put_cache(self, name: str, cache: Any) -> None:
+        if self.backend.lifetime == "until-write":
+            self.watch.drop(name)
+        self.caches[name] = read_object(cache, ["parts"], "the cache", "a list")
+        visit(
+            self.parts,
+            lambda part, _: read_object(
+                part.caches[name], ["offset"], "the cache", "a cache"
+            ),
+        )
+
+    def drop(self, name: str) -> None:
+        for part in self.parts:
+            part.memory.owned.pop(id(part.caches.get(name)), None)
+        self.caches.pop(name, None)
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        parts = read_list(cache.parts, "parts", len(self.parts))
+        return ask(parts, lambda part, _: make(part))
+
+    def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
+        self.get(name)
+        return ask(self.parts, lambda part, _: part.update(name, tags, tokens))
+
+    def read_all(self, operation: str, name: str, right: Any) -> Answer:
+        self.get(name)
+        return ask(
+            self.parts,
+            lambda part, at: part.read_all(operation, name, right.parts[at]),
+        )
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def settle(self, op: Op) -> None:
+        """Looks at the arrays of all parts, which are watched together."""
+        self.parts[0].writes = self.writes
+        self.parts[0].settle(op)
+
+    def verify_update(self, right: Any, tags: Sequence[int]) -> None:
+        visit(self.parts, lambda part, at: part.verify_update(right.parts[at], tags))

@@ -1,0 +1,187 @@
+"""Several caches of one layer, for one request or a batch of them, for any framework.
+
+Each part is a cache or a batch as it would be alone: tokens are written to it and read
+from it. What concerns all tokens or rows is done by the list, in all parts or in none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from lockstep.impl.shared.batched import Batch
+from lockstep.impl.shared.errors import MisuseError
+
+Open = Callable[[Mapping[str, Any]], Any]
+
+
+class Parts:
+    """The caches of one layer.
+
+    Args:
+        parts: at least one.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        if not parts:
+            raise MisuseError("a list has at least one cache")
+        self.parts = tuple(parts)
+
+    def clone(self) -> Self:
+        """Returns an independent list with the same tokens."""
+        return type(self)([part.clone() for part in self.parts])
+
+    def free(self) -> None:
+        """Empties all parts."""
+        for part in self.parts:
+            part.free()
+
+    def held(self) -> dict[str, int]:
+        """Counts the bytes of all parts."""
+        total = Counter[str]()
+        for part in self.parts:
+            total.update(part.held())
+        return dict(total)
+
+
+class ListCache(Parts):
+    """Single caches of one layer, all with the tokens of one request."""
+
+    def trim(self, count: int) -> int:
+        """Removes the last `count` tokens of each part, or all if there are fewer.
+
+        Returns:
+            How many; 0 if a part refuses. Then nothing changes.
+        """
+        if count < 0:
+            raise MisuseError(f"trim: count {count} is negative")
+        offset = self.parts[0].offset
+        trimmed = min(count, offset)
+        if not all(part.can_restore(None, offset - trimmed) for part in self.parts):
+            return 0
+        for part in self.parts:
+            part.trim(trimmed)
+        return trimmed
+
+
+class ListBatch(Parts):
+    """Batches of one layer, all with the rows of the same requests."""
+
+    parts: tuple[Batch, ...]
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        """Announces that so many columns of the next update precede each row's tokens."""
+        for part in self.parts:
+            part.pad_left(padding)
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        """Announces that the next updates bring so many tokens to each row."""
+        for part in self.parts:
+            part.pad_right(lengths)
+
+    def finalize(self) -> None:
+        """Ends the padding on the right."""
+        for part in self.parts:
+            part.finalize()
+
+    def trim(self, count: int) -> int:
+        """Removes the last `count` tokens of each row; returns how many, 0 if a part
+        refuses."""
+        return count if self.rollback([count] * len(self.parts[0].lengths)) else 0
+
+    def rollback(self, counts: Sequence[int]) -> bool:
+        """Removes the last tokens of each row, as many as `counts` says.
+
+        Returns:
+            False if a part refuses. Then nothing changes.
+        """
+        self.parts[0].check_counts(counts)
+        if not all(part.may_roll_back(counts) for part in self.parts):
+            return False
+        for part in self.parts:
+            part.rollback(counts)
+        return True
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order, each at most once."""
+        for part in self.parts:
+            part.filter(rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order. One that is named twice becomes two."""
+        for part in self.parts:
+            part.select(rows)
+
+    def repeat(self, times: int) -> None:
+        """Repeats each row so many times, the copies next to each other."""
+        for part in self.parts:
+            part.repeat(times)
+
+    def extend(self, other: Self) -> None:
+        """Adds the rows of another batch behind its own. The other one is used up."""
+        if len(self.parts) != len(other.parts):
+            raise MisuseError(
+                f"extend: lists of {len(self.parts)} and {len(other.parts)} caches"
+            )
+        pairs = [*zip(self.parts, other.parts, strict=True)]
+        for part, more in pairs:
+            part.check_extend(more)
+        for part, more in pairs:
+            part.extend(more)
+
+    def extract(self, row: int) -> ListCache:
+        """Returns an independent list with the tokens of one row."""
+        return ListCache([part.extract(row) for part in self.parts])
+
+    @classmethod
+    def stack(cls, caches: Sequence[ListCache], batches: Sequence[type[Batch]]) -> Self:
+        """Returns a batch of single lists, which are used up.
+
+        Args:
+            caches: the lists.
+            batches: the class of each part of the batch.
+        """
+        counts = [len(cache.parts) for cache in caches]
+        if set(counts) - {len(batches)}:
+            raise MisuseError(f"stack: lists of {counts} caches, not of {len(batches)}")
+        columns = [[cache.parts[at] for cache in caches] for at in range(len(batches))]
+        pairs = [*zip(batches, columns, strict=True)]
+        for batch, column in pairs:
+            batch.check_singles(column)
+        return cls([batch.stack(column) for batch, column in pairs])
+
+    def save(self) -> list[dict[str, Any]]:
+        """Returns what each part is saved as."""
+        return [part.save() for part in self.parts]
+
+    def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces the rows of an empty batch by those that `save` returned."""
+        if len(saved) != len(self.parts):
+            raise MisuseError(
+                f"load: {len(saved)} caches were saved, not {len(self.parts)}"
+            )
+        pairs = [*zip(self.parts, map(dict, saved), strict=True)]
+        for part, own in pairs:
+            part.check_saved(own)
+        for part, own in pairs:
+            part.load(own)
+
+
+def open_list(
+    config: Mapping[str, Any], open_part: Open, batches: Mapping[str, tuple[Any, str]]
+) -> ListBatch | ListCache:
+    """Returns a batch of config["rows"] empty lists, or one of the single lists in
+    config["caches"], which are used up; with neither a single list.
+
+    Args:
+        config: its "parts" are complete configs.
+        open_part: opens a part from its config, with the same "rows".
+        batches: for each kind its class of batches, and the kind of its single caches.
+    """
+    caches, configs = config["caches"], config["parts"]
+    if caches is not None:
+        return ListBatch.stack(caches, [batches[part["kind"]][0] for part in configs])
+    given = {"rows": config["rows"], "caches": None}
+    parts = [open_part({**part, **given}) for part in configs]
+    return ListCache(parts) if config["rows"] is None else ListBatch(parts)
