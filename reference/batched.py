@@ -7,6 +7,7 @@ fills the gaps; nobody may see what stands there, and no row may depend on anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from .kv import KVCache
 from .rotating import RotatingCache
@@ -136,10 +137,10 @@ class BatchedCache:
         check_rows([number], len(self.rows))
         return self.rows[number].clone()
 
-    def clone(self) -> BatchedCache:
+    def clone(self) -> Self:
         """Returns an independent batch with the same rows."""
         self.check_settled()
-        copy = BatchedCache([row.clone() for row in self.rows])
+        copy = type(self)([row.clone() for row in self.rows])
         copy.width = self.width
         return copy
 

@@ -15,6 +15,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.batched.domain import get_domain
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
+    FACTS,
     KINDS,
     LONG_REACH,
     BatchedModel,
@@ -81,12 +82,7 @@ class BatchedContract(Contract):
     operations = OPERATIONS
     required = ("open", "update")
     states = STATES
-    facts: ClassVar[Mapping[str, str]] = {
-        "rows": "rows of the batch; 0 of a single cache",
-        "shortest": "tokens in its shortest row",
-        "longest": "tokens in its longest row",
-        "width": "columns that were written since it was empty, padding included",
-    }
+    facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
     model = BatchedModel

@@ -202,7 +202,7 @@ class Clone(OnEither):
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)
         if "error" not in answer:
-            model.past[op["into"]] = {"cloned"}
+            model.past[op["into"]] = {*model.past[op["cache"]], "cloned"}
         return answer
 
     def run(self, op: Op, side: Any) -> Answer:

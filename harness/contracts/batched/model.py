@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.layer.sides import (
     CONFIG as LAYER_CONFIG,
 )
@@ -20,7 +21,6 @@ from lockstep.harness.contracts.layer.sides import (
 )
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, ask
 from lockstep.harness.core.document import Schema
-from lockstep.reference.batched import BatchedCache
 
 PREFIX = "batch-"
 KINDS = ("batch-kv", "batch-rotating", "batch-state")
@@ -53,6 +53,20 @@ REACH, LONG_REACH = 48, 320
 """Offsets beyond the reach of a program show nothing new, but make every step slower."""
 
 
+FACTS: Mapping[str, str] = {
+    "rows": "rows of the batch; 0 of a single cache",
+    "shortest": "tokens in its shortest row",
+    "longest": "tokens in its longest row",
+    "width": "columns that were written since it was empty, padding included",
+    "written": "columns that were written since it was made, with those trimmed",
+    "turned": "columns that were written one at a time into a full ring since the last"
+    " update of several",
+    "coming": "columns that are still announced",
+    "padding": "columns of padding on the left of the update",
+}
+"""Numbers before an operation, for the conditions of the ledger."""
+
+
 class BatchedModel:
     """The reference batches and single caches of one program, by name.
 
@@ -75,8 +89,8 @@ class BatchedModel:
         self.reach, self.last = REACH, ""
         self.singles = LayerModel(get_single_config(config), rows)
         self.singles.caches.clear()
-        self.batches: dict[str, BatchedCache] = {}
-        self.saved: dict[str, BatchedCache] = {}
+        self.batches: dict[str, CountedBatch] = {}
+        self.saved: dict[str, CountedBatch] = {}
         self.written: Sequence[range] = ()
         self.past: dict[str, set[str]] = {}
 
@@ -94,7 +108,7 @@ class BatchedModel:
     def open_row(self) -> Cache:
         return open_cache(self.singles.config)
 
-    def put_batch(self, name: str, batch: BatchedCache) -> None:
+    def put_batch(self, name: str, batch: CountedBatch) -> None:
         self.drop(name)
         self.batches[name] = batch
         self.past[name] = set()
@@ -129,14 +143,15 @@ class BatchedModel:
     # --- what others ask of it; see `Contract.open_model` -------------------------------
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
-        batch = self.batches.get(op["cache"])
-        offsets = batch.offsets if batch else [self.singles.get(op["cache"]).offset]
-        return {
-            "rows": len(offsets) if batch else 0,
-            "shortest": min(offsets),
-            "longest": max(offsets),
-            "width": batch.width if batch else offsets[0],
-        }
+        batch, left = self.batches.get(op["cache"]), op.get("left")
+        if batch is None:
+            offset = self.singles.get(op["cache"]).offset
+            found = 0, offset, offset, offset, offset, 0, 0, 0
+        else:
+            offsets = batch.offsets
+            about = batch.width, batch.written, batch.turned, max(batch.coming or [0])
+            found = len(offsets), min(offsets), max(offsets), *about, max(left or [0])
+        return dict(zip(FACTS, found, strict=True))
 
     def list_rows(self) -> list[tuple[str, Cache]]:
         """Lists all rows and single caches, with their names in words."""

@@ -17,6 +17,7 @@ from lockstep.harness.contracts.batched.base import (
     Fields,
     why_full,
 )
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import why_no_cache
@@ -206,7 +207,7 @@ class Stack(BatchedOperation):
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.singles.get(one) for one in op["caches"]]
-        answer = ask(lambda: BatchedCache(rows))
+        answer = ask(lambda: CountedBatch(rows))
         if "error" in answer:
             return answer
         for one in op["caches"]:

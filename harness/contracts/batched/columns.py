@@ -1,0 +1,47 @@
+"""A reference batch that counts columns, for the conditions of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.reference.batched import BatchedCache, Row
+from lockstep.reference.rotating import RotatingCache
+
+
+class CountedBatch(BatchedCache):
+    """A reference batch with numbers about an implementation that stores padding.
+
+    Attributes:
+        written: columns that were written since it was made; a trim takes none back.
+        turned: columns that were written one at a time into a ring that was full, since
+            the last update of several columns, which puts it in the order of positions.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(rows)
+        self.written, self.turned = self.width, 0
+        ring = self.rows[0]
+        self.window = ring.window if isinstance(ring, RotatingCache) else None
+
+    def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
+        is_full = self.window is not None and self.width >= self.window
+        self.turned = self.turned + is_full if length == 1 else 0
+        super().update(length, tags)
+        self.written += length
+
+    def extend(self, other: BatchedCache) -> None:
+        super().extend(other)
+        assert isinstance(other, CountedBatch)
+        if self.window is None or (self.turned - other.turned) % self.window:
+            self.turned = 0
+        self.written = max(self.written, other.written)
+
+    def clone(self) -> CountedBatch:
+        copy = super().clone()
+        assert isinstance(copy, CountedBatch)
+        copy.written, copy.turned = self.written, self.turned
+        return copy
+
+    def free(self) -> None:
+        super().free()
+        self.written = self.turned = 0

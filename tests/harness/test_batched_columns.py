@@ -1,0 +1,79 @@
+"""The numbers of a batch that conditions of the ledger are about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockstep.harness.programs.program import parse_program, walk
+
+ROW: dict[str, Any] = {"rows": 2, "op": "open"}
+EXTEND = {"op": "extend", "other": "b"}
+LOAD = [{"op": "save", "into": "s"}, {"op": "load", "from": "s"}]
+
+
+def up(length: int, **fields: Any) -> dict[str, Any]:
+    return {"op": "update", "length": length, **fields}
+
+
+def get_facts(*ops: dict[str, Any]) -> tuple[dict[str, int], list[str]]:
+    """The facts that the last operation runs in, under a window of 3, and the past."""
+    document = {
+        "format": "lockstep/1",
+        "contract": "batched",
+        "config": {"kind": "batch-rotating", "window": 3},
+        "ops": [ROW, *ops],
+    }
+    for step in walk(parse_program(document, "here"), rows=False):
+        assert step.skipped is None
+        if step.number == len(ops):
+            past = sorted(step.model.past[step.op["cache"]])
+            return dict(step.model.get_facts(step.op)), past
+    raise AssertionError("no step")
+
+
+LAST = {"op": "trim", "count": 0}
+
+
+@pytest.mark.parametrize(
+    ("ops", "wanted"),
+    [
+        ([up(2)], {"written": 0, "width": 0, "padding": 0, "coming": 0}),
+        ([up(3, left=[2, 0])], {"padding": 2}),
+        ([up(3, left=[2, 0]), LAST], {"written": 3, "shortest": 1, "longest": 3}),
+        ([up(2), {"op": "trim", "count": 2}, LAST], {"written": 2, "width": 0}),
+        ([{"op": "pad_right", "lengths": [1, 4]}, up(3), up(1)], {"coming": 1}),
+        ([up(1), up(1), up(1), LAST], {"turned": 0}),
+        ([up(3), up(1), LAST], {"turned": 1}),
+        ([up(5), up(1), up(1), LAST], {"turned": 2}),
+        ([up(5), up(1), up(2), LAST], {"turned": 0}),
+        ([up(3), up(1), {"op": "filter", "rows": [1]}, LAST], {"turned": 1}),
+        ([up(3), up(1), *LOAD, LAST], {"turned": 1, "written": 4}),
+        ([up(3), up(1), {"op": "clone", "into": "b"}, {**LAST, "cache": "b"}],
+         {"turned": 1, "written": 4}),
+        ([up(3), up(1), {"op": "free"}, up(1)], {"turned": 0, "written": 0}),
+    ],
+)  # fmt: skip
+def test_columns_are_counted(ops: list[dict[str, Any]], wanted: dict[str, int]) -> None:
+    facts, _ = get_facts(*ops)
+    assert {name: facts[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "turned"), [(1, 1, 1), (1, 4, 1), (2, 1, 0), (0, 1, 0), (1, 0, 0)]
+)
+def test_rings_that_stand_alike_stay_so_when_they_are_joined(
+    one: int, other: int, turned: int
+) -> None:
+    """Others are put in order first."""
+    second = [{**ROW, "cache": "b"}, up(5, cache="b"), *[up(1, cache="b")] * other]
+    facts, _ = get_facts(up(3), *[up(1)] * one, *second, EXTEND, LAST)
+    assert facts["turned"] == turned
+    assert facts["written"] == max(3 + one, 5 + other)
+
+
+def test_a_clone_has_the_past_of_its_batch() -> None:
+    clone = {"op": "clone", "into": "b"}
+    _, past = get_facts(up(2), *LOAD, clone, {**LAST, "cache": "b"})
+    assert past == ["cloned", "loaded"]
