@@ -77,7 +77,16 @@ class BatchedContract(Contract):
     config = CONFIG
     choices = CHOICES
     opt_in = frozenset(
-        {"keep", "record", "chunk", "mask_form", "scope", "offsets", "mask_padding"}
+        {
+            "keep",
+            "record",
+            "chunk",
+            "mask_form",
+            "scope",
+            "offsets",
+            "ring",
+            "mask_padding",
+        }
     )
     operations = OPERATIONS
     required = ("open", "update")

@@ -15,11 +15,12 @@ class CountedBatch(BatchedCache):
         written: columns that were written since it was made; a trim takes none back.
         turned: columns that were written one at a time into a ring that was full, since
             the last update of several columns, which puts it in the order of positions.
+        is_loaded: it was loaded, and no padding on the right was announced since.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__(rows)
-        self.written, self.turned = self.width, 0
+        self.written, self.turned, self.is_loaded = self.width, 0, False
         ring = self.rows[0]
         self.window = ring.window if isinstance(ring, RotatingCache) else None
 
@@ -28,6 +29,10 @@ class CountedBatch(BatchedCache):
         self.turned = self.turned + is_full if length == 1 else 0
         super().update(length, tags)
         self.written += length
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        super().pad_right(lengths)
+        self.is_loaded = False
 
     def extend(self, other: BatchedCache) -> None:
         super().extend(other)
@@ -40,6 +45,7 @@ class CountedBatch(BatchedCache):
         copy = super().clone()
         assert isinstance(copy, CountedBatch)
         copy.written, copy.turned = self.written, self.turned
+        copy.is_loaded = self.is_loaded
         return copy
 
     def free(self) -> None:

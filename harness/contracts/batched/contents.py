@@ -32,7 +32,7 @@ class Taking(BatchedOperation):
     """Removes the last tokens of each row.
 
     A ring that counts padding may have dropped columns although no row has dropped a
-    token. Then it may refuse.
+    token. Then it may refuse, or must with `ring` "columns".
     """
 
     kinds = SLICED
@@ -65,6 +65,8 @@ class Taking(BatchedOperation):
         answers = [self.say(op, True) | told]
         if any(counts) and may_have_turned(batch):
             answers.append(refused)
+        if model.config["ring"] == "columns":
+            return answers[-1]
         return choose(answers)
 
     def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
@@ -202,7 +204,7 @@ class Clone(OnEither):
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)
         if "error" not in answer:
-            model.past[op["into"]] = {*model.past[op["cache"]], "cloned"}
+            model.past[op["into"]] = {"cloned"}
         return answer
 
     def run(self, op: Op, side: Any) -> Answer:

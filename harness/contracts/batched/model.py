@@ -30,9 +30,12 @@ CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": list(KINDS)},
     "pads_left": {"type": "boolean", "default": True},
     "offsets": {"enum": ["rows", "none"], "default": "rows"},
+    "ring": {"enum": ["any", "columns"], "default": "any"},
 }
 """Beyond the fields of a single cache: `pads_left`, whether a first update may have
-padding on the left; `offsets` "none" for a cache that tells no offset of each row."""
+padding on the left; `offsets` "none" for a cache that tells no offset of each row; `ring`
+"columns" for a ring that counts padding, and refuses a trim once it has dropped a
+column."""
 
 MOST_ROWS = 8
 """Rows of a batch. Each column of an update takes so many tags."""
@@ -61,6 +64,7 @@ FACTS: Mapping[str, str] = {
     "written": "columns that were written since it was made, with those trimmed",
     "turned": "columns that were written one at a time into a full ring since the last"
     " update of several",
+    "loaded": "1 if it was loaded and no padding on the right was announced since",
     "coming": "columns that are still announced",
     "padding": "columns of padding on the left of the update",
 }
@@ -146,11 +150,12 @@ class BatchedModel:
         batch, left = self.batches.get(op["cache"]), op.get("left")
         if batch is None:
             offset = self.singles.get(op["cache"]).offset
-            found = 0, offset, offset, offset, offset, 0, 0, 0
+            found = 0, offset, offset, offset, offset, 0, 0, 0, 0
         else:
             offsets = batch.offsets
-            about = batch.width, batch.written, batch.turned, max(batch.coming or [0])
-            found = len(offsets), min(offsets), max(offsets), *about, max(left or [0])
+            ends = len(offsets), min(offsets), max(offsets), batch.width
+            counted = batch.written, batch.turned, batch.is_loaded
+            found = *ends, *counted, max(batch.coming or [0]), max(left or [0])
         return dict(zip(FACTS, found, strict=True))
 
     def list_rows(self) -> list[tuple[str, Cache]]:

@@ -274,7 +274,9 @@ class Load(BatchedOperation):
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
-        model.put_batch(op["cache"], model.saved[op["from"]].clone())
+        batch = model.saved[op["from"]].clone()
+        batch.is_loaded = True
+        model.put_batch(op["cache"], batch)
         model.past[op["cache"]] = {"loaded"}
         return model.say_offsets(op["cache"])
 
