@@ -42,6 +42,12 @@ ALLOWED = {
     "mlx_lm_layers.RecurrentLayer.write: if": "which of the two backends this is",
     "mlx_lm_layers.RecurrentLayer.clone: if": "which of the two backends this is",
     "mlx_lm_layers.set_step: if": "the growth step is the config's",
+    "mlx_lm_batches.Batch.clone: copy": "the adapter, which holds the cache",
+    "mlx_lm_batches.Batch.clone: deepcopy": "PromptProcessingBatch.split does so",
+    "mlx_lm_batches.Batch.state: if": "an empty batch has no arrays",
+    "mlx_lm_batches.StateBatch.read: if": "a model starts from zeros",
+    "mlx_lm_batches.StateBatch.write: if": "counts tokens, as no mask says all",
+    "mlx_lm_batches.save: save_prompt_cache": "cache_prompt.py does so",
     "mlx_lm_prompts.PromptCache.begin: if": "a server makes caches where it finds none",
     "transformers_layers.Layer.make_mask: if": "SDPA takes no mask as causal",
     "transformers_layers.Layer.state: if": "a layer has no tensors before an update",
@@ -110,6 +116,6 @@ def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> Non
 
 def test_adapters_are_all_looked_at() -> None:
     assert {path.stem for path in ADAPTERS} >= {
-        "mlx_lm", "mlx_lm_layers", "mlx_lm_prompts", "transformers",
-        "transformers_layers",
+        "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_prompts",
+        "transformers", "transformers_layers",
     }  # fmt: skip

@@ -16,6 +16,9 @@ from lockstep.harness.workers.registry import load
 PROGRAMS, EACH = 120, 20
 PEERS = {
     "mlx-lm": "mlx_lm",
+    "mlx-lm-batched": "mlx_lm",
+    "mlx-lm-batched-max-kv-size": "mlx_lm",
+    "mlx-lm-batched-restored": "mlx_lm",
     "mlx-lm-chunked": "mlx_lm",
     "mlx-lm-concatenate": "mlx_lm",
     "mlx-lm-max-kv-size": "mlx_lm",
