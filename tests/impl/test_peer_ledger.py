@@ -14,6 +14,9 @@ from lockstep.harness.programs.ledger import KnownProgram, load_ledger
 from lockstep.harness.workers.registry import load
 
 PROGRAMS, EACH = 120, 20
+MORE = {"mlx-lm-batched": 900}
+"""Programs of a backend with an entry about what is seldom drawn."""
+
 PEERS = {
     "mlx-lm": "mlx_lm",
     "mlx-lm-batched": "mlx_lm",
@@ -48,7 +51,7 @@ def test_all_that_an_entry_describes_diverges_as_it_says(name: str) -> None:
             avoid = load_ledger(backend.ledger, name, kind)
             drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
             source = RandomSource(3)
-            for _ in range(PROGRAMS):
+            for _ in range(MORE.get(name, PROGRAMS)):
                 drawer.draw(source)
                 for each in drawer.known:
                     known[each.entry.id].append(each)
