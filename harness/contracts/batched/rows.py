@@ -196,6 +196,9 @@ class Stack(BatchedOperation):
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         singles = list(model.singles.caches)
+        if not source.below(4):  # a name that is new stands for an empty cache
+            taken = {*singles, *model.batches}
+            singles += [name for name in SINGLES if name not in taken][:1]
         if not singles:
             return None
         start, most = source.below(len(singles)), min(len(singles), 4)
