@@ -233,16 +233,16 @@ def test_programs_are_total(contract: str, kind: str) -> None:
 
 def test_empty_caches_are_stacked_too() -> None:
     """Beside others and alone; their names were not used before."""
-    declared = Kind(frozenset({"open", "update", "stack"}))
+    declared = Kind(frozenset({"open", "update", "extract", "stack"}))
     drawer, source = (
         Drawer("batched", "batch-kv", declared, ("float32",)),
         RandomSource(1),
     )
     sizes = set()
     for _ in range(60):
-        used: set[str] = set()
+        used: set[str | None] = set()
         for op in drawer.draw(source).ops:
             fresh = [name for name in op.get("caches", ()) if name not in used]
             sizes.add((len(fresh), len(op.get("caches", ()))))
-            used |= {op["cache"]}
+            used |= {op["cache"], op.get("into")}
     assert {(1, 1), (1, 2)} <= sizes
