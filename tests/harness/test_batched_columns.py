@@ -42,7 +42,14 @@ LAST = {"op": "trim", "count": 0}
         ([up(3, left=[2, 0])], {"padding": 2}),
         ([up(3, left=[2, 0]), LAST], {"written": 3, "shortest": 1, "longest": 3}),
         ([up(2), {"op": "trim", "count": 2}, LAST], {"written": 2, "width": 0}),
-        ([{"op": "pad_right", "lengths": [1, 4]}, up(3), up(1)], {"coming": 1}),
+        ([{"op": "pad_right", "lengths": [1, 4]}, up(3), up(1)],
+         {"coming": 1, "ending": 1, "ended": 1, "finalized": 0}),
+        ([{"op": "pad_right", "lengths": [2, 4]}, up(1), up(1)],
+         {"coming": 3, "ending": 1, "ended": 0}),
+        ([{"op": "pad_right", "lengths": [1, 2]}, up(2), {"op": "finalize"}, LAST],
+         {"coming": 0, "ending": 0, "ended": 0, "finalized": 1}),
+        ([up(3), up(1), {"op": "pad_right", "lengths": [1, 2]}, up(1), up(1)],
+         {"turned": 0}),
         ([up(1), up(1), up(1), LAST], {"turned": 0}),
         ([up(3), up(1), LAST], {"turned": 1}),
         ([up(5), up(1), up(1), LAST], {"turned": 2}),
@@ -73,6 +80,7 @@ def test_rings_that_stand_alike_stay_so_when_they_are_joined(
     second = [{**ROW, "cache": "b"}, up(5, cache="b"), *[up(1, cache="b")] * other]
     facts = get_facts(up(3), *[up(1)] * one, *second, EXTEND, LAST)
     assert facts["turned"] == turned
+    assert get_facts(up(3), *second, EXTEND)["joined"] == 5 + other
     assert facts["written"] == max(3 + one, 5 + other)
 
 

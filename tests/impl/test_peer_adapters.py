@@ -29,6 +29,8 @@ ALLOWED = {
     "mlx_lm_layers.RecurrentLayer.clone: deepcopy": "fetch_nearest_cache does so",
     "mlx_lm_layers.RecurrentLayer.write: contiguous": "qwen3_next does so",
     "mlx_lm_layers.store_and_load: save_prompt_cache": "cache_prompt.py does so",
+    "mlx_vlm_batches.VLMBatch.offsets: array": "Gemma 4 does so",
+    "mlx_vlm_batches.VLMStateBatch.pad_left: array": "_make_cache does so",
     "transformers_layers.Layer.clone: copy": "the adapter, which holds the cache",
     "transformers_layers.Layer.clone: deepcopy": "documented for reuse of a prompt",
     "transformers_layers.IdentityLayer._quantize: clone": "a stand-in for a quantizer",

@@ -14,8 +14,8 @@ from lockstep.harness.programs.ledger import KnownProgram, load_ledger
 from lockstep.harness.workers.registry import load
 
 PROGRAMS, EACH = 120, 20
-MORE = {"mlx-lm-batched": 900}
-"""Programs of a backend with an entry about what is seldom drawn."""
+MORE = {"mlx-lm-batched": 900, "mlx-vlm-batched-half": 300}
+"""Programs of backends with entries about what is seldom drawn."""
 
 PEERS = {
     "mlx-lm": "mlx_lm",
@@ -29,6 +29,10 @@ PEERS = {
     "mlx-lm-prompt-cache": "mlx_lm",
     "mlx-lm-quantized-6": "mlx_lm",
     "mlx-lm-restored": "mlx_lm",
+    "mlx-vlm-batched": "mlx_vlm",
+    "mlx-vlm-batched-bare-offset": "mlx_vlm",
+    "mlx-vlm-batched-half": "mlx_vlm",
+    "mlx-vlm-batched-quantized": "mlx_vlm",
     "transformers": "transformers",
     "transformers-chunked": "transformers",
     "transformers-fp8": "transformers",

@@ -14,19 +14,23 @@ class CountedBatch(BatchedCache):
     Attributes:
         written: columns that were written since it was made; a trim takes none back.
         turned: columns that were written one at a time into a ring that was full, since
-            the last update of several columns, which puts it in the order of positions.
+            the last update of several columns, or of padded ones, which puts it in the
+            order of positions.
+        finalized: how often padding on the right was ended since it was made.
         is_loaded: it was loaded, and no padding on the right was announced since.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__(rows)
-        self.written, self.turned, self.is_loaded = self.width, 0, False
+        self.written, self.turned, self.finalized = self.width, 0, 0
+        self.is_loaded = False
         ring = self.rows[0]
         self.window = ring.window if isinstance(ring, RotatingCache) else None
 
     def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
         is_full = self.window is not None and self.width >= self.window
-        self.turned = self.turned + is_full if length == 1 else 0
+        in_place = length == 1 and self.coming is None
+        self.turned = self.turned + is_full if in_place else 0
         super().update(length, tags)
         self.written += length
 
@@ -34,18 +38,23 @@ class CountedBatch(BatchedCache):
         super().pad_right(lengths)
         self.is_loaded = False
 
+    def finalize(self) -> None:
+        super().finalize()
+        self.finalized += 1
+
     def extend(self, other: BatchedCache) -> None:
         super().extend(other)
         assert isinstance(other, CountedBatch)
         if self.window is None or (self.turned - other.turned) % self.window:
             self.turned = 0
         self.written = max(self.written, other.written)
+        self.finalized = min(self.finalized, other.finalized)
 
     def clone(self) -> CountedBatch:
         copy = super().clone()
         assert isinstance(copy, CountedBatch)
         copy.written, copy.turned = self.written, self.turned
-        copy.is_loaded = self.is_loaded
+        copy.finalized, copy.is_loaded = self.finalized, self.is_loaded
         return copy
 
     def free(self) -> None:

@@ -65,8 +65,12 @@ FACTS: Mapping[str, str] = {
     "turned": "columns that were written one at a time into a full ring since the last"
     " update of several",
     "loaded": "1 if it was loaded and no padding on the right was announced since",
+    "finalized": "how often padding on the right was ended since it was made",
     "coming": "columns that are still announced",
+    "ending": "the same of the row that gets the fewest of those that get some",
+    "ended": "rows that have all their announced tokens",
     "padding": "columns of padding on the left of the update",
+    "joined": "`written` of the batch that an extend adds",
 }
 """Numbers before an operation, for the conditions of the ledger."""
 
@@ -150,12 +154,16 @@ class BatchedModel:
         batch, left = self.batches.get(op["cache"]), op.get("left")
         if batch is None:
             offset = self.singles.get(op["cache"]).offset
-            found = 0, offset, offset, offset, offset, 0, 0, 0, 0
+            found = 0, offset, offset, offset, offset, 0, 0, 0, 0, 0, 0, 0, 0
         else:
             offsets = batch.offsets
             ends = len(offsets), min(offsets), max(offsets), batch.width
-            counted = batch.written, batch.turned, batch.is_loaded
-            found = *ends, *counted, max(batch.coming or [0]), max(left or [0])
+            counted = batch.written, batch.turned, batch.is_loaded, batch.finalized
+            coming = batch.coming or []
+            rest = sorted(count for count in coming if count) or [0]
+            joined = self.batches[op["other"]].written if "other" in op else 0
+            announced = rest[-1], rest[0], coming.count(0)
+            found = *ends, *counted, *announced, max(left or [0]), joined
         return dict(zip(FACTS, found, strict=True))
 
     def list_rows(self) -> list[tuple[str, Cache]]:
