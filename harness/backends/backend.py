@@ -32,10 +32,14 @@ class Call:
             {into} as variables, {written} for the tags of the tokens that it writes.
         answers: name in the reference's answer → the expression that must equal it. In an
             answer about several caches {layer} is the number of the cache.
+        makes: the operation makes the cache that it names, so that none is opened before.
+        uses_up: the fields with names of caches that are new ones afterwards.
     """
 
     text: str
     answers: Mapping[str, str] = field(default_factory=dict)
+    makes: bool = False
+    uses_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

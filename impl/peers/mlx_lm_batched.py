@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind
+from lockstep.harness.backends.backend import Code
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm import COMMON, FULL_RING, LEDGER, SHARE, Fields
 from lockstep.impl.peers.mlx_lm_batches import (
@@ -23,6 +24,7 @@ from lockstep.impl.peers.mlx_lm_batches import (
     StateBatch,
     TrimmedBatch,
 )
+from lockstep.impl.peers.mlx_lm_code import write_batch, write_states
 from lockstep.impl.peers.mlx_lm_layers import Config, Layer, open_arrays
 
 ROWS = {"open", "update", "pad_right", "finalize", "filter", "extend", "extract", "stack"}
@@ -30,6 +32,7 @@ COPIES = {"clone", "save", "load"}
 STATE: Fields = {"offsets": ("none",)}
 PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
 RING: Fields = {**PLAIN, "ring": ("columns",)}
+ASKED, DIRECT = "trim_prompt_cache([{cache}], {count})", "{cache}.trim({count})"
 
 PADDED_LATE = Duty(
     {"op": "update", "padding": [1, None], "written": [1, None]},
@@ -54,7 +57,13 @@ def mlx_lm_batched() -> Backend:
         "batch-rotating": _kind(tokens, RING, PADDED_LATE),
         "batch-state": _kind(ROWS | COPIES | {"state"}, STATE),
     }
-    return _backend("mlx-lm-batched", kinds, _open)
+    return _backend("mlx-lm-batched", kinds, _open, _write)
+
+
+def _write(config: Config) -> Code:
+    if config["kind"] == "batch-state":
+        return write_states(config)
+    return write_batch(config, True, ASKED)
 
 
 def _open(config: Config) -> Any:
@@ -71,7 +80,15 @@ def mlx_lm_batched_restored() -> Backend:
         "batch-kv": _kind(ROWS | {"trim"}, PLAIN, PADDED_LATE, inputs="copied"),
         "batch-state": _kind(ROWS, STATE),
     }
-    return _backend("mlx-lm-batched-restored", kinds, _open_restored, SHARE)
+    return _backend(
+        "mlx-lm-batched-restored", kinds, _open_restored, _write_restored, SHARE
+    )
+
+
+def _write_restored(config: Config) -> Code:
+    if config["kind"] == "batch-state":
+        return write_states(config)
+    return write_batch(config, True, DIRECT)
 
 
 def _open_restored(config: Config) -> Any:
@@ -88,6 +105,7 @@ def mlx_lm_batched_max_kv_size() -> Backend:
         "mlx-lm-batched-max-kv-size",
         {"batch-rotating": ring},
         lambda config: _open_tokens(config, TrimmedBatch),
+        partial(write_batch, masks_window=False, trims=DIRECT),
         SHARE,
     )
 
@@ -144,6 +162,7 @@ def _backend(
     name: str,
     kinds: Mapping[str, Kind],
     opener: Callable[[Config], Any],
+    code: Callable[[Config], Code],
     share: int = 1,
 ) -> Backend:
     arrays = MLXArrays()
@@ -158,6 +177,7 @@ def _backend(
         causal="lower-right",
         overwrite=arrays.overwrite,
         ledger=LEDGER,
+        code=code,
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
         share=share,
     )
