@@ -1,4 +1,5 @@
-"""Bugs that batch caches of mlx-lm had, put back into its source: the adapters show each.
+"""Bugs that batch caches of mlx-lm had, put back into its source, and mistakes in those
+of mlx-vlm: the adapters show each.
 
 The identifiers are those of the issues and pull requests at ml-explore/mlx-lm.
 """
@@ -66,6 +67,7 @@ MISTAKES = {
     "1141-kv": (KV, "extend", "Bc = c.offset.shape[0]", "Bc = B", ""),
     "1141-rotating": (RING, "extend", "Bc = c.offset.shape[0]", "Bc = B", ""),
     "1169": (STATE, "extend", EMPTY_STATE, "return b", ""),
+    "1736": (STATE, "make_mask", "else (mask & in_length)", "else mask", "contents"),
     "439": (RING, "_update_concat", "if self._lengths is not None", "if False", ""),
 }  # fmt: skip
 """Issue or pull request → class, method, its source, the source before the fix, and what
@@ -135,6 +137,36 @@ def test_each_way_of_driving_shows_its_own_mistake(
     before: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert find(name, kind) is None
+    monkeypatch.setattr(
+        vars(cache)[owner], method, edit(cache, owner, method, now, before)
+    )
+    assert find(name, kind) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "owner", "method", "now", "before"),
+    [
+        ("mlx-vlm-batched", "batch-kv", KV, "trim", "self._idx -= n", "pass"),
+        ("mlx-vlm-batched", "batch-rotating", RING, "_update_concat",
+         "if self._lengths is not None", "if False"),
+        ("mlx-vlm-batched", "batch-state", STATE, "extend", EMPTY_STATE, "return b"),
+        ("mlx-vlm-batched-half", "batch-kv", KV, "filter", "self._idx -= min_left_pad",
+         "pass"),
+        ("mlx-vlm-batched-quantized", "batch-kv", "BatchQuantizedKVCache", "make_mask",
+         "left_padding=self.left_padding", "left_padding=None"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_mlx_vlm_is_found(
+    name: str,
+    kind: str,
+    owner: str,
+    method: str,
+    now: str,
+    before: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = pytest.importorskip("mlx_vlm.models.cache")
     assert find(name, kind) is None
     monkeypatch.setattr(
         vars(cache)[owner], method, edit(cache, owner, method, now, before)
