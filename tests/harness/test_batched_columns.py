@@ -17,12 +17,12 @@ def up(length: int, **fields: Any) -> dict[str, Any]:
     return {"op": "update", "length": length, **fields}
 
 
-def get_facts(*ops: dict[str, Any]) -> dict[str, int]:
+def get_facts(*ops: dict[str, Any], kind: str = "batch-rotating") -> dict[str, int]:
     """The facts that the last operation runs in, under a window of 3."""
     document = {
         "format": "lockstep/1",
         "contract": "batched",
-        "config": {"kind": "batch-rotating", "window": 3},
+        "config": {"kind": kind, "window": 3 if kind == "batch-rotating" else None},
         "ops": [ROW, *ops],
     }
     for step in walk(parse_program(document, "here"), rows=False):
@@ -96,3 +96,21 @@ def test_a_ring_that_counts_columns_refuses_as_soon_as_one_is_gone() -> None:
             *_, answer = [dict(step.expect()) for step in walk(program)]
             assert answer.keys() == wanted
             assert answer.get("trimmed", 0) == 0
+
+
+@pytest.mark.parametrize(("kind", "written"), [("batch-state", 1), ("batch-kv", 0)])
+def test_a_state_that_was_taken_from_a_batch_is_written(kind: str, written: int) -> None:
+    """Also if it has read no token; K and V of no token are none."""
+    clone = {"op": "clone", "cache": "y", "into": "z"}
+    take = [
+        {"op": "filter", "rows": [1]},
+        {"op": "extract", "row": 0, "into": "y"},
+        clone,
+    ]
+    last = {"op": "extract", "row": 0, "into": "z", "cache": "c"}
+    stack = {"op": "stack", "cache": "c"}
+    full = [up(1, cache="x"), {"op": "stack", "caches": ["x", "y"]}, *take]
+    facts = get_facts(*full, {**stack, "caches": ["z"]}, last, kind=kind)
+    assert facts["written"] == written
+    facts = get_facts({**stack, "caches": ["z"]}, last, kind=kind)
+    assert facts["written"] == 0

@@ -12,6 +12,7 @@ from lockstep.harness.contracts.layer.sides import (
 from lockstep.harness.contracts.layer.sides import (
     Cache,
     LayerModel,
+    Updates,
     get_tags,
     list_places,
     open_cache,
@@ -129,6 +130,16 @@ class BatchedModel:
         """Unbinds a name: what it stood for is used up."""
         self.batches.pop(name, None)
         self.singles.caches.pop(name, None)
+
+    def note_extracted(self, name: str, batch: CountedBatch) -> None:
+        """Notes whether a row was taken out of a batch that has arrays."""
+        self.singles.updates[name] = Updates(is_none=not batch.written)
+
+    def note_stacked(self, batch: CountedBatch, names: Sequence[str]) -> None:
+        """Notes that states are arrays also if they have read no token."""
+        is_none = all(self.singles.updates[name].is_none for name in names)
+        if self.config["kind"] == "batch-state" and not is_none:
+            batch.written = max(batch.written, 1)
 
     def list_settled(self) -> list[str]:
         """Lists the batches for which no padding is announced."""

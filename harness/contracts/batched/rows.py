@@ -162,6 +162,7 @@ class Extract(BatchedOperation):
         if "error" in answer:
             return answer
         model.put_single(op["into"], answer["result"])
+        model.note_extracted(op["into"], model.batches[op["cache"]])
         return {"offset": answer["result"].offset}
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
@@ -213,6 +214,7 @@ class Stack(BatchedOperation):
         answer = ask(lambda: CountedBatch(rows))
         if "error" in answer:
             return answer
+        model.note_stacked(answer["result"], op["caches"])
         for one in op["caches"]:
             model.drop(one)
         model.put_batch(name, answer["result"])
