@@ -76,8 +76,11 @@ def iter_constructs(path: Path) -> Iterator[str]:
             yield f"{place}: {ast.unparse(node.func)}"
 
 
-OPENING = ("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm")
-"""Beginnings of the names of functions that open caches, or declare them."""
+OPENING = (
+    *("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "_write"),
+    "mlx_lm",
+)
+"""Beginnings of the names of functions that open caches, declare them, or write code."""
 
 
 def iter_nodes(tree: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
