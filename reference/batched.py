@@ -7,7 +7,7 @@ fills the gaps; nobody may see what stands there, and no row may depend on anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from .list import ListCache, Part
 
@@ -137,10 +137,10 @@ class BatchedCache:
         row: Row = self.rows[number].clone()
         return row
 
-    def clone(self) -> BatchedCache:
+    def clone(self) -> Self:
         """Returns an independent batch with the same rows."""
         self.check_settled()
-        copy = BatchedCache([row.clone() for row in self.rows])
+        copy = type(self)([row.clone() for row in self.rows])
         copy.width = self.width
         return copy
 

@@ -31,14 +31,17 @@ class Call:
         text: lines of Python with fields in braces: those of the operation, {cache} and
             {into} as variables, {written} for the tags of the tokens that it writes.
         answers: name in the reference's answer → the expression that must equal it. In an
-            answer about several caches {layer} is the number of the cache; one about the
-            rows of a batch is compared as a list.
-        opens: it makes {cache}, in its text, from the expression {opening}.
+            answer about several caches, or rows of a batch, {layer} is the number of the
+            cache, or row.
+        makes: the operation makes the cache that it names, so that none is opened before;
+            {opening} is the expression that makes an empty one.
+        uses_up: the fields with names of caches that are new ones afterwards.
     """
 
     text: str
     answers: Mapping[str, str] = field(default_factory=dict)
-    opens: bool = False
+    makes: bool = False
+    uses_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -203,8 +203,9 @@ def get_rounded_table(
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
     """Each number moved to the payload number within `tolerance` of it; a number that
     has none nearby stays as it is. For backends that declare inexact storage."""
-    nearest = np.clip(np.round(array * 8 - 0.5) * 2 + 1, -15, 15) / 16
-    close = np.abs(array - nearest) <= tolerance
+    with np.errstate(invalid="ignore"):  # padding may be neither number nor finite
+        nearest = np.clip(np.round(array * 8 - 0.5) * 2 + 1, -15, 15) / 16
+        close = np.abs(array - nearest) <= tolerance
     return np.where(close, nearest, array).astype(np.float32)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend, Call, Code
 from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.core.document import NAMES
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program, describe_config, trace
@@ -88,17 +89,19 @@ class Writer:
     ) -> None:
         self.program, self.backend, self.code = program, backend, code
         self.raises = raises
-        self.is_batched = program.contract == "batched"
         self.variables: dict[str, str] = {}
+        self.count = 0
 
     def write(self) -> str:
         steps = list(self.list_steps())
         if not steps:
             raise UsageError("no operation of the program is legal")
         last = steps[-1]
+        word = "row" if self.program.contract == "batched" else "layer"
+        listed = list_checks(last.call, last.answer, last.fields, word)
         checks = [
             f'    compare("{what}", {got}, {write_value(expected)}),\n'
-            for what, got, expected in self.list_checks(last)
+            for what, got, expected in listed
         ]
         if not checks and not self.raises:
             raise UsageError(f"the last operation, {last.name}, answers nothing")
@@ -126,32 +129,45 @@ class Writer:
         for step, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
             if "skipped" in answer:
                 continue
-            call = self.code.calls.get(op["op"])
+            call = self.find_call(op, answer)
             if call is None:
                 raise UsageError(f"{self.backend.name} has no code for {op['op']}")
             if "error" in answer:
                 raise UsageError(f"step {step} must be refused, which no snippet shows")
-            lines = [] if self.variables or call.opens else [self.open("a")]
+            begins = not self.count and not call.makes
+            lines = [self.open("a")] if begins else []
             fields = dict(self.list_fields(call, op, answer, lines))
             words = program.rules.operations[op["op"]].describe(op)
             lines.insert(0, f"# step {step}: {make_printable(words)}")
             lines.append(call.text.format(**fields))
             yield Step(op["op"], "\n".join(lines) + "\n", call, answer, fields)
+            self.forget(call, op)
 
     def list_fields(
         self, call: Call, op: Op, answer: Answer, lines: list[str]
     ) -> Iterator[tuple[str, str]]:
         """The values for the braces of a call. A cache that does not exist yet is first
         opened in `lines`, unless this call makes it."""
+        schemas = self.program.rules.operations[op["op"]].fields
         name = op.get("cache", "a")
-        opened = self.name_cache(name) if call.opens else self.get_cache(name, lines)
-        yield "cache", opened
+        made = call.makes
+        yield "cache", self.name_cache(name) if made else self.get_cache(name, lines)
         yield "opening", self.code.opening
-        yield "written", write_value(self.list_written(answer))
-        if "into" in op:
-            yield "into", self.name_cache(op["into"])
+        yield "written", write_value(list_written(answer))
+        yield "written_rows", write_value(list_written_rows(answer))
         for _, name, _, _ in Formatter().parse(call.text):
-            if name and name in op and name not in ("cache", "into"):
+            if not name or name not in op or name == "cache":
+                continue
+            sort = schemas.get(name, {}).get(NAMES)
+            if sort == "saved":
+                yield name, self.name_cache(f"saved {op[name]}", "saved")
+            elif name == "into":
+                yield name, self.name_cache(op[name])
+            elif sort == "cache" and isinstance(op[name], list):
+                yield name, f"[{', '.join(self.get_cache(n, lines) for n in op[name])}]"
+            elif sort == "cache":
+                yield name, self.get_cache(op[name], lines)
+            else:
                 yield name, write_value(op[name])
 
     def get_cache(self, name: str, lines: list[str]) -> str:
@@ -160,59 +176,28 @@ class Writer:
         return self.variables[name]
 
     def open(self, name: str) -> str:
-        if any(call.opens for call in self.code.calls.values()):
-            raise UsageError(f"no snippet has a single cache beside batches, as {name}")
         return f"{self.name_cache(name)} = {self.code.opening}"
 
-    def list_written(self, answer: Answer) -> list[Any]:
-        """The tags of the tokens that an operation writes; of a batch for each row."""
-        if self.is_batched:
-            return [list_written(part) for part in answer.get("caches", ())]
-        return list_written(answer)
+    def find_call(self, op: Op, answer: Answer) -> Call | None:
+        """The call for an operation, or for one that answers for several rows."""
+        calls = self.code.calls
+        several = f"{op['op']} rows" if "caches" in answer else op["op"]
+        return calls.get(several, calls.get(op["op"]))
 
-    def list_checks(self, step: Step) -> Iterator[tuple[str, str, Any]]:
-        """(description, expression, expected value) for each check of a step."""
-        parts = step.answer.get("caches", ())
-        whole = {name: each for name, each in step.answer.items() if name != "caches"}
-        if self.is_batched:
-            for name in dict.fromkeys(name for part in parts for name in part):
-                whole[name] = [part[name] for part in parts]
-        yield from self.check_part(step, whole)
-        if not self.is_batched:
-            for layer, part in enumerate(parts):
-                yield from self.check_part(step, part, f"layer {layer}: ", layer)
-
-    def check_part(
-        self, step: Step, answer: Answer, where: str = "", layer: int | None = None
-    ) -> Iterator[tuple[str, str, Any]]:
-        """The checks of an answer, or of its part about one layer."""
-        for name, expected in answer.items():
-            if name not in step.call.answers:
-                raise UsageError(f"no snippet shows the {name} of an operation")
-            got = step.call.answers[name].format(**step.fields, layer=layer)
-            if name == "visible":
-                yield from self.check_rows(where, got, expected)
-            else:
-                yield f"{where}{name}", got, expected
-
-    def check_rows(
-        self, where: str, got: str, expected: Any
-    ) -> Iterator[tuple[str, str, Any]]:
-        """The checks of what each query sees, of a batch of each row."""
-        if self.is_batched:
-            for row, queries in enumerate(expected):
-                for query, tokens in enumerate(queries):
-                    what = f"row {row}: query {query} sees tokens"
-                    yield what, f"{got}[{row}][{query}]", sorted(tokens)
-            return
-        for row, tokens in enumerate(expected):
-            yield f"{where}row {row} sees tokens", f"{got}[{row}]", sorted(tokens)
-
-    def name_cache(self, name: str) -> str:
+    def name_cache(self, name: str, word: str = "cache") -> str:
         """A variable for a cache, whose own name may not be a Python name."""
-        number = len(self.variables) + 1
-        variable = "cache" if number == 1 else f"cache_{number}"
-        return self.variables.setdefault(name, variable)
+        if name not in self.variables:
+            self.count += 1
+            self.variables[name] = word if self.count == 1 else f"{word}_{self.count}"
+        return self.variables[name]
+
+    def forget(self, call: Call, op: Op) -> None:
+        """Unbinds the names of caches that a call has used up."""
+        for name in call.uses_up:
+            used = op[name] if isinstance(op[name], list) else [op[name]]
+            for each in used:
+                if each != op.get("cache"):
+                    self.variables.pop(each, None)
 
 
 @dataclass(frozen=True)
@@ -226,12 +211,52 @@ class Step:
     fields: Mapping[str, str]
 
 
+def list_checks(
+    call: Call,
+    answer: Answer,
+    fields: Mapping[str, str],
+    word: str,
+    layer: int | None = None,
+) -> Iterator[tuple[str, str, Any]]:
+    """(description, expression, expected value) for each check of a step.
+
+    Args:
+        call: of the step.
+        answer: the expected one.
+        fields: of the call.
+        word: for the parts of an answer about several: "layer", or "row" of a batch.
+        layer: the number of the part.
+    """
+    where = "" if layer is None else f"{word} {layer}: "
+    query = "query" if where and word == "row" else "row"
+    for name, expected in answer.items():
+        if name == "caches":
+            for number, part in enumerate(expected):
+                yield from list_checks(call, part, fields, word, number)
+            continue
+        if name not in call.answers:
+            raise UsageError(f"no snippet shows the {name} of an operation")
+        got = call.answers[name].format(**fields, layer=layer)
+        if name == "visible":
+            for row, tokens in enumerate(expected):
+                yield f"{where}{query} {row} sees tokens", f"{got}[{row}]", sorted(tokens)
+        else:
+            yield f"{where}{name}", got, expected
+
+
 def list_written(answer: Answer) -> list[int]:
     """The tags of the tokens that an operation writes: each row sees its own last."""
     rows = answer.get("visible")
     for part in answer.get("caches", ()):
         rows = part.get("visible", rows)
     return [row[-1] for row in rows or ()]
+
+
+def list_written_rows(answer: Answer) -> list[list[int]]:
+    """The same for each row of a batch."""
+    return [
+        [row[-1] for row in part.get("visible", ())] for part in answer.get("caches", ())
+    ]
 
 
 def write_value(value: Any) -> str:

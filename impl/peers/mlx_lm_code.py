@@ -120,6 +120,75 @@ def write_prompts(config: Config) -> Code:
     return Code(SOURCE, settings, "LRUPromptCache()", calls)
 
 
+def write_batch(config: Config, masks_window: bool, trims: str) -> Code:
+    """Writes batches of `KVCache` and `RotatingKVCache`, and their single caches.
+
+    Args:
+        config: a complete config.
+        masks_window: the model passes its window to the mask.
+        trims: the operation "trim".
+    """
+    window = config["window"]
+    opening = "KVCache()" if window is None else f"RotatingKVCache(max_size={window})"
+    settings = {"WINDOW": str(window if masks_window else None), "RETURN_ARRAY": "False"}
+    reading = get_reading("read_state", "read_view")
+    others = {
+        **get_rows(opening, config["step"]),
+        "pad_right": Call("pad_right({cache}, {lengths})"),
+        "finalize": Call("{cache}.finalize()", OFFSETS),
+        "trim": Call(f"trimmed = {trims}", {"trimmed": "trimmed", **BOTH}),
+        "state": reading["state"],
+        "state rows": Call("tags = read_rows({cache})", {"tags": "tags[{layer}]"}),
+        "clone": COPIED["clone"],
+        "save": Call("{into} = store_and_load({cache})"),
+        "load": Call(
+            "{cache} = stepping(store_and_load({from}), STEP)", OFFSETS, makes=True
+        ),
+        "update rows": Call(
+            "visible, position = update_rows({cache}, {written_rows}, {length}, {left})",
+            {
+                "visible": "visible[{layer}]",
+                "position": "position[{layer}]",
+                "offset": "{cache}.offset.tolist()[{layer}]",
+            },
+        ),
+    }
+    settings["STEP"] = str(config["step"])
+    return get_code(config, opening, "update", others, settings)
+
+
+def write_states(config: Config) -> Code:
+    """Writes batches of `ArraysCache`, which are not updated."""
+    settings = {**get_settings(config), "STEP": "256"}
+    return Code(SOURCE, settings, ARRAYS, get_rows(ARRAYS, 256))
+
+
+ARRAYS = "ArraysCache(size=2)"
+OFFSETS = {"offsets": "{cache}.offset.tolist()"}
+BOTH = {"offset": OFFSET, **OFFSETS}
+
+
+def get_rows(opening: str, step: int) -> dict[str, Call]:
+    """Returns the operations that move whole rows."""
+    if step != 256:
+        opening = f"stepping({opening}, {step})"
+    return {
+        "open": Call(
+            f"{{cache}} = merge([{opening} for _ in range({{rows}})])",
+            OFFSETS,
+            makes=True,
+        ),
+        "stack": Call(
+            "{cache} = merge({caches})", OFFSETS, makes=True, uses_up=("caches",)
+        ),
+        "filter": Call("{cache}.filter({rows})", OFFSETS),
+        "extend": Call("{cache}.extend({other})", OFFSETS, uses_up=("other",)),
+        "extract": Call(
+            "{into} = stepping({cache}.extract({row}), STEP)", {"offset": "{into}.offset"}
+        ),
+    }
+
+
 def get_reading(state: str, view: str) -> Mapping[str, Call]:
     """Returns calls of these functions for `state` and `view`."""
     return {

@@ -219,11 +219,7 @@ class RecurrentLayer(Layer):
     def __init__(self, cache: Any, config: Config, is_restored: bool = False) -> None:
         super().__init__(cache)
         self.read_tokens, self.is_restored = 0, is_restored
-        heads, key_dim = config["heads"], config["key_dim"]
-        conv = (1, config["conv_width"] - 1, heads * key_dim)
-        delta = (1, heads, key_dim, config["value_dim"])
-        dtypes = getattr(mx, config["dtype"]), mx.float32
-        self.missing = tuple(zip((conv, delta), dtypes, strict=True))
+        self.missing = get_missing(config, 1)
 
     @property
     def offset(self) -> int:
@@ -283,6 +279,15 @@ def set_step(cache: Any, like: Any) -> Any:
     if "step" in vars(like):
         cache.step = like.step
     return cache
+
+
+def get_missing(config: Config, rows: int) -> tuple[tuple[Any, Any], ...]:
+    """Returns shape and dtype of the two arrays of a recurrent state."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (rows, config["conv_width"] - 1, heads * key_dim)
+    delta = (rows, heads, key_dim, config["value_dim"])
+    dtypes = getattr(mx, config["dtype"]), mx.float32
+    return tuple(zip((conv, delta), dtypes, strict=True))
 
 
 def open_arrays(config: Config, is_restored: bool = False) -> RecurrentLayer:

@@ -43,14 +43,14 @@ MASKS = {
 
 OFFSETS = {"offsets": "{cache}.offsets()"}
 OF_ROWS = {
-    "visible": "visible",
-    "position": "positions",
-    "offset": "{cache}.offsets()",
+    "visible": "visible[{layer}]",
+    "position": "positions[{layer}]",
+    "offset": "{cache}.offsets()[{layer}]",
 }
 KEEP = "{cache}.attention_mask = {cache}.attention_mask[{rows}]"
 BATCH_CALLS = {
-    "open": Call("{cache} = Batch({opening}, {rows})", OFFSETS, opens=True),
-    "update": Call("positions, visible = update({cache}, {written})", OF_ROWS),
+    "open": Call("{cache} = Batch({opening}, {rows})", OFFSETS, makes=True),
+    "update": Call("positions, visible = update({cache}, {written_rows})", OF_ROWS),
     "trim": Call("trimmed = trim({cache}, {count})", {**OFFSETS, "trimmed": "trimmed"}),
     "filter": Call(
         "{cache}.cache.batch_select_indices(torch.tensor({rows}))\n" + KEEP, OFFSETS
@@ -62,13 +62,13 @@ BATCH_CALLS = {
         OFFSETS,
     ),
     "clone": Call("{into} = copy.deepcopy({cache})"),
-    "state": Call("tags = read_rows({cache})", {"tags": "tags"}),
+    "state": Call("tags = read_rows({cache})", {"tags": "tags[{layer}]"}),
     "free": Call("free({cache})", OFFSETS),
 }
 STATE_CALLS = {
     **BATCH_CALLS,
-    "update": Call("positions, visible = advance({cache}, {written})", OF_ROWS),
-    "state": Call("tags = read_states({cache})", {"tags": "tags"}),
+    "update": Call("positions, visible = advance({cache}, {written_rows})", OF_ROWS),
+    "state": Call("tags = read_states({cache})", {"tags": "tags[{layer}]"}),
 }
 
 
@@ -163,7 +163,9 @@ def write_batches_with(
         calls = dict(STATE_CALLS if is_state else BATCH_CALLS)
         if store:
             name = "store_attention" if is_state else store
-            text = calls["update"].text.replace("{written}", f"{{written}}, {name}")
+            text = calls["update"].text.replace(
+                "{written_rows}", f"{{written_rows}}, {name}"
+            )
             calls["update"] = Call(text, OF_ROWS)
         settings = get_settings(config, get(config))
         settings["KERNEL"] = str(config["conv_width"])

@@ -20,7 +20,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.program import Program, parse_program, trace, walk
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
@@ -237,3 +237,20 @@ def test_programs_are_total(contract: str, kind: str) -> None:
         left = parse_program(document, "here")
         assert len(trace(left)) == len(left.ops)
         assert parse_program(left.to_json(), "here") == left
+
+
+def test_empty_caches_are_stacked_too() -> None:
+    """Beside others and alone; their names were not used before."""
+    declared = Kind(frozenset({"open", "update", "extract", "stack"}))
+    drawer, source = (
+        Drawer("batched", "batch-kv", declared, ("float32",)),
+        RandomSource(1),
+    )
+    sizes = set()
+    for _ in range(60):
+        used: set[str | None] = set()
+        for op in drawer.draw(source).ops:
+            fresh = [name for name in op.get("caches", ()) if name not in used]
+            sizes.add((len(fresh), len(op.get("caches", ()))))
+            used |= {op["cache"], op.get("into")}
+    assert {(1, 1), (1, 2)} <= sizes

@@ -239,3 +239,15 @@ def test_derived_programs_are_the_same_each_time_and_take_turns(program: Program
     programs = [derive_one(program, number) for number in range(7)]
     assert programs == [derive_one(program, number) for number in range(7)]
     assert len({one.digest() for one in programs if one}) > 1
+
+
+def test_caches_that_no_token_was_written_to_are_stacked_in_derived_programs() -> None:
+    ops = [
+        {"op": "update", "length": 2, "cache": "x"},
+        {"op": "stack", "caches": ["x", "y"], "cache": "a"},
+        {"op": "update", "length": 1, "cache": "a"},
+    ]
+    document = {"format": "lockstep/1", "contract": "batched", "ops": ops}
+    program = parse_program({**document, "config": {"kind": "batch-kv"}}, "here")
+    derived = [derive_one(program, number) for number in range(40)]
+    assert sum(each is not None for each in derived) > 10

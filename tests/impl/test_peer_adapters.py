@@ -29,6 +29,8 @@ ALLOWED = {
     "mlx_lm_layers.RecurrentLayer.clone: deepcopy": "fetch_nearest_cache does so",
     "mlx_lm_layers.RecurrentLayer.write: contiguous": "qwen3_next does so",
     "mlx_lm_layers.store_and_load: save_prompt_cache": "cache_prompt.py does so",
+    "mlx_vlm_batches.VLMBatch.offsets: array": "Gemma 4 does so",
+    "mlx_vlm_batches.VLMStateBatch.pad_left: array": "_make_cache does so",
     "transformers_layers.Layer.clone: copy": "the adapter, which holds the cache",
     "transformers_layers.Layer.clone: deepcopy": "documented for reuse of a prompt",
     "transformers_layers.IdentityLayer._quantize: clone": "a stand-in for a quantizer",
@@ -51,6 +53,12 @@ ALLOWED = {
     "mlx_lm_layers.RecurrentLayer.write: if": "which of the two backends this is",
     "mlx_lm_layers.RecurrentLayer.clone: if": "which of the two backends this is",
     "mlx_lm_layers.set_step: if": "the growth step is the config's",
+    "mlx_lm_batches.Batch.clone: copy": "the adapter, which holds the cache",
+    "mlx_lm_batches.Batch.clone: deepcopy": "PromptProcessingBatch.split does so",
+    "mlx_lm_batches.Batch.state: if": "an empty batch has no arrays",
+    "mlx_lm_batches.StateBatch.read: if": "a model starts from zeros",
+    "mlx_lm_batches.StateBatch.write: if": "counts tokens, as no mask says all",
+    "mlx_lm_batches.save: save_prompt_cache": "cache_prompt.py does so",
     "mlx_lm_prompts.PromptCache.begin: if": "a server makes caches where it finds none",
     "transformers_layers.Layer.make_mask: if": "SDPA takes no mask as causal",
     "transformers_layers.Layer.state: if": "a layer has no tensors before an update",
@@ -78,9 +86,10 @@ def iter_constructs(path: Path) -> Iterator[str]:
 
 
 OPENING = (
-    *("_open", "make_model", "_kind", "_backend", "_quantized", "_stepping", "mlx_lm"),
+    *("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "_write"),
+    *("make_model", "mlx_lm"),
 )
-"""Beginnings of the names of functions that open caches, or declare them."""
+"""Beginnings of the names of functions that open caches, declare them, or write code."""
 
 
 def iter_nodes(tree: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
@@ -121,6 +130,7 @@ def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> Non
 
 def test_adapters_are_all_looked_at() -> None:
     assert {path.stem for path in ADAPTERS} >= {
-        "mlx_lm", "mlx_lm_layers", "mlx_lm_prompts", "transformers",
-        "transformers_batched", "transformers_batches", "transformers_layers",
+        "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_prompts",
+        "transformers", "transformers_batched", "transformers_batches",
+        "transformers_layers",
     }  # fmt: skip

@@ -18,6 +18,9 @@ MOST, EACH = 1200, 20
 
 PEERS = {
     "mlx-lm": "mlx_lm",
+    "mlx-lm-batched": "mlx_lm",
+    "mlx-lm-batched-max-kv-size": "mlx_lm",
+    "mlx-lm-batched-restored": "mlx_lm",
     "mlx-lm-chunked": "mlx_lm",
     "mlx-lm-concatenate": "mlx_lm",
     "mlx-lm-max-kv-size": "mlx_lm",
@@ -25,6 +28,10 @@ PEERS = {
     "mlx-lm-prompt-cache": "mlx_lm",
     "mlx-lm-quantized-6": "mlx_lm",
     "mlx-lm-restored": "mlx_lm",
+    "mlx-vlm-batched": "mlx_vlm",
+    "mlx-vlm-batched-bare-offset": "mlx_vlm",
+    "mlx-vlm-batched-half": "mlx_vlm",
+    "mlx-vlm-batched-quantized": "mlx_vlm",
     "transformers": "transformers",
     "transformers-batched": "transformers",
     "transformers-batched-chunked": "transformers",

@@ -21,7 +21,7 @@ SCRIPTS = re.findall(
 
 @pytest.mark.parametrize("script", [text for _, text in SCRIPTS])
 def test_a_script_fails_as_it_says(script: str) -> None:
-    library = "mlx_lm" if "mlx_lm" in script else "transformers"
+    (library,) = re.findall(r"from (mlx_lm|mlx_vlm|transformers)\b.* import", script)[:1]
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     said = re.findall(r"# (\w+Error)", script)

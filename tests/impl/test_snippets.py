@@ -32,6 +32,7 @@ BACKENDS = {
         "mlx-lm", "mlx-lm-restored", "mlx-lm-max-kv-size", "mlx-lm-return-array",
         "mlx-lm-plamo3", "mlx-lm-concatenate", "mlx-lm-quantized", "mlx-lm-quantized-6",
         "mlx-lm-to-quantized", "mlx-lm-chunked", "mlx-lm-prompt-cache",
+        "mlx-lm-batched", "mlx-lm-batched-restored", "mlx-lm-batched-max-kv-size",
     ),
     "transformers": (
         "transformers", "transformers-chunked", "transformers-recorded",
@@ -48,7 +49,18 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = 24
 """That are drawn for each backend and kind."""
 
+NONE = "TypeError: 'NoneType' object is not subscriptable"
 RAISED = {
+    "mlx-lm-batched-extract-unwritten-kv": NONE,
+    "mlx-lm-batched-extract-unwritten-rotating": NONE,
+    "mlx-lm-batched-extract-unwritten-state": NONE,
+    "mlx-lm-batched-load-crash": "AttributeError: 'BatchRotatingKVCache'",
+    "mlx-lm-batched-load-empty-crash": "AttributeError: 'BatchRotatingKVCache'",
+    "mlx-lm-batched-max-kv-size-extract-unwritten-rotating": NONE,
+    "mlx-lm-batched-max-kv-size-single-column-padded": "RuntimeError: finalize()",
+    "mlx-lm-batched-restored-extract-unwritten-kv": NONE,
+    "mlx-lm-batched-restored-extract-unwritten-state": NONE,
+    "mlx-lm-batched-single-column-padded": "RuntimeError: finalize()",
     "mlx-lm-concatenate-load-empty": "AttributeError: 'NoneType' object",
     "mlx-lm-quantized-6-width": "ValueError: [broadcast_shapes]",
     "transformers-chunked-trim-unwritten": "AttributeError: 'NoneType' object",

@@ -17,6 +17,7 @@ from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.batched.domain import get_domain
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
+    FACTS,
     KINDS,
     LIST,
     LONG_REACH,
@@ -86,22 +87,21 @@ class BatchedContract(Contract):
     config = CONFIG
     choices = CHOICES
     opt_in = frozenset(
-        {"keep", "record", "chunk", "mask_form", "scope", "offsets", "mask_padding"}
+        {
+            "keep",
+            "record",
+            "chunk",
+            "mask_form",
+            "scope",
+            "offsets",
+            "ring",
+            "mask_padding",
+        }
     )
     operations = OPERATIONS
     required = ("open", "update")
     states = STATES
-    facts: ClassVar[Mapping[str, str]] = {
-        "rows": "rows of the batch; 0 of a single cache",
-        "shortest": "tokens in its shortest row",
-        "longest": "tokens in its longest row",
-        "width": "columns that were written since it was empty, padding included",
-        "reached": "the largest width since it was opened or freed",
-        "ever": "the largest width since it was opened",
-        "kept": "rows that the operation leaves",
-        "resized": "1 if it changes the number of rows, otherwise 0",
-        "moved": "1 if it moves a row, otherwise 0",
-    }
+    facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
     model = BatchedModel

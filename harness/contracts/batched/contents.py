@@ -36,7 +36,7 @@ class Taking(BatchedOperation):
     """Removes the last tokens of each row.
 
     A ring that counts padding may have dropped columns although no row has dropped a
-    token. Then it may refuse.
+    token. Then it may refuse, or must with `ring` "columns".
     """
 
     kinds = SLICED
@@ -68,6 +68,8 @@ class Taking(BatchedOperation):
         answers = [self.say(op, True) | model.answer_offsets(after["result"])]
         if any(counts) and may_have_turned(batch):
             answers.append(refused)
+        if model.config["ring"] == "columns":
+            return answers[-1]
         return choose(answers)
 
     def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
@@ -216,7 +218,6 @@ class Clone(OnEither):
         answer = self.run(op, model)
         if "error" not in answer:
             model.past[op["into"]] = {"cloned"}
-            model.widths[op["into"]] = model.widths[op["cache"]]
         return answer
 
     def run(self, op: Op, side: Any) -> Answer:
@@ -240,5 +241,4 @@ class Free(OnEither):
         answer = self.run(op, model)
         if "error" not in answer:
             model.past[op["cache"]] = {"freed"}
-            model.widths[op["cache"]] = model.widths[op["cache"]]._replace(reached=0)
         return answer

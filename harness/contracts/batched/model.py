@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.layer.sides import (
     CONFIG as LAYER_CONFIG,
 )
 from lockstep.harness.contracts.layer.sides import (
     Cache,
     LayerModel,
+    Updates,
     get_tags,
     list_places,
 )
@@ -36,6 +38,7 @@ CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": list(KINDS)},
     "pads_left": {"type": "boolean", "default": True},
     "offsets": {"enum": ["rows", "none"], "default": "rows"},
+    "ring": {"enum": ["any", "columns"], "default": "any"},
     "caches": {
         "type": "array",
         "maxItems": 4,
@@ -52,7 +55,8 @@ CONFIG: Mapping[str, Schema] = {
     },
 }
 """Beyond the fields of a single cache: `pads_left`, whether a first update may have
-padding on the left; `offsets` "none" for a cache that tells no offset of each row;
+padding on the left; `offsets` "none" for a cache that tells no offset of each row; `ring`
+"columns" for a ring that counts padding, and refuses a trim once it has dropped a column;
 `caches`, the parts of a list, each with its kind and those fields that differ."""
 
 MOST_ROWS = 8
@@ -89,12 +93,28 @@ REACH, LONG_REACH = 48, 320
 """Offsets beyond the reach of a program show nothing new, but make every step slower."""
 
 
-class Widths(NamedTuple):
-    """The largest width of a batch since it was opened or freed, and since it was opened:
-    some caches keep arrays that are empty, with the rows that they had."""
-
-    reached: int = 0
-    ever: int = 0
+FACTS: Mapping[str, str] = {
+    "rows": "rows of the batch; 0 of a single cache",
+    "shortest": "tokens in its shortest row",
+    "longest": "tokens in its longest row",
+    "width": "columns that were written since it was empty, padding included",
+    "reached": "the largest width since it was opened or freed",
+    "ever": "the largest width since it was opened",
+    "written": "columns that were written since it was made, with those trimmed",
+    "turned": "columns that were written one at a time into a full ring since the last"
+    " update of several",
+    "loaded": "1 if it was loaded and no padding on the right was announced since",
+    "finalized": "how often padding on the right was ended since it was made",
+    "coming": "columns that are still announced",
+    "ending": "the same of the row that gets the fewest of those that get some",
+    "ended": "rows that have all their announced tokens",
+    "padding": "columns of padding on the left of the update",
+    "joined": "`written` of the batch that an extend adds",
+    "kept": "rows that the operation leaves",
+    "resized": "1 if it changes the number of rows, otherwise 0",
+    "moved": "1 if it moves a row, otherwise 0",
+}
+"""Numbers before an operation, for the conditions of the ledger."""
 
 
 class BatchedModel:
@@ -110,7 +130,6 @@ class BatchedModel:
         written: for each row, the tags of the last update of a batch; empty if that was
             refused.
         past: what happened to each batch since its last update, for the abstract states.
-        widths: of each batch, for the conditions of the ledger.
         reach: bounds the offsets that are drawn.
         last: the operation that was drawn last.
     """
@@ -120,11 +139,10 @@ class BatchedModel:
         self.reach, self.last = REACH, ""
         self.singles = self.open_singles()
         self.singles.caches.clear()
-        self.batches: dict[str, BatchedCache] = {}
-        self.saved: dict[str, BatchedCache] = {}
+        self.batches: dict[str, CountedBatch] = {}
+        self.saved: dict[str, CountedBatch] = {}
         self.written: Sequence[range] = ()
         self.past: dict[str, set[str]] = {}
-        self.widths: dict[str, Widths] = {}
 
     @property
     def tag(self) -> int:
@@ -151,11 +169,10 @@ class BatchedModel:
         """Returns what `make` answers for the model; of a list, for each part."""
         return make(self)
 
-    def put_batch(self, name: str, batch: BatchedCache) -> None:
+    def put_batch(self, name: str, batch: CountedBatch) -> None:
         self.drop(name)
         self.batches[name] = batch
         self.past[name] = set()
-        self.widths[name] = Widths(batch.width, batch.width)
 
     def put_single(self, name: str, cache: Cache) -> None:
         self.drop(name)
@@ -166,10 +183,15 @@ class BatchedModel:
         self.batches.pop(name, None)
         self.singles.caches.pop(name, None)
 
-    def note_width(self, name: str) -> None:
-        """Keeps the facts about the width of a batch, which may have grown."""
-        width = self.batches[name].width
-        self.widths[name] = Widths(*(max(width, each) for each in self.widths[name]))
+    def note_extracted(self, name: str, batch: CountedBatch) -> None:
+        """Notes whether a row was taken out of a batch that has arrays."""
+        self.singles.updates[name] = Updates(is_none=not batch.written)
+
+    def note_stacked(self, batch: CountedBatch, names: Sequence[str]) -> None:
+        """Notes that states are arrays also if they have read no token."""
+        is_none = all(self.singles.updates[name].is_none for name in names)
+        if self.config["kind"] == "batch-state" and not is_none:
+            batch.written = max(batch.written, 1)
 
     def list_settled(self) -> list[str]:
         """Lists the batches for which no padding is announced."""
@@ -197,17 +219,27 @@ class BatchedModel:
         batch = self.batches.get(op["cache"])
         if batch is None:
             offset = self.singles.get(op["cache"]).offset
-            none = dict.fromkeys(("rows", "kept", "resized", "moved"), 0)
-            names = ("shortest", "longest", "width", "reached", "ever")
-            return none | dict.fromkeys(names, offset)
-        rows = list(range(len(batch.rows)))
+            names = ("shortest", "longest", "width", "reached", "ever", "written")
+            return dict.fromkeys(FACTS, 0) | dict.fromkeys(names, offset)
+        rows, coming = list(range(len(batch.rows))), batch.coming or []
+        rest = sorted(count for count in coming if count) or [0]
         kept = list_kept(op, rows)
         return {
             "rows": len(rows),
             "shortest": min(batch.offsets),
             "longest": max(batch.offsets),
             "width": batch.width,
-            **self.widths[op["cache"]]._asdict(),
+            "reached": batch.reached,
+            "ever": batch.ever,
+            "written": batch.written,
+            "turned": batch.turned,
+            "loaded": batch.is_loaded,
+            "finalized": batch.finalized,
+            "coming": rest[-1],
+            "ending": rest[0],
+            "ended": coming.count(0),
+            "padding": max(op.get("left") or [0]),
+            "joined": self.batches[op["other"]].written if "other" in op else 0,
             "kept": len(kept),
             "resized": len(kept) != len(rows),
             "moved": kept != rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import (
     BatchedModel,
     get_single_config,
@@ -68,7 +69,7 @@ class ListModel(BatchedModel):
         part = BatchedModel(config, self.rows)
         part.tag, part.reach, part.written = self.tag, self.reach, self.written
         for name, batch in self.batches.items():
-            view = BatchedCache([get_part(row, number) for row in batch.rows])
+            view = CountedBatch([get_part(row, number) for row in batch.rows])
             view.coming, view.width = batch.coming, batch.width
             part.put_batch(name, view)
         for name, cache in self.singles.caches.items():

@@ -17,6 +17,7 @@ from lockstep.harness.contracts.batched.base import (
     Fields,
     why_full,
 )
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import why_no_cache
@@ -139,7 +140,6 @@ class Extend(BatchedOperation):
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         answer = super().expect(op, model)
-        model.note_width(op["cache"])
         return answer
 
 
@@ -167,6 +167,7 @@ class Extract(BatchedOperation):
         if "error" in answer:
             return answer
         model.put_single(op["into"], answer["result"])
+        model.note_extracted(op["into"], model.batches[op["cache"]])
         return model.singles.tell(answer["result"], answer_offset)
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
@@ -202,6 +203,9 @@ class Stack(BatchedOperation):
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         singles = list(model.singles.caches)
+        if not source.below(4):  # a name that is new stands for an empty cache
+            taken = {*singles, *model.batches}
+            singles += [name for name in SINGLES if name not in taken][:1]
         if not singles:
             return None
         start, most = source.below(len(singles)), min(len(singles), 4)
@@ -213,9 +217,10 @@ class Stack(BatchedOperation):
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.singles.get(one) for one in op["caches"]]
-        answer = ask(lambda: BatchedCache(rows))
+        answer = ask(lambda: CountedBatch(rows))
         if "error" in answer:
             return answer
+        model.note_stacked(answer["result"], op["caches"])
         for one in op["caches"]:
             model.drop(one)
         model.put_batch(name, answer["result"])
@@ -280,7 +285,9 @@ class Load(BatchedOperation):
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
-        model.put_batch(op["cache"], model.saved[op["from"]].clone())
+        batch = model.saved[op["from"]].clone()
+        batch.is_loaded = True
+        model.put_batch(op["cache"], batch)
         model.past[op["cache"]] = {"loaded"}
         return model.say_offsets(op["cache"])
 

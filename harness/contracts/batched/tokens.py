@@ -16,6 +16,7 @@ from lockstep.harness.contracts.batched.base import (
     draw_length,
     why_full,
 )
+from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
     BatchedModel,
@@ -50,7 +51,7 @@ class Open(BatchedOperation):
 
     def expect(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.open_row() for _ in range(op["rows"])]
-        return model.ask_for(name, lambda: model.put_batch(name, BatchedCache(rows)))
+        return model.ask_for(name, lambda: model.put_batch(name, CountedBatch(rows)))
 
     def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], op["rows"]
@@ -124,7 +125,6 @@ class Update(OnEither):
             return answer
         model.written = get_row_tags(model.tag, length, answer["result"], left)
         batch.update(length, model.written)
-        model.note_width(name)
         model.past[name] = {"padded-left"} if left else set()
         return model.tell(lambda part: self.answer_rows(part, name))
 

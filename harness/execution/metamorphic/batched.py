@@ -111,7 +111,7 @@ class BatchedShadow(ShadowState):
         self.singles[step.op["into"]] = list(row)
 
     def write_stack(self, step: Step) -> None:
-        rows = [self.singles.pop(name) for name in step.op["caches"]]
+        rows = [self.singles.pop(name, []) for name in step.op["caches"]]
         self.put(step.op["cache"], rows)
 
     def write_save(self, step: Step) -> None:

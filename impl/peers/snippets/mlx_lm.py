@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import (
+    ArraysCache,
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
@@ -145,6 +146,60 @@ def read_quantized_view(cache):
             *(restore_numbers(cache, packed) for packed in cache.keys_and_values())
         )
     )
+
+
+def merge(caches):
+    """A batch of single caches, as PromptProcessingBatch makes it."""
+    return stepping(caches[0].merge(caches), STEP)
+
+
+def pad_right(cache, lengths):
+    """Announces prompts of these lengths, as PromptProcessingBatch.prompt does."""
+    padding = [max(lengths) - length for length in lengths]
+    cache.prepare(lengths=lengths, right_padding=padding)
+
+
+def make_rows(rows, length, left, dim):
+    """K or V of the new tokens of each row, with padding on both sides, which is 0."""
+    padded = [
+        [0] * before + [token + 1 for token in row] + [0] * (length - before - len(row))
+        for row, before in zip(rows, left)
+    ]
+    numbers = mx.array(padded, DTYPE)[:, None, :, None]
+    return mx.zeros((len(rows), HEADS, length, dim), DTYPE) + numbers
+
+
+def update_rows(cache, rows, length, left):
+    """As a model does; what the tokens of each row see, and where its first one is."""
+    if left and any(left):
+        cache.prepare(left_padding=left)
+    left = left or [0] * len(rows)
+    position = [sum(pair) for pair in zip(cache.offset.tolist(), left)]
+    mask = create_attention_mask(mx.zeros((1, length, 1)), cache, WINDOW)
+    new = [make_rows(rows, length, left, dim) for dim in (KEY_DIM, VALUE_DIM)]
+    keys, values = cache.update_and_fetch(*new)
+    visible = []
+    for row, (tokens, before) in enumerate(zip(rows, left)):
+        columns = name_tokens(keys[row : row + 1], values[row : row + 1])
+        own = mx.broadcast_to(mask, (len(rows), *mask.shape[1:]))[row]
+        seen = see(own, columns, length)
+        visible.append(seen[before : before + len(tokens)])
+    return visible, position
+
+
+def read_rows(cache):
+    """The tokens of each row in `cache.state`."""
+    keys, values, _, left_padding, width = cache.state
+    if keys is None:
+        return [[] for _ in left_padding.tolist()]
+    return [
+        sorted(
+            name_tokens(
+                keys[row, None, :, begin:width], values[row, None, :, begin:width]
+            )
+        )
+        for row, begin in enumerate(left_padding.tolist())
+    ]
 
 
 def restore(cache):

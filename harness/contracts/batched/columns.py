@@ -1,0 +1,72 @@
+"""A reference batch that counts columns, for the conditions of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.reference.batched import BatchedCache, Row
+from lockstep.reference.rotating import RotatingCache
+
+
+class CountedBatch(BatchedCache):
+    """A reference batch with numbers about an implementation that stores padding.
+
+    Attributes:
+        reached, ever: the largest width since it was opened or freed, and since it was
+            opened: some caches keep arrays that are empty, with the rows that they had.
+        written: columns that were written since it was made; a trim takes none back.
+        turned: columns that were written one at a time into a ring that was full, since
+            the last update of several columns, or of padded ones, which puts it in the
+            order of positions.
+        finalized: how often padding on the right was ended since it was made.
+        is_loaded: it was loaded, and no padding on the right was announced since.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(rows)
+        self.reached = self.ever = self.written = self.width
+        self.turned = self.finalized = 0
+        self.is_loaded = False
+        ring = self.rows[0]
+        self.window = ring.window if isinstance(ring, RotatingCache) else None
+
+    def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
+        is_full = self.window is not None and self.width >= self.window
+        in_place = length == 1 and self.coming is None
+        self.turned = self.turned + is_full if in_place else 0
+        super().update(length, tags)
+        self.written += length
+        self.note_width()
+
+    def note_width(self) -> None:
+        self.reached = max(self.reached, self.width)
+        self.ever = max(self.ever, self.width)
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        super().pad_right(lengths)
+        self.is_loaded = False
+
+    def finalize(self) -> None:
+        super().finalize()
+        self.finalized += 1
+
+    def extend(self, other: BatchedCache) -> None:
+        super().extend(other)
+        assert isinstance(other, CountedBatch)
+        if self.window is None or (self.turned - other.turned) % self.window:
+            self.turned = 0
+        self.written = max(self.written, other.written)
+        self.finalized = min(self.finalized, other.finalized)
+        self.note_width()
+
+    def clone(self) -> CountedBatch:
+        copy = super().clone()
+        assert isinstance(copy, CountedBatch)
+        copy.reached, copy.ever = self.reached, self.ever
+        copy.written, copy.turned = self.written, self.turned
+        copy.finalized, copy.is_loaded = self.finalized, self.is_loaded
+        return copy
+
+    def free(self) -> None:
+        super().free()
+        self.written = self.turned = self.reached = 0

@@ -1,0 +1,183 @@
+"""Backends over the batch caches of mlx-lm: what each is declared to promise.
+
+`mlx_lm_batches` drives the caches. Several backends drive one class in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from lockstep.harness.backends import Backend, Duty, Inputs, Kind
+from lockstep.harness.backends.backend import Code
+from lockstep.impl.mlx.arrays import MLXArrays
+from lockstep.impl.peers.mlx_lm import COMMON, FULL_RING, LEDGER, SHARE, Fields
+from lockstep.impl.peers.mlx_lm_batches import (
+    Batch,
+    RestoredBatch,
+    RestoredStateBatch,
+    StateBatch,
+    TrimmedBatch,
+)
+from lockstep.impl.peers.mlx_lm_code import write_batch, write_states
+from lockstep.impl.peers.mlx_lm_layers import Config, Layer, open_arrays
+
+ROWS = {"open", "update", "pad_right", "finalize", "filter", "extend", "extract", "stack"}
+COPIES = {"clone", "save", "load"}
+STATE: Fields = {"offsets": ("none",)}
+PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
+RING: Fields = {**PLAIN, "ring": ("columns",)}
+ASKED, DIRECT = "trim_prompt_cache([{cache}], {count})", "{cache}.trim({count})"
+
+PADDED_LATE = Duty(
+    {"op": "update", "padding": [1, None], "written": [1, None]},
+    "padding on the left of a batch that was written to, also if all was trimmed:"
+    " prepare raises ValueError",
+)
+FULL_RINGS = (
+    Duty(
+        {"op": "trim", "rows": [1, None], "width - window": [0, None]},
+        "trim of a batch whose ring is full: callers ask is_trimmable() first",
+    ),
+    Duty({"op": "trim", "rows": [0, 0], "longest - window": [0, None]}, FULL_RING.rule),
+)
+
+
+def mlx_lm_batched() -> Backend:
+    """`BatchKVCache` for batch-kv, `BatchRotatingKVCache` for batch-rotating, under
+    models whose window is the size of the ring; `ArraysCache` for batch-state."""
+    tokens = ROWS | COPIES | {"trim"}
+    kinds = {
+        "batch-kv": _kind(tokens | {"state"}, PLAIN, PADDED_LATE, inputs="copied"),
+        "batch-rotating": _kind(tokens, RING, PADDED_LATE),
+        "batch-state": _kind(ROWS | COPIES | {"state"}, STATE),
+    }
+    return _backend("mlx-lm-batched", kinds, _open, _write)
+
+
+def _write(config: Config) -> Code:
+    if config["kind"] == "batch-state":
+        return write_states(config)
+    return write_batch(config, True, ASKED)
+
+
+def _open(config: Config) -> Any:
+    if config["kind"] == "batch-state":
+        return _open_states(config, StateBatch)
+    return _open_tokens(config, Batch, config["window"])
+
+
+def mlx_lm_batched_restored() -> Backend:
+    """The same, made anew from their `state` before each operation but updates, padded on
+    the left by the constructor, and trimmed by `trim`. No ring: it cannot go on after
+    that."""
+    kinds = {
+        "batch-kv": _kind(ROWS | {"trim"}, PLAIN, PADDED_LATE, inputs="copied"),
+        "batch-state": _kind(ROWS, STATE),
+    }
+    return _backend(
+        "mlx-lm-batched-restored", kinds, _open_restored, _write_restored, SHARE
+    )
+
+
+def _write_restored(config: Config) -> Code:
+    if config["kind"] == "batch-state":
+        return write_states(config)
+    return write_batch(config, True, DIRECT)
+
+
+def _open_restored(config: Config) -> Any:
+    if config["kind"] == "batch-state":
+        return _open_states(config, RestoredStateBatch)
+    return _open_tokens(config, RestoredBatch)
+
+
+def mlx_lm_batched_max_kv_size() -> Backend:
+    """`BatchRotatingKVCache` under `BatchGenerator(max_kv_size=…)`, for models whose
+    masks have no window of their own; trimmed by `trim`. It keeps no first tokens."""
+    ring = _kind(ROWS | {"trim"}, RING, PADDED_LATE, *FULL_RINGS)
+    return _backend(
+        "mlx-lm-batched-max-kv-size",
+        {"batch-rotating": ring},
+        lambda config: _open_tokens(config, TrimmedBatch),
+        partial(write_batch, masks_window=False, trims=DIRECT),
+        SHARE,
+    )
+
+
+def _open_tokens(config: Config, made: type[Batch], window: int | None = None) -> Any:
+    """Opens a batch as `_merge_caches` does, or a single cache.
+
+    Args:
+        config: a complete config.
+        made: the batch.
+        window: what the model passes to its masks.
+    """
+    wrap = partial(Layer, window=window)
+    if config["caches"] is not None:
+        singles = [layer.cache for layer in config["caches"]]
+    elif config["rows"] is not None:
+        singles = [_open_single(config) for _ in range(config["rows"])]
+    else:
+        return wrap(_open_single(config))
+    return made(singles[0].merge(singles), wrap, config["step"], window)
+
+
+def _open_single(config: Config) -> Any:
+    window = config["window"]
+    cache = KVCache() if window is None else RotatingKVCache(max_size=window)
+    cache.step = config["step"]
+    return cache
+
+
+def _open_states(config: Config, made: type[StateBatch]) -> Any:
+    if config["caches"] is not None:
+        layers = config["caches"]
+    elif config["rows"] is not None:
+        layers = [open_arrays(config) for _ in range(config["rows"])]
+    else:
+        return open_arrays(config)
+    singles = [layer.cache for layer in layers]
+    counts = [layer.offset for layer in layers]
+    return made(singles[0].merge(singles), config, counts)
+
+
+def _kind(
+    operations: set[str], config: Fields, *duties: Duty, inputs: Inputs = "kept"
+) -> Kind:
+    """Declares a kind.
+
+    A ring keeps the first arrays that it is given, and a state all. Padding is stored
+    with the tokens, so that these do not bound the memory.
+    """
+    return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
+
+
+def _backend(
+    name: str,
+    kinds: Mapping[str, Kind],
+    opener: Callable[[Config], Any],
+    code: Callable[[Config], Code],
+    share: int = 1,
+) -> Backend:
+    arrays = MLXArrays()
+    return Backend(
+        name=name,
+        device=mx.default_device().type.name,
+        contracts={"batched": kinds},
+        arrays=arrays,
+        open=opener,
+        dtypes=("float32", "float16", "bfloat16"),
+        lifetime="until-write",
+        causal="lower-right",
+        overwrite=arrays.overwrite,
+        ledger=LEDGER,
+        code=code,
+        versions={package: version(package) for package in ("mlx-lm", "mlx")},
+        share=share,
+    )

@@ -1,0 +1,263 @@
+"""mlx-lm's batch caches (`mlx_lm.models.cache`), driven as `BatchGenerator` drives them
+(`mlx_lm.generate`).
+
+It makes a batch by `merge` of single caches, new ones or those of a stored prompt;
+announces padding on the right by `prepare`; moves rows by `filter`, `extend` and
+`extract`; and copies by deepcopy. Nothing here guards a call: what the library leaves to
+its callers stands in the declarations, as duties.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.base import create_attention_mask, create_ssm_mask
+from mlx_lm.models.cache import (
+    ArraysCache,
+    load_prompt_cache,
+    save_prompt_cache,
+    trim_prompt_cache,
+)
+
+from lockstep.harness.backends.interface import Array, Mask
+from lockstep.impl.peers.mlx_lm_layers import Config, Layer, RecurrentLayer, get_missing
+
+Wrap = Callable[[Any], Layer]
+
+
+class Batch:
+    """A batch cache of mlx-lm as a batch of the contract.
+
+    Args:
+        cache: the cache of mlx-lm.
+        wrap: makes a layer of the contract from a single cache of mlx-lm.
+        step: the growth step, instead of the class's 256.
+        window: what a model passes as `window_size` of its masks; None for nothing.
+    """
+
+    def __init__(
+        self, cache: Any, wrap: Wrap, step: int, window: int | None = None
+    ) -> None:
+        self.wrap, self.step, self.window = wrap, step, window
+        self.set_cache(cache)
+
+    def set_cache(self, cache: Any) -> None:
+        self.cache = cache
+        cache.step = self.step
+
+    @property
+    def offsets(self) -> Array:
+        """The array itself: a model computes with it after the update, too."""
+        return self.cache.offset
+
+    # --- tokens -------------------------------------------------------------------------
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        self.cache.prepare(left_padding=padding)
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        """Announces padding as `PromptProcessingBatch.prompt` does."""
+        most = max(lengths)
+        padding = [most - length for length in lengths]
+        self.cache.prepare(lengths=lengths, right_padding=padding)
+
+    def finalize(self) -> None:
+        self.cache.finalize()
+
+    def make_mask(self, length: int) -> Mask:
+        """Calls `create_attention_mask` as a model does.
+
+        Of the hidden states it reads only the length.
+        """
+        hidden = mx.zeros((1, length, 1))
+        return create_attention_mask(hidden, self.cache, window_size=self.window)
+
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        keys, values = self.cache.update_and_fetch(keys, values)
+        return keys, values
+
+    def trim(self, count: int) -> int:
+        trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
+        return int(trimmed)
+
+    def state(self) -> list[tuple[Array, Array] | None]:
+        """Returns the buffers of `state`, cut at the paddings and the width."""
+        keys, values, _, left_padding, width = self.cache.state
+        if keys is None:
+            return [None] * len(left_padding.tolist())
+        return [
+            (keys[row, None, :, begin:width], values[row, None, :, begin:width])
+            for row, begin in enumerate(left_padding.tolist())
+        ]
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.cache.filter(rows)
+
+    def extend(self, other: Self) -> None:
+        self.cache.extend(other.cache)
+
+    def extract(self, row: int) -> Layer:
+        single = self.cache.extract(row)
+        single.step = self.step
+        return self.wrap(single)
+
+    def clone(self) -> Self:
+        """Copies as `PromptProcessingBatch.split` does."""
+        other = copy.copy(self)
+        other.cache = copy.deepcopy(self.cache)
+        return other
+
+    def save(self) -> bytes:
+        return save(self.cache)
+
+    def load(self, saved: bytes) -> None:
+        self.set_cache(load(saved))
+
+
+class TrimmedBatch(Batch):
+    """A batch that is trimmed by `trim`, as `CacheList` does with its parts."""
+
+    def trim(self, count: int) -> int:
+        return int(self.cache.trim(count))
+
+
+class RestoredBatch(TrimmedBatch):
+    """A batch whose cache is made anew from its own `state` before each operation but
+    updates, as `load_prompt_cache` makes one; padded on the left by the constructor."""
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        self.set_cache(type(self.cache)(padding))
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        self.restore()
+        super().pad_right(lengths)
+
+    def trim(self, count: int) -> int:
+        self.restore()
+        return super().trim(count)
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.restore()
+        super().filter(rows)
+
+    def extend(self, other: Self) -> None:
+        self.restore()
+        super().extend(other)
+
+    def extract(self, row: int) -> Layer:
+        self.restore()
+        return super().extract(row)
+
+    def restore(self) -> None:
+        self.set_cache(type(self.cache).from_state(self.cache.state))
+
+
+class StateBatch(Batch):
+    """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
+
+    It has no offsets: a model with such layers alone keeps none, so the tokens are
+    counted here, by the masks of the cache.
+
+    Args:
+        cache: of two arrays, the inputs of the convolution and the state.
+        config: a complete config, for the shapes of a state that is still missing.
+        counts: for each row the number of tokens that its state has read.
+    """
+
+    def __init__(self, cache: Any, config: Config, counts: Sequence[int]) -> None:
+        self.cache, self.config, self.counts = cache, config, list(counts)
+
+    def set_cache(self, cache: Any) -> None:
+        self.cache = cache
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        self.cache = ArraysCache(size=2, left_padding=padding)
+
+    def make_mask(self, length: int) -> Array | None:
+        return create_ssm_mask(mx.zeros((1, length, 1)), self.cache)
+
+    def read(self) -> tuple[Array, Array]:
+        """Returns the two arrays; a model starts from zeros where there is none."""
+        shapes = get_missing(self.config, len(self.counts))
+        conv, delta = (
+            mx.zeros(*missing) if array is None else array
+            for array, missing in zip(self.cache.cache, shapes, strict=True)
+        )
+        return conv, delta
+
+    def write(self, conv: Array, delta: Array, length: int) -> None:
+        rows = len(self.counts)
+        mask = self.make_mask(length)
+        taken = mx.ones((rows, length)) if mask is None else mask
+        new = mx.broadcast_to(taken, (rows, length)).sum(axis=1).tolist()
+        self.counts = [
+            old + int(more) for old, more in zip(self.counts, new, strict=True)
+        ]
+        self.cache[0], self.cache[1] = conv, delta
+        self.cache.advance(length)
+
+    def state(self) -> list[tuple[Array, Array]]:
+        conv, delta = self.read()
+        return [(conv[row, None], delta[row, None]) for row in range(len(self.counts))]
+
+    def filter(self, rows: Sequence[int]) -> None:
+        super().filter(rows)
+        self.counts = [self.counts[row] for row in rows]
+
+    def extend(self, other: Self) -> None:
+        super().extend(other)
+        self.counts = [*self.counts, *other.counts]
+
+    def extract(self, row: int) -> Layer:
+        single = RecurrentLayer(self.cache.extract(row), self.config)
+        single.read_tokens = self.counts[row]
+        return single
+
+    def save(self) -> Any:
+        return super().save(), list(self.counts)
+
+    def load(self, saved: Any) -> None:
+        content, counts = saved
+        super().load(content)
+        self.counts = list(counts)
+
+
+class RestoredStateBatch(StateBatch):
+    """A batch whose cache is made anew from its own `state` before each use."""
+
+    def make_mask(self, length: int) -> Array | None:
+        self.cache = ArraysCache.from_state(self.cache.state)
+        return super().make_mask(length)
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.cache = ArraysCache.from_state(self.cache.state)
+        super().filter(rows)
+
+    def extend(self, other: Self) -> None:
+        self.cache = ArraysCache.from_state(self.cache.state)
+        super().extend(other)
+
+
+def save(cache: Any) -> bytes:
+    """Returns the content of the file that `save_prompt_cache` writes."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "cache.safetensors"
+        save_prompt_cache(str(file), [cache])
+        return file.read_bytes()
+
+
+def load(saved: bytes) -> Any:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "cache.safetensors"
+        file.write_bytes(saved)
+        (cache,) = load_prompt_cache(str(file))
+        mx.eval(tree_flatten(cache.state))
+    return cache

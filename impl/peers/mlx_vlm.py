@@ -1,0 +1,161 @@
+"""Backends over mlx-vlm's own caches: what each is declared to promise.
+
+`mlx_vlm_batches` drives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+from mlx_vlm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    BatchQuantizedKVCache,
+    BatchRotatingKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
+
+from lockstep.harness.backends import Backend, Kind
+from lockstep.impl.mlx.arrays import MLXArrays
+from lockstep.impl.peers.mlx_lm import LEDGER, ROUNDING, SHARE
+from lockstep.impl.peers.mlx_lm_batched import PADDED_LATE, PLAIN, RING, ROWS, STATE
+from lockstep.impl.peers.mlx_lm_layers import Config, RecurrentLayer
+from lockstep.impl.peers.mlx_vlm_batches import (
+    BareOffsetBatch,
+    QuantizedBatch,
+    VLMBatch,
+    VLMLayer,
+    VLMQuantizedLayer,
+    VLMStateBatch,
+)
+
+Opener = Callable[[Config], Any]
+SAVING = {"save", "load"}
+GROUP_SIZE, BITS = 32, 8
+
+
+def mlx_vlm_batched() -> Backend:
+    """`BatchKVCache`, `BatchRotatingKVCache` and `ArraysCache` under models that copy the
+    offsets, in float32.
+
+    A ring is never trimmed: mlx-vlm replays what it takes back. Nor is it stored, since
+    it cannot go on then. States are not stacked, so that the ledger can tell which ones
+    read padding on the right.
+    """
+    kinds = {
+        "batch-kv": _kind(ROWS | SAVING | {"trim"}, PLAIN, PADDED_LATE),
+        "batch-rotating": _kind(ROWS, RING, PADDED_LATE),
+        "batch-state": _kind((ROWS | SAVING) - {"stack"}, STATE),
+    }
+    return _backend("mlx-vlm-batched", kinds, partial(_open, VLMBatch))
+
+
+def mlx_vlm_batched_bare_offset() -> Backend:
+    """The same under a model that uses the array of offsets behind the update."""
+    kinds = {
+        "batch-kv": _kind(ROWS, PLAIN, PADDED_LATE),
+        "batch-rotating": _kind(ROWS, RING, PADDED_LATE),
+    }
+    opener = partial(_open, BareOffsetBatch)
+    return _backend("mlx-vlm-batched-bare-offset", kinds, opener, SHARE)
+
+
+def mlx_vlm_batched_half() -> Backend:
+    """The same in half precision, in which `mlx-vlm-batched` does not run."""
+    kinds = {
+        "batch-kv": _kind(ROWS - {"stack"}, PLAIN, PADDED_LATE),
+        "batch-rotating": _kind(ROWS - {"stack"}, RING, PADDED_LATE),
+    }
+    opener = partial(_open, VLMBatch)
+    dtypes = "float16", "bfloat16"
+    return _backend("mlx-vlm-batched-half", kinds, opener, SHARE, dtypes)
+
+
+def mlx_vlm_batched_quantized() -> Backend:
+    """`BatchQuantizedKVCache` with 8 bits in groups of 32. It has no `merge`."""
+    config = {**PLAIN, "key_dim": (32, 64), "value_dim": (32, 64)}
+    operations = (ROWS | SAVING | {"trim"}) - {"stack"}
+    return _backend(
+        "mlx-vlm-batched-quantized",
+        {"batch-kv": _kind(operations, config, PADDED_LATE)},
+        _open_quantized,
+        dtypes=("float32", "float16", "bfloat16"),
+        tolerance=ROUNDING[BITS],
+    )
+
+
+def _open(made: type[VLMBatch], config: Config) -> Any:
+    """Opens a batch by its constructor, one of single caches, or a single cache."""
+    rows, window = config["rows"], config["window"]
+    if config["kind"] == "batch-state":
+        return _open_states(config)
+    wrap = partial(VLMLayer, window=window)
+    if config["caches"] is not None:
+        singles = [layer.cache for layer in config["caches"]]
+        batch = singles[0].merge(singles)
+    elif rows is None:
+        single = KVCache() if window is None else RotatingKVCache(max_size=window)
+        single.step = config["step"]
+        return wrap(single)
+    elif window is None:
+        batch = BatchKVCache([0] * rows)
+    else:
+        batch = BatchRotatingKVCache(window, [0] * rows)
+    return made(batch, wrap, config["step"], window)
+
+
+def _open_states(config: Config) -> Any:
+    if config["caches"] is not None:
+        singles = [layer.cache for layer in config["caches"]]
+        counts = [layer.offset for layer in config["caches"]]
+        return VLMStateBatch(singles[0].merge(singles), config, counts)
+    if config["rows"] is None:
+        return RecurrentLayer(ArraysCache(size=2), config)
+    batch = VLMStateBatch(ArraysCache(size=2), config, [0] * config["rows"])
+    batch.pad_left(batch.counts)
+    return batch
+
+
+def _open_quantized(config: Config) -> Any:
+    setting = {"group_size": GROUP_SIZE, "bits": BITS}
+    if config["rows"] is None:
+        single = QuantizedKVCache(**setting)
+        single.step = config["step"]
+        return VLMQuantizedLayer(single)
+    batch = BatchQuantizedKVCache([0] * config["rows"], **setting)
+    return QuantizedBatch(batch, VLMQuantizedLayer, config["step"])
+
+
+def _kind(operations: set[str], config: Mapping[str, Any], *duties: Any) -> Kind:
+    """Declares a kind; see `mlx_lm_batched`."""
+    return Kind(frozenset(operations), config, inputs="kept", duties=duties)
+
+
+def _backend(
+    name: str,
+    kinds: Mapping[str, Kind],
+    opener: Opener,
+    share: int = 1,
+    dtypes: tuple[str, ...] = ("float32",),
+    tolerance: float = 0.0,
+) -> Backend:
+    return Backend(
+        name=name,
+        device=mx.default_device().type.name,
+        contracts={"batched": kinds},
+        arrays=MLXArrays(),
+        open=opener,
+        dtypes=dtypes,
+        lifetime="until-write",
+        causal="lower-right",
+        tolerance=tolerance,
+        ledger=LEDGER,
+        versions={package: version(package) for package in ("mlx-vlm", "mlx")},
+        share=share,
+    )
