@@ -48,6 +48,7 @@ def keep(*rows: int, name: str = "filter", cache: str = "a") -> Op:
         ([OPEN, UPDATE, keep(1, 1, 1, 0, name="select")], (2, 2, 2, 4, 1, 1)),
         ([OPEN, UPDATE, EMPTY, {"op": "repeat", "times": 2}], (0, 2, 2, 6, 1, 1)),
         ([OPEN, UPDATE, {"op": "repeat", "times": 1}], (2, 2, 2, 3, 0, 0)),
+        ([OPEN, UPDATE, keep(1, 1, 1, name="select"), keep(2, 1, 0)], (2, 2, 2, 3, 0, 0)),
         ([OPEN, UPDATE, FREE, keep(0)], (0, 0, 2, 1, 1, 1)),
         ([OPEN, UPDATE, FREE, CLONE, keep(0, cache="b")], (0, 0, 2, 1, 1, 1)),
         ([OPEN, UPDATE, OPEN, FREE], (0, 0, 0, 3, 0, 0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.batched.columns import CountedBatch
@@ -112,7 +112,8 @@ FACTS: Mapping[str, str] = {
     "joined": "`written` of the batch that an extend adds",
     "kept": "rows that the operation leaves",
     "resized": "1 if it changes the number of rows, otherwise 0",
-    "moved": "1 if it moves a row, otherwise 0",
+    "moved": "1 if a row has other tokens afterwards than the one in its place before,"
+    " otherwise 0",
 }
 """Numbers before an operation, for the conditions of the ledger."""
 
@@ -242,7 +243,7 @@ class BatchedModel:
             "joined": self.batches[op["other"]].written if "other" in op else 0,
             "kept": len(kept),
             "resized": len(kept) != len(rows),
-            "moved": kept != rows,
+            "moved": list_tokens(batch.rows) != list_tokens(batch.rows[n] for n in kept),
         }
 
     def list_rows(self) -> list[tuple[str, Cache]]:
@@ -273,6 +274,10 @@ def list_kept(op: Op, rows: Sequence[int]) -> list[int]:
     if "times" in op:
         return [row for row in rows for _ in range(op["times"])]
     return list(op.get("rows", rows)) if op["op"] != "open" else list(rows)
+
+
+def list_tokens(rows: Iterable[Row]) -> list[list[Any]]:
+    return [[part.tokens for part in list_parts(row)] for row in rows]
 
 
 def answer_row(row: Cache, count: int) -> list[list[int]]:
