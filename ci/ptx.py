@@ -84,6 +84,9 @@ def list_launches(kernels: TritonKernels) -> Iterator[tuple[str, Callable[[], An
     yield "mask, alone", lambda: kernels.mask(near, limits, 0, out, True)
     yield "mask, 64 bits", lambda: kernels.mask(far, limits, 0, out)
     yield "mask, float32", lambda: kernels.mask(near, limits, 0, out.float())
+    ends, bools = limits[0], BFLOAT16.new_empty(0, dtype=torch.bool)
+    yield "see", lambda: kernels.see(ends, ends, 1, (0, CELLS), None, bools)
+    yield "see, ring", lambda: kernels.see(ends, ends, 1, (0, CELLS), CELLS, BFLOAT16)
     yield "turn", lambda: kernels.turn(pools[0], index, rope, -3)
     yield "update", lambda: kernels.update(table, limits)
 

@@ -10,7 +10,7 @@ import torch
 from lockstep.impl.shared.batched import Bools
 from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 from lockstep.impl.torch.buffer import Pair
-from lockstep.impl.torch.kernels import upload
+from lockstep.impl.torch.kernels import choose, upload
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.masks import BOOLEAN, make_additive, make_band
 from lockstep.impl.torch.pool import Pool
@@ -44,6 +44,7 @@ class BatchedCache(TokenBatch):
         self.pool = Pool(rows, window, step, 0 if fill is None else fill)
         self.known: tuple[tuple[int, ...], torch.Tensor] | None = None
         self.begins: tuple[Starts, torch.Tensor] | None = None
+        self.kernels = choose(mask.device)
         self.columns = torch.empty(0, dtype=torch.int64, device=mask.device)
 
     def get_lengths(self) -> torch.Tensor:
@@ -92,16 +93,16 @@ class BatchedCache(TokenBatch):
         return make_band(length, length, self.lengths[0], None, self.mask)
 
     def make_seen(self, length: int, span: Span, starts: Starts) -> torch.Tensor:
-        queries = self.place(length).clamp(min=0)  # padding on the left sees token 0
-        cursor = self.pool.find_cursor(self.lengths)
-        if cursor is None or self.left is not None or starts is not self.pool.starts:
-            ends = queries + self.get_starts(starts)
-        else:  # all rows have their queries in the same columns
-            ends = self.count(length).view(-1, 1) + cursor
-        ages = ends - self.count(span[1])[span[0] :]
-        if span == (0, self.window):
-            ages = ages % self.window
-        return self.finish((ages <= queries) & (ages >= 0))
+        is_even = self.left is None and starts is self.pool.starts
+        return self.kernels.see(
+            self.place(1).view(-1),
+            self.get_starts(starts).view(-1),
+            length,
+            span,
+            self.window if span == (0, self.window) else None,
+            self.mask,
+            self.pool.find_cursor(self.lengths) if is_even else None,
+        )
 
     def make_joint(self, length: int, span: Span) -> torch.Tensor:
         window, positions = self.window, self.place(length)
@@ -110,9 +111,7 @@ class BatchedCache(TokenBatch):
         columns = self.count(span[1])[span[0] :]
         ages = (last + self.get_starts(self.pool.starts) - columns) % window
         held = torch.cat((last - ages, positions.mT), dim=3)  # negative: no token
-        return self.finish((held <= queries) & (held > (queries - window).clamp(min=-1)))
-
-    def finish(self, seen: torch.Tensor) -> torch.Tensor:
+        seen = (held <= queries) & (held > (queries - window).clamp(min=-1))
         if self.mask.dtype == torch.bool:
             return seen
         return make_additive(seen, self.mask.dtype)

@@ -206,6 +206,61 @@ def test_keys_turn_in_place(
     assert (keys == before).all()
 
 
+# --- masks of batches -------------------------------------------------------------------
+
+
+def see_slowly(
+    first: int, start: int, length: int, span: tuple[int, int], window: int | None
+) -> list[list[bool]]:
+    """What the queries of one row see, position by position."""
+    seen = []
+    for query in (max(first + number, 0) for number in range(length)):
+        held = range(query + 1) if window is None else range(query + 1)[-window:]
+        columns = {start + p if window is None else (start + p) % window for p in held}
+        seen.append([column in columns for column in range(*span)])
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("firsts", "starts", "length", "span", "window", "cursor"),
+    [
+        ([5, 3, 0], [0, 2, 5], 1, (0, 6), None, 5),
+        ([5, 3, 0], [0, 2, 5], 1, (0, 6), None, None),
+        ([5, 3, 1], [1, 1, 6], 3, (1, 9), None, None),
+        ([-2, 0, -1], [2, 0, 1], 4, (0, 4), None, None),  # padding on the left
+        ([70, 3, 65], [5, 0, 2], 1, (0, 8), 8, None),
+        ([12, 10, 1], [0, 2, 3], 1, (0, 8), 8, 4),
+        ([2000, 2], [0, 1998], 2, (0, 2002), None, 2000),  # more than a block
+    ],
+)
+def test_queries_of_rows_see_their_own_columns(
+    dtype: torch.dtype,
+    firsts: list[int],
+    starts: list[int],
+    length: int,
+    span: tuple[int, int],
+    window: int | None,
+    cursor: int | None,
+) -> None:
+    pairs = zip(firsts, starts, strict=True)
+    right = torch.tensor([see_slowly(*pair, length, span, window) for pair in pairs])
+    like = torch.empty(0, dtype=dtype, device=DEVICE)
+    given = (torch.tensor(each, device=DEVICE) for each in (firsts, starts))
+    where = (*given, length, span, window, like, cursor)
+    for kernels in (FUSED, PLAIN):
+        mask = kernels.see(*where)
+        assert mask.dtype == dtype and mask.shape == (
+            len(firsts),
+            1,
+            length,
+            right.shape[2],
+        )
+        seen = mask if dtype == torch.bool else mask == 0
+        assert torch.equal(seen[:, 0].cpu(), right)
+        assert dtype == torch.bool or (mask[~seen] == -torch.inf).all()
+
+
 # --- mask -------------------------------------------------------------------------------
 
 
@@ -390,7 +445,7 @@ def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
     done = run("ci/ptx.py", "--target", "90", "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["launch"]: row for row in json.loads(path.read_text())["rows"]}
-    assert {"put", "gather", "mask", "turn", "update"} <= set(rows)
+    assert {"put", "gather", "mask", "see", "turn", "update"} <= set(rows)
     assert not any(row["spills"] for row in rows.values())
     assert set(rows["put"]["accesses"]) == {"load 8", "load 16", "store 16"}
     assert rows["mask"]["shared"] == 0

@@ -1,4 +1,5 @@
-"""The device work of the causal family, as plain torch operations or Triton kernels.
+"""The device work of the causal family and of batches, as plain torch operations or
+Triton kernels.
 
 Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim, cells].
 For a write to one layer, its pool may lack the layer axis.
@@ -38,7 +39,8 @@ class Table:
 
 
 class Kernels(Protocol):
-    """The device work of a causal cache; no method waits for the device.
+    """The device work of a causal cache, and the masks of batches; no method waits for
+    the device.
 
     Attributes:
         alignment: the row stride of masks should be a multiple of this, in numbers.
@@ -96,6 +98,34 @@ class Kernels(Protocol):
             table: int64 [2, cells].
             changes: int64 [3, changes]: cell, position, bits. The cells are distinct; a
                 negative one is skipped.
+        """
+
+    def see(
+        self,
+        firsts: torch.Tensor,
+        starts: torch.Tensor,
+        length: int,
+        span: tuple[int, int],
+        window: int | None,
+        like: torch.Tensor,
+        cursor: int | None = None,
+    ) -> torch.Tensor:
+        """Returns which columns of a batch's pool the queries of an update see.
+
+        Args:
+            firsts: int64 [rows], the position of each row's first query; negative ones
+                are padding, which sees what position 0 sees.
+            starts: int64 [rows], the column of position 0.
+            length: queries of a row.
+            span: the columns (begin, end).
+            window: the number of columns modulo which columns count; None for no wrap.
+            like: has the dtype: bool for True where a query sees a column, or a floating
+                type for 0 there and -inf elsewhere.
+            cursor: the column of the first query, if it is one for all rows and no row
+                is padded on the left.
+
+        Returns:
+            [rows, 1, length, columns].
         """
 
 

@@ -1,4 +1,5 @@
-"""The device work of the causal family as Triton kernels, one launch per task."""
+"""The device work of the causal family and of batches as Triton kernels, one launch per
+task."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import torch
 
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.torch.kernels import Pair, Table, copies, masks, tables, turns, upload
+from lockstep.impl.torch.kernels import (
+    Pair,
+    Table,
+    batches,
+    copies,
+    masks,
+    tables,
+    turns,
+    upload,
+)
 from lockstep.impl.torch.rope import Rope
 
 
@@ -72,6 +82,19 @@ class TritonKernels:
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
         with on_device_of(table):
             tables.update(table, changes)
+
+    def see(
+        self,
+        firsts: torch.Tensor,
+        starts: torch.Tensor,
+        length: int,
+        span: tuple[int, int],
+        window: int | None,
+        like: torch.Tensor,
+        cursor: int | None = None,
+    ) -> torch.Tensor:
+        with on_device_of(firsts):
+            return batches.see(firsts, starts, length, span, window, like)
 
 
 def on_device_of(array: torch.Tensor) -> torch.cuda.device_of:

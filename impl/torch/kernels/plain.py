@@ -8,6 +8,7 @@ import torch
 
 from lockstep.impl.shared.batch import Ints, as_slice
 from lockstep.impl.torch.kernels import Pair, Table, upload
+from lockstep.impl.torch.masks import make_additive
 from lockstep.impl.torch.rope import Rope
 
 
@@ -76,6 +77,25 @@ class PlainKernels:
     def update(self, table: torch.Tensor, changes: torch.Tensor) -> None:
         changes = changes[:, changes[0] >= 0]
         table.index_copy_(1, changes[0], changes[1:])
+
+    def see(
+        self,
+        firsts: torch.Tensor,
+        starts: torch.Tensor,
+        length: int,
+        span: tuple[int, int],
+        window: int | None,
+        like: torch.Tensor,
+        cursor: int | None = None,
+    ) -> torch.Tensor:
+        places = torch.arange(length, device=firsts.device).view(-1, 1)
+        queries = (firsts.view(-1, 1, 1, 1) + places).clamp(min=0)
+        ends = queries + starts.view(-1, 1, 1, 1) if cursor is None else places + cursor
+        ages = ends - torch.arange(*span, device=firsts.device)
+        if window is not None:
+            ages = ages % window
+        seen = (ages <= queries) & (ages >= 0)
+        return seen if like.dtype == torch.bool else make_additive(seen, like.dtype)
 
 
 def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> None:
