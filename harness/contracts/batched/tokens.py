@@ -73,6 +73,8 @@ class Update(OnEither):
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
         if op["left"] is not None and not model.config["pads_left"]:
             return "the cache takes no padding on the left"
+        if max(op["left"] or [0]) >= op["length"]:
+            return "a row gets padding only"
         return None
 
     def count_tags(self, op: Op) -> int:
