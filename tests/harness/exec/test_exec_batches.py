@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.contracts.batched.parts_system import get_open_config
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.registry import load
@@ -63,6 +64,18 @@ def run_way(way: str, kind: str, every: bool = True) -> Divergence | None:
 def test_one_that_is_correct_agrees(kind: str) -> None:
     assert run_way("well", kind) is None
     assert run_way("well", kind, every=False) is None
+
+
+def test_a_copy_of_a_single_list_has_its_offsets() -> None:
+    """Nothing of the protocol tells them again."""
+    backend = load(name_driver("well"))
+    config = make_program("batch-list").config
+    single = backend.open(get_open_config({**config, "poison": False}, None, None))
+    single.set_offsets([3, 4])
+    copy = single.clone()
+    single.free()
+    assert [part.offset for part in copy.parts] == [3, 4]
+    assert [part.offset for part in single.parts] == [0, 0]
 
 
 BLAMED = [
