@@ -383,7 +383,7 @@ class ListCache(Protocol):
 
 
 class BatchListCache(Protocol):
-    """One cache of kind "batch-list": several batches in one layer, with the same rows.
+    """One cache of kind "batch-list": batches of one layer, all with the same rows.
 
     Tokens are written to each part and read from it: `make_mask`, `update`, `read`,
     `write`, `offsets`, `state` and `size` are methods of the parts; `held` of the parts

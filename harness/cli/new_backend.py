@@ -9,21 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import jinja2
 
 from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
+from lockstep.harness.backends.driver.messages import PLACE
 from lockstep.harness.backends.interface import (
     BatchCache,
+    BatchListCache,
     BatchStateCache,
     LayerCache,
+    ListCache,
     StateCache,
     UnifiedCache,
 )
 from lockstep.harness.cli.options import command
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.batched.model import LIST
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.core.errors import UsageError
 
@@ -35,17 +39,27 @@ INTERFACES: Mapping[str, type] = {
     "state": StateCache,
     **dict.fromkeys(("batch-kv", "batch-rotating"), BatchCache),
     "batch-state": BatchStateCache,
+    LIST: BatchListCache,
     **dict.fromkeys(
         ("causal", "swa", "swa-memory", "chunked", "encoder", "recurrent"), UnifiedCache
     ),
 }
 """Kind → what a cache of that kind looks like, of those that stand alone."""
 
-BASES: Mapping[type, type] = {StateCache: LayerCache, BatchStateCache: BatchCache}
+BASES: Mapping[type, type] = {
+    StateCache: LayerCache,
+    ListCache: LayerCache,
+    BatchStateCache: BatchCache,
+    BatchListCache: BatchCache,
+}
 """Interface → the one that has its other operations."""
 
 BATCH = "batch-"
 """Before the kind of its rows: the name of a kind with rows."""
+
+READS = ("state", "size")
+OF_PARTS = ("update", *READS)
+"""Operations that a list leaves to its parts."""
 
 IMPORTS = {
     "numpy": "import numpy as np",
@@ -64,6 +78,7 @@ LAYER: Mapping[str, Sequence[str]] = {
 FIELDS: Mapping[str, Sequence[str]] = {
     **LAYER,
     **{f"{BATCH}{kind}": fields for kind, fields in LAYER.items()},
+    **dict.fromkeys(("list", LIST), ("parts",)),
     "causal": POOL,
     "swa": ("window", *POOL),
     "swa-memory": ("window", "memory", *POOL),
@@ -107,7 +122,16 @@ def write_driver(name: str, kind: str, check: str) -> str:
     )
 
 
-Write = Callable[[Contract, str, Sequence[str]], Iterator[str]]
+class Written(NamedTuple):
+    """A class of a skeleton: of a cache of some kind, with these methods."""
+
+    name: str
+    kind: str
+    rules: Contract
+    methods: Sequence[str]
+
+
+Write = Callable[[Written], Iterator[str]]
 
 
 def render(
@@ -120,39 +144,51 @@ def render(
         keep_trailing_newline=True,
     )
     later = [each for each in rules.list_operations(kind) if each not in rules.required]
-    fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
-    margin = " " * 8
-    lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
     return environment.get_template(template).render(
         kind=kind,
         cache=format_cache(kind),
         contract=rules.name,
-        classes=list_classes(rules, kind, write_methods),
+        classes=[describe(each, write_methods) for each in list_classes(rules, kind)],
+        has_parts=kind == LIST,
         required=", ".join(f'"{each}"' for each in rules.required),
         others=list_lines(later),
-        fields=lines.lstrip(),
         **more,
     )
 
 
-def list_classes(
-    rules: Contract, kind: str, write_methods: Write
-) -> list[dict[str, Any]]:
-    """The caches of a kind, to be written: for one with rows, one row alone first."""
+def describe(written: Written, write_methods: Write) -> dict[str, Any]:
+    """A class, for the templates."""
+    kind, margin = written.kind, " " * 8
+    fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
+    lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
+    return {
+        "name": written.name,
+        "kind": kind,
+        "about": (inspect.getdoc(get_interface(kind)) or "").splitlines()[0],
+        "fields": lines.lstrip(),
+        "has_rows": kind.startswith(BATCH),
+        "methods": list(write_methods(written)),
+    }
+
+
+def list_classes(rules: Contract, kind: str) -> list[Written]:
+    """The caches of a kind, to be written: for one with rows, one row alone first; for a
+    list, its parts before both."""
     operations = rules.list_operations(kind)
-    classes = [("Cache", rules, kind, operations)]
-    if kind.startswith(BATCH):
-        of_row = get_rules(single := kind.removeprefix(BATCH))
-        shared = [name for name in operations if name in of_row.operations]
-        classes.insert(0, ("Row", of_row, single, shared))
+    cache = Written("Cache", kind, rules, list_names(rules, kind, operations))
+    if not kind.startswith(BATCH):
+        return [cache]
+    single = "kv" if kind == LIST else kind.removeprefix(BATCH)
+    of_row = get_rules(single)
+    shared = [name for name in operations if name in of_row.operations]
+    if kind != LIST:
+        return [Written("Row", single, of_row, list_names(of_row, single, shared)), cache]
+    batch, of_all = BATCH + single, [name for name in shared if name not in OF_PARTS]
     return [
-        {
-            "name": name,
-            "about": (inspect.getdoc(INTERFACES[kind]) or "").splitlines()[0],
-            "has_rows": kind.startswith(BATCH),
-            "methods": list(write_methods(rules, kind, names)),
-        }
-        for name, rules, kind, names in classes
+        Written("Row", single, of_row, of_row.list_methods(single, READS)),
+        Written("Batch", batch, rules, rules.list_methods(batch, READS)),
+        Written("List", "list", of_row, of_all),
+        cache,
     ]
 
 
@@ -168,42 +204,51 @@ def list_lines(names: Sequence[str]) -> str:
     return "[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
 
 
-def list_methods(rules: Contract, kind: str, operations: Sequence[str]) -> Iterator[str]:
-    """Each method that a cache needs for these operations, to be written, those that it
-    must have first."""
-    members = get_members(kind)
+def list_methods(written: Written) -> Iterator[str]:
+    """Each method of a class, to be written, behind its properties."""
+    kind, members = written.kind, get_members(written.kind)
     for name, member in members.items():
         if isinstance(member, property) and is_asked(name, kind):
             yield write_method(name, member.fget, "@property\n")
-    for name in list_names(rules, kind, operations):
+    for name in written.methods:
         if name in members:
             yield write_method(name, members[name])
 
 
-def list_messages(rules: Contract, kind: str, operations: Sequence[str]) -> Iterator[str]:
-    """Each message that a driver may get for these operations, as a method to be
+def list_messages(written: Written) -> Iterator[str]:
+    """Each message that a driver may get for the methods of a class, as a method to be
     written."""
-    members = get_members(kind)
+    kind, members = written.kind, get_members(written.kind)
+    messages = MESSAGES[written.rules.name]
     names = [name for name in ("offsets", "update", "cached") if is_asked(name, kind)]
-    for name in dict.fromkeys([*names, *list_names(rules, kind, operations)]):
-        variant = f"{name}.states" if kind.endswith("state") else name
-        message = variant if variant in MESSAGES[rules.name] else name
-        if message in MESSAGES[rules.name]:
-            asked, answered = MESSAGES[rules.name][message]
-            fields = [field for field in asked if field != "type"]
+    for name in dict.fromkeys([*names, *written.methods]):
+        variant = f"{name}.{VARIANTS.get(kind.removeprefix(BATCH))}"
+        message = variant if variant in messages else name
+        if message in messages:
+            asked, answered = messages[message]
+            fields = [field for field in asked if field not in PLACE]
             text = get_words(members[name])
             end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
             yield write_body(name, ["self", *fields], f"{text}\n\n{end}")
 
 
+VARIANTS = {"state": "states", "list": "list"}
+"""Kind → the variant of a message that its caches, and batches of them, get."""
+
+
+def get_interface(kind: str) -> type:
+    return ListCache if kind == "list" else INTERFACES[kind]
+
+
 def get_members(kind: str) -> dict[str, Any]:
     """The members of a cache of this kind, by name."""
-    interface = INTERFACES[kind]
+    interface = get_interface(kind)
     common = vars(BASES[interface]) if interface in BASES else {}
     return {**common, **vars(interface)}
 
 
 def list_names(rules: Contract, kind: str, operations: Sequence[str]) -> list[str]:
+    """The methods that a cache needs for these operations, the required ones first."""
     required = rules.list_methods(kind, rules.required)
     padding = ["pad_left"] if kind.startswith(BATCH) else []
     every = rules.list_methods(kind, operations)
@@ -214,8 +259,8 @@ def is_asked(name: str, kind: str) -> bool:
     """Whether caches of this kind are asked for what only some have."""
     if name == "update":
         return kind.removeprefix(BATCH) in ("kv", "rotating")
-    if name == "offsets":
-        return kind.startswith(BATCH)
+    if name in ("offset", "offsets", "parts"):  # a list leaves them to its parts
+        return not kind.endswith("list") and kind.startswith(BATCH) == (name == "offsets")
     return name != "cached" or kind == "encoder"
 
 
@@ -250,6 +295,7 @@ Examples:
   lockstep new-backend my-cache               my_cache.py, a numpy kv cache
   lockstep new-backend my-ring --kind rotating --arrays torch
   lockstep new-backend my-batch --kind batch-kv
+  lockstep new-backend my-list --kind batch-list
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
   lockstep new-backend my-driver --exec       a program that answers JSON lines
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.harness.commands import HERE, ROOT, Ended, Run, invoke
 
 UNWRITTEN = ("--backend", f"{HERE}:has_no_trim_yet")
 
-EACH = ("kv", "state", "causal", "batch-kv", "batch-state")
+EACH = ("kv", "state", "causal", "batch-kv", "batch-state", "batch-list")
 """One kind of each interface."""
 
 
@@ -27,6 +28,7 @@ OF_TOKENS = BOTH | {"make_mask", "update", "size", "trim"}
 OF_A_ROW = {
     **dict.fromkeys(("batch-kv", "batch-rotating"), OF_TOKENS),
     "batch-state": BOTH | {"read", "boundaries", "write"},
+    "batch-list": OF_TOKENS - {"trim", "clone", "free"},
 }
 """The methods of a single cache: what is asked of one that left its batch."""
 
@@ -47,14 +49,31 @@ def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) ->
         for node in ast.parse(text).body
         if isinstance(node, ast.ClassDef)
     }
+    is_list = kind == "batch-list"
     rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
     wanted = set(rules.list_methods(kind, rules.list_operations(kind)))
     if rules.name == "batched":
-        wanted |= {"offsets", "pad_left"}
-        row = {method.name for method in classes["Row"]}
-        assert row == OF_A_ROW[kind]
+        wanted |= {"pad_left"}
+        assert {method.name for method in classes["Row"]} == OF_A_ROW[kind]
+        rows = {method.name for method in classes["Batch" if is_list else "Cache"]}
+        assert "offsets" in rows
+    if is_list:
+        assert rows == {*OF_A_ROW[kind] - {"offset"}, "offsets"}
+        single = {method.name for method in classes["List"]}
+        assert single == {"__init__", "trim", "clone", "free"}
     assert {method.name for method in classes["Cache"]} >= wanted
     assert all(ast.get_docstring(method) for method in classes["Cache"])
+
+
+def test_a_skeleton_is_the_same_each_time(tmp_path: Path) -> None:
+    """Also in a process where sets have another order."""
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "lockstep.harness.cli.main", "new-backend"]
+        command += ["my-list", "--kind", "batch-list", "-o", str(tmp_path / seed)]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(command, env=environment, cwd=ROOT, check=True)
+    first, second = ((tmp_path / seed / "my_list.py").read_text() for seed in "12")
+    assert first == second
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -74,7 +93,8 @@ def test_a_skeleton_is_unfinished_and_says_so(
     assert not list(tmp_path.glob("failures/*/*"))  # it is no failure
 
 
-COMPLETE = """
+COMPLETE = {
+    "batch-kv": """
 from batching import Batch, Single
 
 OPERATIONS += LATER
@@ -83,17 +103,41 @@ Row = Single
 
 def Cache(config, rows):
     return Batch(rows)
-"""
+""",
+    "batch-list": """
+import batching
+
+OPERATIONS += LATER
+Row = batching.Single
 
 
+def Batch(config, rows):
+    return batching.Batch(rows)
+
+
+BegunList, BegunCache = List, Cache
+
+
+def List(config):
+    return batching.SingleList(BegunList(config).parts)
+
+
+def Cache(config, rows):
+    return batching.ListBatch(BegunCache(config, rows).parts)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", COMPLETE)
 def test_a_skeleton_of_a_batch_is_completed_by_its_classes(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    write(tmp_path, "completed", "--kind", "batch-kv")
-    with (tmp_path / "completed.py").open("a") as file:
-        file.write(COMPLETE)
+    name = f"completed_{kind.replace('-', '_')}"
+    write(tmp_path, name, "--kind", kind)
+    with (tmp_path / f"{name}.py").open("a") as file:
+        file.write(COMPLETE[kind])
     monkeypatch.syspath_prepend(tmp_path)
-    backend = ("--backend", "completed:make", "--kind", "batch-kv")
+    backend = ("--backend", f"{name}:make", "--kind", kind)
     ended = run("check", *backend, "--programs", 60)
     assert ended.status == 0, ended.text
     assert "✓ 60" in ended.out
@@ -108,6 +152,7 @@ def test_a_skeleton_of_a_batch_is_completed_by_its_classes(
         ("causal", "forward"),
         ("batch-kv", "offsets"),
         ("batch-state", "offsets"),
+        ("batch-list", "offsets"),
     ],
 )
 def test_a_driver_is_unfinished_and_says_so(

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from lockstep.harness.backends.driver.client import Driver
-from lockstep.harness.backends.driver.decoding import Tensor
+from lockstep.harness.backends.driver.decoding import Malformed, Tensor, say
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
-from lockstep.harness.backends.driver.proxy import Cache, LayerCache
+from lockstep.harness.backends.driver.proxy import Cache, LayerCache, open_parts
 from lockstep.harness.backends.interface import Mask
 
 PREFIX = "batch-"
 
+Config = Mapping[str, Any]
 
-class BatchCache(
+
+class Batch(
     Cache,
-    sends="pad_left pad_right finalize update state size trim rollback filter select"
-    " repeat free save load",
+    sends="pad_left pad_right finalize trim rollback filter select repeat free save load",
 ):
-    """The rows of batch-kv and batch-rotating."""
+    """The rows of any kind."""
 
     contract = "batched"
+
+    def extend(self, other: Batch) -> None:
+        self.call("extend", other)
+        if other is not self:
+            other.release()
+
+    def clone(self) -> Self:
+        return type(self)(self.driver, self.ask("clone").cache, self.config)
+
+
+class BatchCache(Batch, sends="update state size"):
+    """The rows of batch-kv and batch-rotating."""
 
     @property
     def offsets(self) -> list[int]:
@@ -36,19 +49,11 @@ class BatchCache(
         is_array = mask is not None and not isinstance(mask, str)
         return self.make_tensor("mask", mask) if is_array else mask
 
-    def extend(self, other: BatchCache) -> None:
-        self.call("extend", other)
-        if other is not self:
-            other.release()
-
     def extract(self, row: int) -> LayerCache:
         told = self.ask("extract", row=row)
-        single = open_single(self.driver, told.cache, self.config)
+        single = open_layer(self.driver, told.cache, self.config)
         single.offset = told.offset
         return single
-
-    def clone(self) -> BatchCache:
-        return type(self)(self.driver, self.ask("clone").cache, self.config)
 
 
 class BatchStateCache(BatchCache, sends="read state.states write"):
@@ -59,25 +64,87 @@ class BatchStateCache(BatchCache, sends="read state.states write"):
         return mask
 
 
-BATCHES: Mapping[str, type[BatchCache]] = {
+class BatchListCache(Batch):
+    """The rows of batch-list: several batches, which have the columns."""
+
+    def __init__(self, driver: Driver, number: int, config: Config) -> None:
+        super().__init__(driver, number, config)
+        self.parts = open_parts(self, config["parts"], "part", open_rows)
+
+    def extract(self, row: int) -> ListCache:
+        told = self.ask("extract.list", row=row)
+        single = ListCache(self.driver, told.cache, self.config)
+        single.set_offsets(told.offsets)
+        return single
+
+
+class ListCache(Cache):
+    """A single cache of batch-list: several caches, which have the tokens."""
+
+    contract = "layer"
+
+    def __init__(self, driver: Driver, number: int, config: Config) -> None:
+        super().__init__(driver, number, config)
+        self.parts = open_parts(self, config["parts"], "part", open_layer)
+
+    def trim(self, count: int) -> int:
+        answer = self.ask("trim.list", count=count)
+        self.set_offsets(answer.offsets)
+        trimmed: int = answer.trimmed
+        return trimmed
+
+    def free(self) -> None:
+        self.set_offsets(self.ask("free.list").offsets)
+
+    def clone(self) -> ListCache:
+        copy = ListCache(self.driver, self.ask("clone").cache, self.config)
+        copy.set_offsets([part.offset for part in self.parts])
+        return copy
+
+    def set_offsets(self, offsets: Sequence[int]) -> None:
+        """Takes the offset that an answer has for each part."""
+        if len(offsets) != len(self.parts):
+            words = f"offsets is {say(offsets)}; expected {len(self.parts)} integers"
+            self.driver.reject(Malformed(f"{words}, one for each cache of the list"))
+        for part, offset in zip(self.parts, offsets, strict=True):
+            part.offset = offset
+
+
+# --- by kind ----------------------------------------------------------------------------
+
+
+ROWS: Mapping[str, type[BatchCache]] = {
     "batch-kv": BatchCache,
     "batch-rotating": BatchCache,
     "batch-state": BatchStateCache,
 }
 
 
-def open_batched(
-    driver: Driver, number: int, config: Mapping[str, Any]
-) -> BatchCache | LayerCache:
+def open_rows(driver: Driver, number: int, config: Config) -> BatchCache:
+    return ROWS[config["kind"]](driver, number, config)
+
+
+def open_layer(driver: Driver, number: int, config: Config) -> LayerCache:
+    """A single cache of one row."""
+    kind = LAYER[config["kind"].removeprefix(PREFIX)]
+    single: LayerCache = kind(driver, number, config)
+    return single
+
+
+Open = Callable[[Driver, int, Config], Cache]
+
+BATCHES: Mapping[str, tuple[Open, Open]] = {
+    **dict.fromkeys(ROWS, (open_rows, open_layer)),
+    "batch-list": (BatchListCache, ListCache),
+}
+"""Kind → the proxies of a batch and of a single cache."""
+
+
+def open_batched(driver: Driver, number: int, config: Config) -> Cache:
     """A batch, which uses up the caches that it was made of; or a single cache."""
+    open_batch, open_single = BATCHES[config["kind"]]
     if config["rows"] is None and config["caches"] is None:
         return open_single(driver, number, config)
     for cache in config["caches"] or ():
         cache.release()
-    return BATCHES[config["kind"]](driver, number, config)
-
-
-def open_single(driver: Driver, number: int, config: Mapping[str, Any]) -> LayerCache:
-    kind = LAYER[config["kind"].removeprefix(PREFIX)]
-    single: LayerCache = kind(driver, number, config)
-    return single
+    return open_batch(driver, number, config)

@@ -33,6 +33,7 @@ Size = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
 Positive = Annotated[int, Meta(ge=1)]
 Text = Annotated[str, Meta(min_length=1)]
 Type = Annotated[int, Meta(ge=0, description="Of a wrapper: which of its caches.")]
+Part = Annotated[int, Meta(ge=0, description="Of a list: which of its caches.")]
 Tokens = Annotated[
     list[Any], Meta(description="Refuse one that is not an integer: error 'usage'.")
 ]
@@ -199,6 +200,12 @@ MASK = {"mask": Array | Literal["causal"] | None}
 SNAPSHOT = {"snapshot": Snapshot | None}
 SIDES = ("parent", "child")
 NUMBERS = list[int] | UnsetType
+TYPE = {"type": Type | UnsetType}
+PART = {"part": Part | UnsetType}
+OFFSETS = {"offsets": list[int]}
+
+PLACE = (*TYPE, *PART)
+"""Fields that tell the parts of one cache apart; a message has them beside its own."""
 
 CONFIG = Annotated[dict[str, Any], Meta(extra_json_schema={"required": ["kind"]})]
 SESSION: Messages = {
@@ -208,43 +215,45 @@ SESSION: Messages = {
 }
 LAYER: Messages = {
     "update": (
-        {"rows": Positive, **PAIR},
+        {"rows": Positive, **PAIR, **PART},
         {**OFFSET, **PAIR, **MASK},
     ),
-    "state": ({}, HELD),
-    "state.states": ({}, STATES),
+    "state": (PART, HELD),
+    "state.states": (PART, STATES),
     "view": ({}, HELD),
     "view.states": ({}, STATES),
-    "size": ({}, {"size": int}),
+    "size": (PART, {"size": int}),
     "trim": ({"count": int}, {"trimmed": int, **OFFSET}),
+    "trim.list": ({"count": int}, {"trimmed": int, **OFFSETS}),
     "clone": ({}, CACHE),
     "free": ({}, OFFSET),
+    "free.list": ({}, OFFSETS),
     "snapshot": ({"begin": int}, SNAPSHOT),
     "restore": ({"snapshot": int | None, "target": int}, {"ok": bool, **OFFSET}),
     "split": ({"snapshot": int, "at": int}, dict.fromkeys(SIDES, Snapshot | None)),
     "merge": (dict.fromkeys(SIDES, int | None), SNAPSHOT),
     "close": ({"snapshot": int}, {}),
-    "prepare": ({"offsets": list[int]}, {}),
+    "prepare": (OFFSETS, {}),
     "take": ({}, {"snapshots": list[Snapshot | None]}),
-    "boundaries": ({"length": int}, {"lengths": list[int]}),
-    "read": ({}, STATES),
-    "write": ({**STATES, "length": Positive}, OFFSET),
+    "boundaries": ({"length": int, **PART}, {"lengths": list[int]}),
+    "read": (PART, STATES),
+    "write": ({**STATES, "length": Positive, **PART}, OFFSET),
 }
 
 NUMBERED = {"rows": list[int]}
 BATCHED: Messages = {
-    "offsets": ({}, {"offsets": list[int]}),
+    "offsets": (PART, OFFSETS),
     "pad_left": ({"padding": list[int]}, {}),
     "pad_right": ({"lengths": list[int]}, {}),
     "finalize": ({}, {}),
-    "make_mask": ({"length": Positive}, MASK),
-    "make_mask.states": ({"length": Positive}, {"mask": Array | None}),
-    "update": (PAIR, PAIR),
-    "read": ({}, STATES),
-    "write": ({**STATES, "length": Positive}, {}),
-    "state": ({}, {"rows": list[Pair | None]}),
-    "state.states": ({}, {"rows": list[State]}),
-    "size": ({}, {"sizes": list[int]}),
+    "make_mask": ({"length": Positive, **PART}, MASK),
+    "make_mask.states": ({"length": Positive, **PART}, {"mask": Array | None}),
+    "update": ({**PAIR, **PART}, PAIR),
+    "read": (PART, STATES),
+    "write": ({**STATES, "length": Positive, **PART}, {}),
+    "state": (PART, {"rows": list[Pair | None]}),
+    "state.states": (PART, {"rows": list[State]}),
+    "size": (PART, {"sizes": list[int]}),
     "trim": ({"count": int}, {"trimmed": int}),
     "rollback": ({"counts": list[int]}, {"done": bool}),
     "filter": (NUMBERED, {}),
@@ -252,13 +261,13 @@ BATCHED: Messages = {
     "repeat": ({"times": Positive}, {}),
     "extend": ({"other": int}, {}),
     "extract": ({"row": int}, {**CACHE, **OFFSET}),
+    "extract.list": ({"row": int}, {**CACHE, **OFFSETS}),
     "clone": ({}, CACHE),
     "free": ({}, {}),
     "save": ({}, {"saved": int}),
     "load": ({"saved": int}, {}),
 }
 
-TYPE = {"type": Type | UnsetType}
 ROWS = ("positions", "sequences", "exceptions", "multimodal")
 UNIFIED: Messages = {
     "forward": ({**dict.fromkeys(ROWS, list[int]), "reserve": bool}, {}),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import astuple
 
@@ -75,7 +75,7 @@ class Cache(Proxy):
         """Sends the arguments as the fields of a message, and returns the fields of its
         answer: None, one or several."""
         asked, _ = messages.CONTRACTS[self.contract][message]
-        names = [name for name in asked if name != "type"]
+        names = [name for name in asked if name not in messages.PLACE]
         sent = map(to_wire, arguments)
         answer = self.ask(message, **dict(zip(names, sent, strict=True)))
         fields = [name for name in answer.__struct_fields__ if name not in UNSAID]
@@ -122,6 +122,21 @@ class Cache(Proxy):
         if "mask_dtype" in config:
             return config["mask_dtype"] or dtype
         return dtype if config["mask_form"] == "additive" else "bool"
+
+
+Part = TypeVar("Part", bound=Cache)
+Open = Callable[[Driver, int, Mapping[str, Any]], Part]
+
+
+def open_parts(
+    whole: Cache, configs: Iterable[Mapping[str, Any]], field: str, open_part: Open[Part]
+) -> list[Part]:
+    """Opens a proxy for each part of a cache, whose messages name the part in `field`."""
+    parts = [open_part(whole.driver, whole.number, config) for config in configs]
+    for number, part in enumerate(parts):
+        part.place = {field: number}
+        part.release()  # each is dropped with the whole
+    return parts
 
 
 ARRAYS = ("keys", "values", "mask", "conv", "delta")
@@ -268,12 +283,8 @@ class WrapperCache(UnifiedCache):
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
-        self.parts = [
-            UnifiedCache(driver, number, {**config, **part}) for part in config["caches"]
-        ]
-        for which, part in enumerate(self.parts):
-            part.place = {"type": which}
-            part.release()  # each is dropped with the wrapper
+        parts = [{**config, **part} for part in config["caches"]]
+        self.parts = open_parts(self, parts, "type", UnifiedCache)
 
     def of(self, layer_type: int) -> UnifiedCache:
         return self.parts[layer_type]

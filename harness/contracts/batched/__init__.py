@@ -116,7 +116,8 @@ class BatchedContract(Contract):
         masked = ["make_mask", "update"]
         own = masked if kind != "batch-state" else ["make_mask", "read", "write"]
         if kind == LIST:  # its parts have these
-            return super().list_methods(kind, {*operations} - {"state", "size"})
+            own = [name for name in operations if name not in ("state", "size")]
+            return super().list_methods(kind, own)
         return own + super().list_methods(kind, operations)
 
     def count_layers(self, config: Config) -> int:

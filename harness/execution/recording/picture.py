@@ -144,6 +144,14 @@ class Step:
     is_drawn: bool = True
     answered: bool = True
 
+    @property
+    def left_out(self) -> str:
+        """Words for the caches that are not shown; empty if all are."""
+        more = self.parts_left_out
+        if not more:
+            return ""
+        return f"{more} more cache{' is' if more == 1 else 's are'} not shown"
+
     def count_squares(self) -> int:
         """Counts the squares to draw."""
         return sum(

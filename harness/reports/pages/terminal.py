@@ -102,11 +102,9 @@ class Painter:
         return found[0] if found else None
 
     def list_steps(self, view: FailureView, drawn: Step | None) -> None:
-        before = -1
-        for step in view.played.steps:
-            if step.number != before + 1:
-                self.say(f"  steps {before + 1} to {step.number - 1} are left out", "dim")
-            before = step.number
+        for place, step in enumerate(view.played.steps):
+            if gap := view.describe_gap(place):
+                self.say(f"  {gap}", "dim")
             mark = self.signs.arrow if step.number == view.step else " "
             words = f"{mark} step {step.number}: {step.words}"
             if step.skipped:
@@ -114,9 +112,8 @@ class Painter:
             elif step.is_wrong and step.number != view.step:
                 words += " (differs)"
             self.say(words, "bold" if step is drawn else "")
-        rest = view.operations - before - 1
-        if view.played.steps and rest:
-            self.say(f"  {rest} more steps were not reached", "dim")
+        if view.unreached:
+            self.say(f"  {view.unreached}", "dim")
 
     # --- a picture ----------------------------------------------------------------------
 
@@ -129,8 +126,8 @@ class Painter:
                 self.say(part.title, "bold")
             self.list_facts(part.facts, step.answered)
             self.draw_part(part)
-        if step.parts_left_out:
-            self.say(f"{step.parts_left_out} more caches are not shown", "dim")
+        if step.left_out:
+            self.say(step.left_out, "dim")
         if any(grid.rows for part in step.parts for grid in part.grids):
             self.draw_legend(step)
 

@@ -193,6 +193,25 @@ class FailureView:
     played: Played
 
     @property
+    def unreached(self) -> str:
+        """Words for the steps behind the last one that ran; empty if all ran."""
+        steps = self.played.steps
+        more = self.operations - steps[-1].number - 1 if steps else 0
+        if not more:
+            return ""
+        return f"{more} more step{' was' if more == 1 else 's were'} not reached"
+
+    def describe_gap(self, place: int) -> str:
+        """Words for the steps left out before the one at `place` of those that are shown;
+        empty if there are none."""
+        steps = self.played.steps
+        first = steps[place - 1].number + 1 if place else 0
+        last = steps[place].number - 1
+        if first >= last:
+            return f"step {last} is left out" if first == last else ""
+        return f"steps {first} to {last} are left out"
+
+    @property
     def what(self) -> str:
         seen = self.played.divergence
         return seen.what if seen else self.saved.what or "program"

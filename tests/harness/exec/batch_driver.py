@@ -54,6 +54,16 @@ def change_offsets(change: Callable[[list[int]], Any]) -> Change:
     return act
 
 
+def change_list(change: Callable[[list[int]], Any]) -> Change:
+    """Of the offsets of single lists."""
+
+    def act(answer: Answer) -> Answer:
+        told = "offsets" in answer
+        return answer | {"offsets": change(answer["offsets"])} if told else answer
+
+    return act
+
+
 WAYS: Mapping[str, tuple[str, Change]] = {
     "well": ("", put()),
     "keys-of-one-row": ("update", drop_row("keys")),
@@ -86,8 +96,19 @@ WAYS: Mapping[str, tuple[str, Change]] = {
     "rollback-of-one": ("rollback", put(done=1)),
     "save-nothing": ("save", put(saved=None)),
     "open-the-same": ("open", put(cache=0)),
+    "extract-one-part": ("extract", change_list(lambda offsets: offsets[:-1])),
+    "extract-three-parts": ("extract", change_list(lambda offsets: [*offsets, 0])),
+    "extract-no-parts": ("extract", lambda answer: {"cache": answer["cache"]}),
+    "extract-a-short-part": ("extract", change_list(lambda offsets: [*offsets[:-1], 1])),
+    "trim-one-part": ("trim", change_list(lambda offsets: offsets[:-1])),
+    "free-one-part": ("free", change_list(lambda offsets: offsets[:-1])),
+    "unknown-part": ("update 1", put(error="failed", message="there is no part 1")),
+    "part-that-refuses": ("state 1", put(error="usage", message="there is no part 1")),
+    "part-of-one-row": ("offsets 1", change_offsets(lambda offsets: offsets[:-1])),
+    "keys-of-a-part": ("update 1", drop_row("keys")),
 }
-"""Way → the operation whose answers are wrong, and the change."""
+"""Way → the operation whose answers are wrong, with the part of a list if it is only one,
+and the change."""
 
 
 class Misbehaving(Relay):
@@ -97,7 +118,8 @@ class Misbehaving(Relay):
 
     def answer(self, message: Message) -> Answer:
         answer = super().answer(message)
-        if message["op"] != self.operation:
+        of_part = f"{message['op']} {message.get('part')}"
+        if self.operation not in (message["op"], of_part):
             return answer
         return self.change(answer)  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -54,10 +54,15 @@ class Relay:
         cache = self.caches.items[message["cache"]]
         if "type" in message:
             cache = cache.of(message["type"])
+        if "part" in message:
+            cache = cache.parts[message["part"]]
+            config = {**config["parts"][message["part"]], **get_rows(config)}
         if config["kind"] in PREFIX and op in PREFIX_PLANS:
             return self.relay(cache, config, message, PREFIX_PLANS[op])
         if is_batch(config) and op in BATCHED_PLANS:
             return self.relay(cache, config, message, BATCHED_PLANS[op])
+        if config["kind"] == "batch-list" and op in LIST_PLANS:
+            return self.relay(cache, config, message, LIST_PLANS[op])
         if op in PLANS:
             return self.relay(cache, config, message, PLANS[op])
         answer = getattr(self, f"do_{op}")(cache, config, message)
@@ -74,11 +79,11 @@ class Relay:
         for name in CONSUMING.get(message["op"], ()):
             table = self.caches if name == "other" else self.snapshots
             table.items.pop(message.get(name), None)
-        answered = [name for name in names.split() if name != "offset"]
+        answered = [name for name in names.split() if name not in OFFSETS]
         items = [got] if len(answered) < 2 else got or [None, None]
         several = zip(answered, items, strict=False)
         answer = {name: self.give(name, item, config) for name, item in several}
-        return answer | ({"offset": cache.offset} if "offset" in names else {})
+        return answer | tell_offsets(cache, names.split())
 
     def take(self, name: str, value: Any, dtype: str) -> Any:
         """The argument that a field stands for."""
@@ -222,7 +227,8 @@ class Relay:
     def do_extract(self, cache: Any, config: Message, m: Message) -> Answer:
         single = cache.extract(m["row"])
         number = self.keep(single, {**config, "rows": None, "caches": None})
-        return {"cache": number, "offset": single.offset}
+        name = "offsets" if config["kind"] == "batch-list" else "offset"
+        return {"cache": number, **tell_offsets(single, [name])}
 
     def do_cached(self, cache: Any, config: Message, m: Message) -> Answer:
         return {"cached": cache.cached}
@@ -299,6 +305,19 @@ BATCHED_PLANS = {
 }
 """The same, of batches."""
 
+LIST_PLANS = {"trim": "count -> trimmed offsets", "free": "-> offsets"}
+"""The same, of single caches of lists."""
+
+OFFSETS = ("offset", "offsets")
+
+
+def tell_offsets(cache: Any, names: Sequence[str]) -> Answer:
+    """The offset of a single cache; of a list, those of its parts."""
+    if "offsets" in names:
+        return {"offsets": [part.offset for part in cache.parts]}
+    return {"offset": cache.offset} if "offset" in names else {}
+
+
 CONSUMING = {
     "split": ["snapshot"],
     "merge": ["parent", "child"],
@@ -312,6 +331,11 @@ def is_batch(config: Message) -> bool:
     """Whether a cache has rows; a single one of the batched contract has none."""
     is_batched = config["kind"].startswith("batch-")
     return is_batched and not config["rows"] is config["caches"] is None
+
+
+def get_rows(config: Message) -> Answer:
+    """What tells a batch from a single cache; its parts are what it is."""
+    return {name: config[name] for name in ("rows", "caches")}
 
 
 PREFIX_PLANS = {

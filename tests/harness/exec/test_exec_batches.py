@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.contracts.batched.parts_system import get_open_config
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.registry import load
@@ -25,7 +26,19 @@ MOVES = [
     {"op": "load", "from": "s", "cache": "c"},
     update(1, cache="c"),
 ]
+ALONE = [
+    {"op": "extract", "row": 0, "into": "y"},
+    update(1, cache="y"),
+    trim(1, cache="y"),
+    {"op": "state", "cache": "y"},
+    {"op": "clone", "cache": "y", "into": "z"},
+    {"op": "free", "cache": "y"},
+    update(1, cache="z"),
+]
 TAKES = [trim(1), {"op": "rollback", "counts": [1, 0]}]
+
+
+PARTS = [{"kind": "batch-kv", "heads": 2}, {"kind": "batch-rotating", "window": 8}]
 
 
 def name_driver(way: str) -> str:
@@ -34,11 +47,12 @@ def name_driver(way: str) -> str:
 
 def make_program(kind: str) -> Program:
     """A program with padding on both sides, and with each message of its kind."""
-    kv = kind == "batch-kv"
-    reads, takes = (READS, TAKES) if kv else (READS[:1], [])
+    is_state = kind == "batch-state"
+    reads, takes = (READS[:1], []) if is_state else (READS, TAKES)
     begin = [{"op": "open", "rows": 2}, update(3, left=[0, 1]), *reads, *takes]
     padded = [{"op": "pad_right", "lengths": [1, 2]}, update(2), {"op": "finalize"}]
-    return make(*begin, *padded, *MOVES, contract="batched", kind=kind)
+    more = {"caches": PARTS} if kind == "batch-list" else {}
+    return make(*begin, *padded, *MOVES, *ALONE, contract="batched", kind=kind, **more)
 
 
 def run_way(way: str, kind: str, every: bool = True) -> Divergence | None:
@@ -46,10 +60,22 @@ def run_way(way: str, kind: str, every: bool = True) -> Divergence | None:
     return run_program(make_program(kind), backend, every=every).divergence
 
 
-@pytest.mark.parametrize("kind", ["batch-kv", "batch-state"])
+@pytest.mark.parametrize("kind", ["batch-kv", "batch-state", "batch-list"])
 def test_one_that_is_correct_agrees(kind: str) -> None:
     assert run_way("well", kind) is None
     assert run_way("well", kind, every=False) is None
+
+
+def test_a_copy_of_a_single_list_has_its_offsets() -> None:
+    """Nothing of the protocol tells them again."""
+    backend = load(name_driver("well"))
+    config = make_program("batch-list").config
+    single = backend.open(get_open_config({**config, "poison": False}, None, None))
+    single.set_offsets([3, 4])
+    copy = single.clone()
+    single.free()
+    assert [part.offset for part in copy.parts] == [3, 4]
+    assert [part.offset for part in single.parts] == [0, 0]
 
 
 BLAMED = [
@@ -101,6 +127,52 @@ BLAMED = [
     ("extract-unknown", "batch-kv", "error", 10, "raised Failed: 99"),
     ("save-nothing", "batch-kv", "malformed", 13, "saved is null; expected an integer"),
     ("open-the-same", "batch-kv", "offset", 11, "offsets is [2, 3], not [3]"),
+    (
+        "extract-one-part",
+        "batch-list",
+        "malformed",
+        9,
+        "offsets is [2]; expected 2 integ",
+    ),
+    (
+        "extract-three-parts",
+        "batch-list",
+        "malformed",
+        9,
+        "[2, 2, 0]; expected 2 integer",
+    ),
+    ("extract-no-parts", "batch-list", "malformed", 9, "the answer has no offsets"),
+    ("extract-a-short-part", "batch-list", "offset", 9, "part 1: offset is 1, not 2"),
+    (
+        "trim-one-part",
+        "batch-list",
+        "malformed",
+        18,
+        "offsets is [2]; expected 2 integer",
+    ),
+    (
+        "free-one-part",
+        "batch-list",
+        "malformed",
+        21,
+        "offsets is [0]; expected 2 integer",
+    ),
+    ("unknown-part", "batch-list", "error", 1, "raised Failed: there is no part 1"),
+    ("part-that-refuses", "batch-list", "error", 2, "there is no part 1"),
+    (
+        "part-of-one-row",
+        "batch-list",
+        "malformed",
+        1,
+        "part 1: offsets returned [0], not",
+    ),
+    (
+        "keys-of-a-part",
+        "batch-list",
+        "malformed",
+        1,
+        "part 1: K of update has shape [1, ",
+    ),
 ]
 
 
@@ -123,11 +195,20 @@ def test_a_long_answer_is_reported_in_a_line(way: str) -> None:
     assert len(json.dumps(divergence.to_json())) < 20_000
 
 
-def test_the_program_to_blame_is_kept(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("way", "kind", "signature", "words"),
+    [
+        ("offsets-of-one-row", "batch-kv", "update-malformed", "not a list of"),
+        ("extract-one-part", "batch-list", "extract-malformed", "one for each cache of"),
+    ],
+)
+def test_the_program_to_blame_is_kept(
+    run: Run, way: str, kind: str, signature: str, words: str
+) -> None:
     """The command ends with status 1 and the program, not with a traceback of ours."""
-    backend: Any = name_driver("offsets-of-one-row")
-    checked = run("check", "--backend", backend, "--kind", "batch-kv", "--programs", 12)
+    backend: Any = name_driver(way)
+    checked = run("check", "--backend", backend, "--kind", kind, "--programs", 12)
     assert checked.status == 1
     assert "Traceback" not in checked.text
-    assert "batched-batch-kv-update-malformed" in checked.out
-    assert "not a list of" in checked.words
+    assert f"batched-{kind}-{signature}" in checked.out
+    assert words in checked.words

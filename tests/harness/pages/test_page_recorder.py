@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
@@ -177,6 +178,9 @@ def test_a_row_with_a_wrong_number_is_shown() -> None:
     )
     assert [part.title for part in step.parts] == ["row 6", "row 7"]
     assert step.is_wrong and step.parts_left_out == 6
+    assert step.left_out == "6 more caches are not shown"
+    assert replace(step, parts_left_out=1).left_out == "1 more cache is not shown"
+    assert not replace(step, parts_left_out=0).left_out
 
 
 @torch

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
+from collections.abc import Callable, Sequence
+from io import BytesIO, StringIO, TextIOWrapper
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from lockstep.harness.execution.recording.picture import Chip, Grid, Row
+from lockstep.harness.execution.recording.picture import Chip, Grid, Row, Step
 from lockstep.harness.reports.pages.gather import Stage
+from lockstep.harness.reports.pages.html import render_html
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
-from lockstep.harness.reports.pages.view import make_failure
+from lockstep.harness.reports.pages.view import (
+    FailureView,
+    Played,
+    ReportView,
+    make_failure,
+)
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import HERE
 from tests.harness.pages.conftest import FAULTS, HOSTILE, save
+from tests.harness.pages.markup import check
 from tests.harness.pages.test_page_recorder import PADDED, RECORDED
 
 Start = Callable[..., Stage]
@@ -159,3 +166,28 @@ def test_steps_that_are_left_out_are_said(stage: Start) -> None:
     text = show(save(program), stage())
     assert "steps 8 to 57 are left out" in text
     assert "step 89: update with 1 token" in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "gap", "unreached"),
+    [
+        ((0, 1, 2, 3, 4), None, None),
+        ((0, 1, 2, 3), None, "1 more step was not reached"),
+        ((0, 1, 2), None, "2 more steps were not reached"),
+        ((0, 2, 3, 4), "step 1 is left out", None),
+        ((3, 4), "steps 0 to 2 are left out", None),
+    ],
+)
+def test_one_is_no_plural(
+    numbers: Sequence[int], gap: str | None, unreached: str | None
+) -> None:
+    """In the terminal, and on the page."""
+    steps = [Step(number, "update", parts_left_out=1) for number in numbers]
+    view = FailureView(1, save(make(*[update(1)] * 5)), Played("diverges", steps))
+    page = check(render_html(ReportView([], [view], [])))
+    printed = StringIO()
+    Painter(Console(file=printed, width=80)).show(view, None)
+    for text in (page.root.text, printed.getvalue()):
+        assert "1 more cache is not shown" in text
+        assert ("left out" in text, "not reached" in text) == (bool(gap), bool(unreached))
+        assert (gap or "") in text and (unreached or "") in text
