@@ -310,7 +310,8 @@ Examples:
     type=click.Choice(list(INTERFACES)),
     default="kv",
     show_default=True,
-    help="Kind of cache.",
+    metavar="KIND",
+    help=f"Kind of cache: {', '.join(INTERFACES)}.",
 )
 @click.option(
     "--arrays",

@@ -286,7 +286,7 @@ def the_first_row_is_taken_out(self: BatchedCache, number: int) -> Any:
 
 @mistake("batch-state", "recompute", BatchedCache, "clone")
 def batch_clone_shares_its_rows(self: BatchedCache) -> BatchedCache:
-    return BatchedCache(self.rows)
+    return type(self)(self.rows)
 
 
 @mistake("batch-list", "part", ListCache, "trim")
