@@ -19,6 +19,9 @@ MOST, EACH = 1200, 20
 PEERS = {
     "mlx-lm": "mlx_lm",
     "mlx-lm-batched": "mlx_lm",
+    "mlx-lm-batched-list": "mlx_lm",
+    "mlx-lm-batched-list-ring": "mlx_lm",
+    "mlx-lm-batched-list-states": "mlx_lm",
     "mlx-lm-batched-max-kv-size": "mlx_lm",
     "mlx-lm-batched-restored": "mlx_lm",
     "mlx-lm-chunked": "mlx_lm",
