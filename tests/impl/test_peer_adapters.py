@@ -43,6 +43,9 @@ ALLOWED = {
     "transformers_batches.Batch.make_mask: if": "SDPA takes no mask as causal",
     "transformers_batches.Batch.read_row: if": "a layer has no tensors before an update",
     "transformers_batches.RecurrentBatch.read: if": "a model starts from zeros",
+    "transformers_lists.ListLayer.clone: deepcopy": "documented for reuse of a prompt",
+    "transformers_lists.ListBatch.filter: tensor": "the numbers of the harness",
+    "transformers_lists.ListBatch.select: tensor": "the numbers of the harness",
     "transformers_layers.build_mask: if": "one sequence has no 2-D mask",
     "mlx_lm_layers.Layer.state: if": "state of an empty cache is (None, None, 0)",
     "mlx_lm_layers.ConcatenateLayer.state: if": "state of an empty cache is (None, None)",
@@ -136,5 +139,5 @@ def test_adapters_are_all_looked_at() -> None:
         "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_lists",
         "mlx_lm_prompts",
         "transformers", "transformers_batched", "transformers_batches",
-        "transformers_layers",
+        "transformers_layers", "transformers_lists",
     }  # fmt: skip
