@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind
 from lockstep.harness.backends.backend import Code
@@ -25,13 +25,20 @@ from lockstep.impl.peers.mlx_lm_batches import (
     TrimmedBatch,
 )
 from lockstep.impl.peers.mlx_lm_code import write_batch, write_states
-from lockstep.impl.peers.mlx_lm_layers import Config, Layer, open_arrays
+from lockstep.impl.peers.mlx_lm_layers import (
+    Config,
+    Layer,
+    RecurrentLayer,
+    open_arrays,
+)
+from lockstep.impl.peers.mlx_lm_lists import ListBatch, ListLayer, StatePart
 
 ROWS = {"open", "update", "pad_right", "finalize", "filter", "extend", "extract", "stack"}
 COPIES = {"clone", "save", "load"}
 STATE: Fields = {"offsets": ("none",)}
 PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
 RING: Fields = {**PLAIN, "ring": ("columns",)}
+LISTED: Fields = {**COMMON, "ring": ("columns",)}
 ASKED, DIRECT = "trim_prompt_cache([{cache}], {count})", "{cache}.trim({count})"
 
 PADDED_LATE = Duty(
@@ -147,6 +154,89 @@ def _open_states(config: Config, made: type[StateBatch]) -> Any:
     return made(singles[0].merge(singles), config, counts)
 
 
+# --- lists ------------------------------------------------------------------------------
+
+FULL, STATES = {"kind": "batch-kv"}, {"kind": "batch-state"}
+INDEXER = {"kind": "batch-kv", "heads": 1, "key_dim": 6, "value_dim": 0}
+RINGS = [{"kind": "batch-rotating", "window": window} for window in (4, 1, 2, 3, 5)]
+TWICE = [FULL, FULL], [FULL, INDEXER], [FULL]
+WITH_RINGS = tuple([FULL, ring] for ring in RINGS)
+WITH_STATES = ([STATES, FULL], *([STATES, ring] for ring in RINGS))
+
+
+def mlx_lm_batched_list() -> Backend:
+    """`CacheList` of full caches: two of the same (LongCat), keys and those of an
+    indexer, which has no values (DeepSeek 3.2, MiniMax M3), one alone (MiniMax M3)."""
+    config = {**LISTED, "caches": TWICE}
+    tokens = ROWS | COPIES | {"trim", "state"}
+    kinds = {"batch-list": _kind(tokens, config, PADDED_LATE, inputs="copied")}
+    return _backend("mlx-lm-batched-list", kinds, _open_list)
+
+
+def mlx_lm_batched_list_ring() -> Backend:
+    """`CacheList` of a full cache and a ring, which no model has: the only list with a
+    ring that can be trimmed."""
+    config = {**LISTED, "caches": WITH_RINGS}
+    kinds = {"batch-list": _kind(ROWS | COPIES | {"trim"}, config, PADDED_LATE)}
+    return _backend("mlx-lm-batched-list-ring", kinds, _open_list, share=SHARE)
+
+
+def mlx_lm_batched_list_states() -> Backend:
+    """`CacheList` of a state beside a full cache (Falcon H1, Baichuan M1) or a ring
+    (Baichuan M1). None can be trimmed."""
+    config = {**LISTED, "caches": WITH_STATES, "value_dim": (4, 6)}
+    kinds = {"batch-list": _kind(ROWS | COPIES, config)}
+    return _backend("mlx-lm-batched-list-states", kinds, _open_list)
+
+
+def _open_list(config: Config) -> Any:
+    parts = config["parts"]
+    batch, single = partial(_open_parts, parts), partial(_open_single_parts, parts)
+    if config["caches"] is not None:
+        singles = [layer.cache for layer in config["caches"]]
+    elif config["rows"] is not None:
+        singles = [_open_single_list(parts) for _ in range(config["rows"])]
+    else:
+        return ListLayer(_open_single_list(parts), single)
+    return ListBatch(singles[0].merge(singles), batch, single)
+
+
+def _open_single_list(parts: Sequence[Config]) -> Any:
+    return CacheList(
+        *(
+            ArraysCache(size=2) if part["kind"] == "batch-state" else _open_single(part)
+            for part in parts
+        )
+    )
+
+
+def _open_parts(parts: Sequence[Config], cache: Any) -> list[Any]:
+    """Wraps the batches in a list. Attention comes last."""
+    counts = cache[-1].offset.tolist()
+    return [
+        StatePart(own, part, counts)
+        if part["kind"] == "batch-state"
+        else Batch(own, Layer, part["step"], part["window"])
+        for own, part in zip(cache.caches, parts, strict=True)
+    ]
+
+
+def _open_single_parts(parts: Sequence[Config], cache: Any) -> list[Any]:
+    """Wraps the single caches in a list. Attention comes last."""
+    wrapped: list[Any] = []
+    for own, part in zip(cache.caches, parts, strict=True):
+        if part["kind"] == "batch-state":
+            wrapped.append(RecurrentLayer(own, part))
+            wrapped[-1].read_tokens = cache[-1].offset
+        else:
+            own.step = part["step"]
+            wrapped.append(Layer(own, part["window"]))
+    return wrapped
+
+
+# --- declarations -----------------------------------------------------------------------
+
+
 def _kind(
     operations: set[str], config: Fields, *duties: Duty, inputs: Inputs = "kept"
 ) -> Kind:
@@ -162,7 +252,7 @@ def _backend(
     name: str,
     kinds: Mapping[str, Kind],
     opener: Callable[[Config], Any],
-    code: Callable[[Config], Code],
+    code: Callable[[Config], Code] | None = None,
     share: int = 1,
 ) -> Backend:
     arrays = MLXArrays()

@@ -62,10 +62,7 @@ class Batch:
         self.cache.prepare(left_padding=padding)
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces padding as `PromptProcessingBatch.prompt` does."""
-        most = max(lengths)
-        padding = [most - length for length in lengths]
-        self.cache.prepare(lengths=lengths, right_padding=padding)
+        pad_right(self.cache, lengths)
 
     def finalize(self) -> None:
         self.cache.finalize()
@@ -194,15 +191,16 @@ class StateBatch(Batch):
         return conv, delta
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        rows = len(self.counts)
-        mask = self.make_mask(length)
-        taken = mx.ones((rows, length)) if mask is None else mask
-        new = mx.broadcast_to(taken, (rows, length)).sum(axis=1).tolist()
-        self.counts = [
-            old + int(more) for old, more in zip(self.counts, new, strict=True)
-        ]
+        self.counts = self.count(length)
         self.cache[0], self.cache[1] = conv, delta
         self.cache.advance(length)
+
+    def count(self, length: int) -> list[int]:
+        """Returns the counts after an update of `length` columns."""
+        rows, mask = len(self.counts), self.make_mask(length)
+        taken = mx.ones((rows, length)) if mask is None else mask
+        new = mx.broadcast_to(taken, (rows, length)).sum(axis=1).tolist()
+        return [old + int(more) for old, more in zip(self.counts, new, strict=True)]
 
     def state(self) -> list[tuple[Array, Array]]:
         conv, delta = self.read()
@@ -244,6 +242,13 @@ class RestoredStateBatch(StateBatch):
     def extend(self, other: Self) -> None:
         self.cache = ArraysCache.from_state(self.cache.state)
         super().extend(other)
+
+
+def pad_right(cache: Any, lengths: Sequence[int]) -> None:
+    """Announces padding as `PromptProcessingBatch.prompt` does."""
+    most = max(lengths)
+    padding = [most - length for length in lengths]
+    cache.prepare(lengths=lengths, right_padding=padding)
 
 
 def save(cache: Any) -> bytes:

@@ -28,8 +28,8 @@ from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
 Fields = Mapping[str, tuple[Any, ...]]
-Opening = tuple[Callable[[Config], Any], Callable[[Config], Code]]
-"""What opens the cache, and what writes it as code."""
+Opening = tuple[Callable[[Config], Any], Callable[[Config], Code] | None]
+"""What opens the cache, and what writes it as code, if anything does."""
 
 COMMON: Fields = {
     "mask_padding": (1,),

@@ -62,7 +62,7 @@ def _full(size: str) -> Duty:
     return Duty({"op": "trim", f"width - {size}": [0, None]}, f"trim {RECORD}")
 
 
-def _overflow(**fields: Any) -> Duty:
+def overflow(**fields: Any) -> Duty:
     """Updates past the room of a static cache."""
     when = {"op": "update", "width + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len columns")
@@ -88,9 +88,9 @@ def dynamic_chunked() -> Backend:
 
 def static() -> Backend:
     """`StaticCache`: full and sliding layers in tensors of fixed size."""
-    config, wide = {**PLAIN, **ROOM}, _overflow(**{"window - step": [1, None]})
+    config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
-        "batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept"),
+        "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
         "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
     }
     return _batched("transformers-batched-static", kinds, STATIC)
@@ -98,7 +98,7 @@ def static() -> Backend:
 
 def static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
-    wide = _overflow(**{"chunk - step": [1, None]})
+    wide = overflow(**{"chunk - step": [1, None]})
     kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
     return _batched("transformers-batched-static-chunked", kinds, STATIC, share=SHARE)
 
@@ -113,7 +113,7 @@ def indexed() -> Backend:
 def static_indexed() -> Backend:
     """`StaticCache` with an indexed layer."""
     config = {**PLAIN, **ROOM, "heads": (1,)}
-    kinds = {"batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept")}
+    kinds = {"batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept")}
     return _batched(
         "transformers-batched-static-indexed", kinds, STATIC_INDEXED, share=SHARE
     )
@@ -151,9 +151,9 @@ def hybrid() -> Backend:
 
 def static_hybrid() -> Backend:
     """`StaticCache` with the layers that have both."""
-    config, wide = {**PLAIN, **ROOM}, _overflow(**{"window - step": [1, None]})
+    config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
-        "batch-kv": declare_kind(FIXED, config, _overflow(), inputs="kept"),
+        "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
         "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
         "batch-state": declare_kind(FIXED | {"state"}, BESIDE),
     }

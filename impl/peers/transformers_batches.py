@@ -112,6 +112,10 @@ class Batch:
 
     def free(self) -> None:
         self.cache.reset()
+        self.clear()
+
+    def clear(self) -> None:
+        """Notes that no column is left."""
         self.attention_mask = self.attention_mask[:, :0]
 
 

@@ -19,15 +19,15 @@ CLONE: Op = {"op": "clone", "into": "b"}
 NAMES = ("width", "reached", "ever", "kept", "resized", "moved")
 
 
-def get_facts(*ops: Op) -> dict[str, Any]:
+def get_facts(*ops: Op, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The facts before the last operation."""
     document = {
         "format": "lockstep/1",
         "contract": "batched",
-        "config": {"kind": "batch-kv"},
+        "config": dict(config or {"kind": "batch-kv"}),
         "ops": list(ops),
     }
-    facts: Mapping[str, int] = {}
+    facts: Mapping[str, int | None] = {}
     for step in walk(parse_program(document, "here")):
         assert step.skipped is None
         facts = step.model.get_facts(step.op)
@@ -64,3 +64,30 @@ def test_an_empty_batch_that_is_extended_has_the_width_of_the_other() -> None:
     other: list[Op] = [{**OPEN, "cache": "b"}, {**UPDATE, "cache": "b"}]
     facts = get_facts(OPEN, *other, {"op": "extend", "other": "b"}, FREE)
     assert (facts["width"], facts["reached"], facts["ever"]) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("caches", "window", "turned"),
+    [
+        (["batch-kv", "batch-kv"], None, 0),
+        (["batch-kv", 2, 5], 2, 2),
+        (["batch-state", 3], 3, 1),
+    ],
+)
+def test_a_list_turns_as_its_first_ring(
+    caches: list[str | int], window: int | None, turned: int
+) -> None:
+    parts: list[dict[str, Any]] = [
+        {"kind": each}
+        if isinstance(each, str)
+        else {"kind": "batch-rotating", "window": each}
+        for each in caches
+    ]
+    one: Op = {"op": "update", "length": 1}
+    ops = [OPEN, *[one] * 4, EMPTY]
+    found = get_facts(*ops, config={"kind": "batch-list", "caches": parts})
+    assert (found["window"], found["turned"]) == (window, turned)
+    single = get_facts(
+        {**one, "cache": "x"}, config={"kind": "batch-list", "caches": parts}
+    )
+    assert (single["window"], single["turned"]) == (window, 0)

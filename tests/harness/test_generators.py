@@ -226,6 +226,16 @@ def test_every_program_is_a_document(contract: str, kind: str) -> None:
         assert parse_program(program.to_json(), "here") == program
 
 
+def test_a_list_that_sizes_forbid_is_drawn_again() -> None:
+    """A state needs values."""
+    state = [{"kind": "batch-state"}, {"kind": "batch-kv"}]
+    config = {"caches": (state,), "value_dim": (0, 4)}
+    kind = declare_all("batched", "batch-list", config=config)
+    for program in draw_some(40, "batched", "batch-list", kind):
+        assert program.config["value_dim"] == 4
+        assert parse_program(program.to_json(), "here") == program
+
+
 @every_pair
 def test_programs_are_total(contract: str, kind: str) -> None:
     """Whatever is left out, the rest can be traced, and is the same after a detour

@@ -43,6 +43,9 @@ ALLOWED = {
     "transformers_batches.Batch.make_mask: if": "SDPA takes no mask as causal",
     "transformers_batches.Batch.read_row: if": "a layer has no tensors before an update",
     "transformers_batches.RecurrentBatch.read: if": "a model starts from zeros",
+    "transformers_lists.ListLayer.clone: deepcopy": "documented for reuse of a prompt",
+    "transformers_lists.ListBatch.filter: tensor": "the numbers of the harness",
+    "transformers_lists.ListBatch.select: tensor": "the numbers of the harness",
     "transformers_layers.build_mask: if": "one sequence has no 2-D mask",
     "mlx_lm_layers.Layer.state: if": "state of an empty cache is (None, None, 0)",
     "mlx_lm_layers.ConcatenateLayer.state: if": "state of an empty cache is (None, None)",
@@ -57,8 +60,11 @@ ALLOWED = {
     "mlx_lm_batches.Batch.clone: deepcopy": "PromptProcessingBatch.split does so",
     "mlx_lm_batches.Batch.state: if": "an empty batch has no arrays",
     "mlx_lm_batches.StateBatch.read: if": "a model starts from zeros",
-    "mlx_lm_batches.StateBatch.write: if": "counts tokens, as no mask says all",
+    "mlx_lm_batches.StateBatch.count: if": "counts tokens, as no mask says all",
     "mlx_lm_batches.save: save_prompt_cache": "cache_prompt.py does so",
+    "mlx_lm_lists.ListLayer.clone: deepcopy": "fetch_nearest_cache does so",
+    "mlx_lm_lists.ListBatch.clone: deepcopy": "PromptProcessingBatch.split does so",
+    "mlx_lm_lists.StatePart.offsets: array": "numbers that are counted here",
     "mlx_lm_prompts.PromptCache.begin: if": "a server makes caches where it finds none",
     "transformers_layers.Layer.make_mask: if": "SDPA takes no mask as causal",
     "transformers_layers.Layer.state: if": "a layer has no tensors before an update",
@@ -130,7 +136,8 @@ def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> Non
 
 def test_adapters_are_all_looked_at() -> None:
     assert {path.stem for path in ADAPTERS} >= {
-        "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_prompts",
+        "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_lists",
+        "mlx_lm_prompts",
         "transformers", "transformers_batched", "transformers_batches",
-        "transformers_layers",
+        "transformers_layers", "transformers_lists",
     }  # fmt: skip

@@ -48,6 +48,7 @@ def edit(
 
 
 KV, RING, STATE = "BatchKVCache", "BatchRotatingKVCache", "ArraysCache"
+LIST = "CacheList"
 GROWING = "self.offset = self.offset + keys.shape[2]"
 IN_PLACE = "self.offset += keys.shape[2]"
 SKIP = "if c.keys is None:\n            continue"
@@ -125,6 +126,17 @@ def test_a_state_without_its_padding_is_found(
          "or self.max_size", "or self.max_size + 1"),
         ("mlx-lm-batched-max-kv-size", "batch-rotating", RING, "trim",
          "self._idx -= n", "pass"),
+        ("mlx-lm-batched-list", "batch-list", LIST, "filter",
+         "self.caches", "self.caches[:1]"),
+        ("mlx-lm-batched-list", "batch-list", LIST, "extract",
+         "c.extract(idx)", "c.extract(0)"),
+        ("mlx-lm-batched-list-ring", "batch-list", LIST, "is_trimmable", "all(", "any("),
+        ("mlx-lm-batched-list-ring", "batch-list", LIST, "trim", "c.trim(n)",
+         "c.trim(n) if c is self.caches[0] else n"),
+        ("mlx-lm-batched-list-states", "batch-list", LIST, "prepare",
+         "self.caches", "self.caches[1:]"),
+        ("mlx-lm-batched-list-states", "batch-list", LIST, "extend",
+         "c.extend(o)", "c.extend(o) if hasattr(c, 'offset') else None"),
     ],
 )  # fmt: skip
 def test_each_way_of_driving_shows_its_own_mistake(

@@ -76,6 +76,11 @@ def do_nothing(method: Any) -> Any:
     return lambda self, *_: None
 
 
+def forget_encoder(method: Any) -> Any:
+    """What is done with the cache of self attention alone."""
+    return lambda self, *args: getattr(self.self_attention_cache, method.__name__)(*args)
+
+
 def halve(to_quantized: Any) -> Any:
     """Quantizes, and loses the last token."""
 
@@ -168,6 +173,16 @@ MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
      BOTH.format("StaticSlidingWindowAttention"), "reorder_cache", do_nothing),
     ("transformers-batched-static-hybrid", "batch-state", TORCH, "LinearAttentionLayer",
      "reset", do_nothing),
+    ("transformers-batched-encoder-decoder", "batch-list", TORCH, "EncoderDecoderCache",
+     "batch_select_indices", forget_encoder),
+    ("transformers-batched-encoder-decoder", "batch-list", TORCH, "EncoderDecoderCache",
+     "reset", forget_encoder),
+    ("transformers-batched-static-encoder-decoder", "batch-list", TORCH,
+     "EncoderDecoderCache", "reorder_cache", forget_encoder),
+    ("transformers-batched-hybrid-list", "batch-list", TORCH,
+     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
+    ("transformers-batched-static-hybrid-list", "batch-list", TORCH,
+     "LinearAttentionLayer", "reset", do_nothing),
 ]  # fmt: skip
 """(backend, kind, module, class or "" for a function of the module, attribute, how it is
 changed)."""

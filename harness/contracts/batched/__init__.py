@@ -48,6 +48,7 @@ from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
 from lockstep.harness.contracts.contract import Changed, Contract
 from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
 from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.core.errors import UsageError
 
 NEXT: Mapping[str, Sequence[str]] = {
     "open": ("update", "pad_right", "update"),
@@ -65,6 +66,9 @@ NEXT: Mapping[str, Sequence[str]] = {
     "load": ("update", "trim", "pad_right"),
 }
 """See `Contract.next`."""
+
+MOST_DRAWN = 100
+"""Configs that are drawn until a list is legal."""
 
 LONG = 32
 """One program in 32 is a long one."""
@@ -140,13 +144,17 @@ class BatchedContract(Contract):
         return read_object(cache, ["parts"], "open", "a batch of lists")
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
-        config = super().draw_config(source, kind, declared)
-        if kind == LIST:
+        for _ in range(MOST_DRAWN):
+            config = super().draw_config(source, kind, declared)
+            if kind != LIST:
+                return config
             options = declared.config.get("caches", LISTS)
             drawn = [{**config, "caches": list(parts)} for parts in options]
-            legal = [one for one in drawn if self.why_illegal(one) is None]
-            config = source.pick(legal or drawn)
-        return config
+            if legal := [one for one in drawn if self.why_illegal(one) is None]:
+                return dict(source.pick(legal))
+        raise UsageError(
+            f"no list of {kind} that is declared: {self.why_illegal(config)}"
+        )
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if name == "caches":

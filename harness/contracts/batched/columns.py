@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.reference.batched import BatchedCache, Row
+from lockstep.reference.list import ListCache, Part
 from lockstep.reference.rotating import RotatingCache
+
+
+def list_parts(cache: Row) -> Sequence[Part]:
+    """Lists the caches of one layer."""
+    return cache.parts if isinstance(cache, ListCache) else [cache]
+
+
+def find_window(cache: Row) -> int | None:
+    """Returns the window; of a list, that of its first ring. None without a ring."""
+    rings = (part for part in list_parts(cache) if isinstance(part, RotatingCache))
+    return next((ring.window for ring in rings), None)
 
 
 class CountedBatch(BatchedCache):
@@ -27,8 +39,7 @@ class CountedBatch(BatchedCache):
         self.reached = self.ever = self.written = self.width
         self.turned = self.finalized = 0
         self.is_loaded = False
-        ring = self.rows[0]
-        self.window = ring.window if isinstance(ring, RotatingCache) else None
+        self.window = find_window(self.rows[0])
 
     def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
         is_full = self.window is not None and self.width >= self.window

@@ -14,11 +14,11 @@ from lockstep.harness.contracts.batched.base import (
     OnEither,
     why_full,
 )
+from lockstep.harness.contracts.batched.columns import list_parts
 from lockstep.harness.contracts.batched.model import (
     LIST,
     BatchedModel,
     list_part_configs,
-    list_parts,
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import count

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.batched.columns import CountedBatch
+from lockstep.harness.contracts.batched.columns import (
+    CountedBatch,
+    find_window,
+    list_parts,
+)
 from lockstep.harness.contracts.layer.sides import (
     CONFIG as LAYER_CONFIG,
 )
@@ -22,7 +26,6 @@ from lockstep.harness.contracts.layer.sides import (
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, ask
 from lockstep.harness.core.document import Schema
 from lockstep.reference.batched import BatchedCache, Row
-from lockstep.reference.list import ListCache
 
 PREFIX = "batch-"
 ALONE = ("batch-kv", "batch-rotating", "batch-state")
@@ -101,6 +104,7 @@ FACTS: Mapping[str, str] = {
     "reached": "the largest width since it was opened or freed",
     "ever": "the largest width since it was opened",
     "written": "columns that were written since it was made, with those trimmed",
+    "window": "the window, of a list that of its first ring; null without a ring",
     "turned": "columns that were written one at a time into a full ring since the last"
     " update of several",
     "loaded": "1 if it was loaded and no padding on the right was announced since",
@@ -216,12 +220,13 @@ class BatchedModel:
 
     # --- what others ask of it; see `Contract.open_model` -------------------------------
 
-    def get_facts(self, op: Op) -> Mapping[str, int]:
+    def get_facts(self, op: Op) -> Mapping[str, int | None]:
         batch = self.batches.get(op["cache"])
         if batch is None:
-            offset = self.singles.get(op["cache"]).offset
+            cache = self.singles.get(op["cache"])
             names = ("shortest", "longest", "width", "reached", "ever", "written")
-            return dict.fromkeys(FACTS, 0) | dict.fromkeys(names, offset)
+            told = dict.fromkeys(FACTS, 0) | dict.fromkeys(names, cache.offset)
+            return {**told, "window": find_window(cache)}
         rows, coming = list(range(len(batch.rows))), batch.coming or []
         rest = sorted(count for count in coming if count) or [0]
         kept = list_kept(op, rows)
@@ -233,6 +238,7 @@ class BatchedModel:
             "reached": batch.reached,
             "ever": batch.ever,
             "written": batch.written,
+            "window": batch.window,
             "turned": batch.turned,
             "loaded": batch.is_loaded,
             "finalized": batch.finalized,
@@ -284,8 +290,3 @@ def answer_row(row: Cache, count: int) -> list[list[int]]:
     """Lists what the last `count` queries of a row may attend to."""
     queries = range(row.offset - count, row.offset)
     return [get_tags(row.visible(query)) for query in queries]
-
-
-def list_parts(cache: Row) -> Sequence[Cache]:
-    """Lists the caches of one layer."""
-    return cache.parts if isinstance(cache, ListCache) else [cache]

@@ -1,0 +1,193 @@
+"""Caches of transformers that hold two of the contract's: `EncoderDecoderCache`, and the
+layers with a recurrent state beside attention.
+
+A model reads and writes the two one by one; `generate` calls the cache that holds both.
+Nothing here guards a call.
+
+In an encoder-decoder model the cross cache is written once, with the tokens of the
+encoder, and the self cache at each pass. The contract gives all parts of a list the same
+tokens, so the cross cache gets new ones at each pass, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    StaticCache,
+)
+
+from lockstep.harness.backends import Backend
+from lockstep.impl.peers.transformers import (
+    COMMON,
+    ROOM,
+    SHARE,
+    Fields,
+    declare_backend,
+    declare_kind,
+    make_model,
+)
+from lockstep.impl.peers.transformers_batched import overflow
+from lockstep.impl.peers.transformers_batches import Batch, RecurrentBatch
+from lockstep.impl.peers.transformers_code import ROOM_BESIDE, get_hybrid
+from lockstep.impl.peers.transformers_layers import Config, Layer, RecurrentLayer
+
+FULL, STATES = {"kind": "batch-kv"}, {"kind": "batch-state"}
+RINGS = [{"kind": "batch-rotating", "window": window} for window in (4, 1, 2, 3, 5, 8)]
+DECODERS = [FULL, FULL], *([ring, FULL] for ring in RINGS)
+HYBRIDS = [STATES, FULL], *([STATES, ring] for ring in RINGS)
+
+FIXED = {"open", "update", "clone", "free", "select"}
+ROWS = FIXED | {"filter", "repeat"}
+
+BESIDE: Fields = {**COMMON, "caches": HYBRIDS, "value_dim": (4, 6)}
+"""A state has no values of dimension 0."""
+
+
+class ListLayer:
+    """A cache of one sequence.
+
+    Args:
+        cache: the cache of transformers, with one layer.
+        parts: what it holds.
+    """
+
+    def __init__(self, cache: Any, parts: Sequence[Any]) -> None:
+        self.cache, self.parts = cache, parts
+
+    def clone(self) -> Self:
+        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        return copy.deepcopy(self)
+
+    def free(self) -> None:
+        for part in self.parts:
+            part.free()
+
+
+class ListBatch(ListLayer):
+    """A cache of a batch."""
+
+    parts: Sequence[Batch]
+
+    def pad_left(self, padding: Sequence[int]) -> None:
+        for part in self.parts:
+            part.pad_left(padding)
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.cache.batch_select_indices(torch.tensor(rows))
+        self.keep(rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Calls `reorder_cache`, as a beam search does."""
+        self.cache.reorder_cache(torch.tensor(rows))
+        self.keep(rows)
+
+    def repeat(self, times: int) -> None:
+        self.cache.batch_repeat_interleave(times)
+        rows = range(len(self.parts[0].attention_mask))
+        self.keep([row for row in rows for _ in range(times)])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps these rows of the masks."""
+        for part in self.parts:
+            part.keep(rows)
+
+    def free(self) -> None:
+        self.cache.reset()
+        for part in self.parts:
+            part.clear()
+
+
+# --- encoder and decoder ----------------------------------------------------------------
+
+
+def encoder_decoder() -> Backend:
+    """`EncoderDecoderCache` of two `DynamicCache`: full decoders (BART, T5, Whisper) and
+    sliding ones (T5Gemma). `crop` is for self attention alone, so trim is not
+    declared."""
+    kinds = {"batch-list": declare_kind(ROWS, {**COMMON, "caches": DECODERS})}
+    opening = _open_dynamic_pair, None
+    name = "transformers-batched-encoder-decoder"
+    return declare_backend(name, kinds, opening, "forever", SHARE, contract="batched")
+
+
+def static_encoder_decoder() -> Backend:
+    """`EncoderDecoderCache` of two `StaticCache`, of which rows are moved by
+    `reorder_cache` alone."""
+    config = {**COMMON, **ROOM, "caches": DECODERS}
+    kinds = {"batch-list": declare_kind(FIXED, config, overflow(), inputs="kept")}
+    opening = _open_static_pair, None
+    name = "transformers-batched-static-encoder-decoder"
+    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+
+
+def _open_dynamic_pair(config: Config) -> ListLayer | ListBatch:
+    models = [make_model(part) for part in config["parts"]]
+    return _open_pair([DynamicCache(config=model) for model in models], models, config)
+
+
+def _open_static_pair(config: Config) -> ListLayer | ListBatch:
+    models, room = [make_model(part) for part in config["parts"]], config["step"]
+    caches = [StaticCache(config=model, max_cache_len=room) for model in models]
+    return _open_pair(caches, models, config)
+
+
+def _open_pair(
+    caches: Sequence[Cache], models: Sequence[Any], config: Config
+) -> ListLayer | ListBatch:
+    both, rows = EncoderDecoderCache(*caches), config["rows"]
+    halves = both.self_attention_cache, both.cross_attention_cache
+    pairs = [*zip(halves, models, strict=True)]
+    if rows is None:
+        return ListLayer(both, [Layer(half, model) for half, model in pairs])
+    return ListBatch(both, [Batch(half, model, rows) for half, model in pairs])
+
+
+# --- a state and attention --------------------------------------------------------------
+
+
+def hybrid() -> Backend:
+    """`DynamicCache` with the layers that have both. None can be cropped."""
+    kinds = {"batch-list": declare_kind(ROWS, BESIDE)}
+    opening, name = (_open_hybrid, None), "transformers-batched-hybrid-list"
+    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+
+
+def static_hybrid() -> Backend:
+    """`StaticCache` with the layers that have both. Full attention has much room."""
+    config, wide = {**BESIDE, **ROOM}, overflow(**{"window - step": [1, None]})
+    kinds = {"batch-list": declare_kind(FIXED, config, wide, inputs="kept")}
+    opening, name = (_open_static_hybrid, None), "transformers-batched-static-hybrid-list"
+    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+
+
+def _open_hybrid(config: Config) -> ListLayer | ListBatch:
+    model = _make_hybrid(config)
+    return _open_both(DynamicCache(config=model), model, config)
+
+
+def _open_static_hybrid(config: Config) -> ListLayer | ListBatch:
+    model, is_full = _make_hybrid(config), config["parts"][1]["window"] is None
+    room = ROOM_BESIDE if is_full else config["step"]
+    return _open_both(StaticCache(config=model, max_cache_len=room), model, config)
+
+
+def _make_hybrid(config: Config) -> Any:
+    attention = config["parts"][1]
+    return make_model(attention, get_hybrid(attention))
+
+
+def _open_both(cache: Cache, model: Any, config: Config) -> ListLayer | ListBatch:
+    (state, _), rows = config["parts"], config["rows"]
+    if rows is None:
+        return ListLayer(
+            cache, [RecurrentLayer(cache, model, state), Layer(cache, model)]
+        )
+    states = RecurrentBatch(cache, model, rows, state)
+    return ListBatch(cache, [states, Batch(cache, model, rows)])
