@@ -64,6 +64,7 @@ ODD = {
 
 UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/torch/graphs.py": {EVERYTHING: GRAPHS},
+    "impl/torch/kernels/batches.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/copies.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/fused.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/masks.py": {EVERYTHING: TRITON},
@@ -172,7 +173,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         'if saved["window"] != self.window:': ONE_FORM,
         "raise MisuseError("
         "f\"load: a window of {saved['window']}, not {self.window}\")": ONE_FORM,
-        "if width and (": ONE_FORM,
+        "if end is None or (end and not fits):": ONE_FORM,
     },
     "impl/shared/batched_list.py": {
         "if not parts:": DIRECT,
