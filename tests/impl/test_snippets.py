@@ -188,9 +188,15 @@ def batch(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Batch:
 
 
 def test_every_known_divergence_has_a_snippet_that_shows_it(batch: Batch) -> None:
-    prefix = batch.framework.replace("_", "-")
-    files = (ROOT / "impl" / "peers" / "ledger").glob(f"{prefix}*.json")
-    assert batch.entries.keys() == {path.stem for path in files}
+    """Of all but lists of caches, whose answers are nested: these declare no code."""
+    prefix, listed = batch.framework.replace("_", "-"), set[str]()
+    for path in (ROOT / "impl" / "peers" / "ledger").glob(f"{prefix}*.json"):
+        entry = json.loads(path.read_text())
+        if entry["kind"] == "batch-list":
+            assert load(entry["backend"]).code is None
+        else:
+            listed.add(path.stem)
+    assert batch.entries.keys() == listed
     for name in batch.entries:
         status, out = batch.ended[name]
         assert (name, status) == (name, 1), out
