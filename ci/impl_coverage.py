@@ -174,6 +174,10 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "raise MisuseError("
         "f\"load: a window of {saved['window']}, not {self.window}\")": ONE_FORM,
         "if end is None or (end and not fits):": ONE_FORM,
+        'lengths = tuple(saved["lengths"])': ONE_FORM,
+        'raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")': (
+            ONE_FORM
+        ),
     },
     "impl/shared/batched_list.py": {
         "if not parts:": DIRECT,
