@@ -40,6 +40,7 @@ class BatchedCache(TokenBatch):
     ) -> None:
         super().__init__(rows, window, step, fill, mask)
         self.pool = Pool(rows, window, step, fill)
+        self.line: tuple[Starts, int, mx.array] | None = None
 
     def get_ends(self) -> Ints:
         """Returns for each row the column behind its tokens, [rows]."""
@@ -64,6 +65,8 @@ class BatchedCache(TokenBatch):
         ends = queries + np.array(starts, np.int32).reshape(-1, 1, 1, 1)
         if (ends == ends[:1]).all():
             ends = ends[:1]
+            if length == 1 and ends.item() == span[1] - 1:
+                return self.get_line(starts, span[1])[..., span[0] : span[1]]
         ages = ends - np.arange(*span, dtype=np.int32)
         if span == (0, self.window):
             ages %= self.window
@@ -72,6 +75,16 @@ class BatchedCache(TokenBatch):
         if length == 1:  # numpy takes less time for so few
             return self.finish(mx.array(ages <= queries))
         return self.finish(mx.array(ages) <= mx.array(queries))
+
+    def get_line(self, starts: Starts, width: int) -> mx.array:
+        """Returns the mask of one query behind all tokens, of `width` columns or more: as
+        long as rows stay where they are, each step sees a part of it."""
+        if self.line is None or self.line[0] is not starts or self.line[1] < width:
+            width = max(width, self.pool.room)
+            begins = np.array(starts, np.int32).reshape(-1, 1, 1, 1)
+            seen = mx.array(np.arange(width, dtype=np.int32) >= begins)
+            self.line = starts, width, self.finish(seen)
+        return self.line[2]
 
     def make_joint(self, length: int, span: Span) -> mx.array:
         window, positions = self.window, self.place(length)
