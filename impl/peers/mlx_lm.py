@@ -92,7 +92,7 @@ def mlx_lm() -> Backend:
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
         "state": _kind(READING, {}, "kept", held=None),
     }
-    return _backend("mlx-lm", kinds, _open, write_plain)
+    return declare("mlx-lm", kinds, _open, write_plain)
 
 
 def _open(config: Config) -> Layer:
@@ -110,7 +110,7 @@ def mlx_lm_restored() -> Backend:
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
         "state": _kind(READING - {"trim"}, {}, "kept", held=None),
     }
-    return _backend("mlx-lm-restored", kinds, _open_restored, write_restored, SHARE)
+    return declare("mlx-lm-restored", kinds, _open_restored, write_restored, SHARE)
 
 
 def _open_restored(config: Config) -> Layer:
@@ -126,7 +126,7 @@ def mlx_lm_max_kv_size() -> Backend:
     without a `make_cache`, whose masks have no window of their own."""
     ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
     write = partial(write_plain, masks_window=False)
-    return _backend(
+    return declare(
         "mlx-lm-max-kv-size",
         {"rotating": ring},
         lambda config: StoredLayer(_open_ring(config)),
@@ -143,7 +143,7 @@ def mlx_lm_return_array() -> Backend:
         "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
     }
     write = partial(write_plain, masks_window=False, return_array=True)
-    return _backend("mlx-lm-return-array", kinds, _open_for_arrays, write, SHARE)
+    return declare("mlx-lm-return-array", kinds, _open_for_arrays, write, SHARE)
 
 
 def _open_for_arrays(config: Config) -> Layer:
@@ -158,7 +158,7 @@ def mlx_lm_plamo3() -> Backend:
     config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
     ring = _kind({"update", "clone"}, config, "kept")
     write = partial(write_plain, less=1)
-    return _backend("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, SHARE)
+    return declare("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, SHARE)
 
 
 def _open_plamo3(config: Config) -> Layer:
@@ -168,7 +168,7 @@ def _open_plamo3(config: Config) -> Layer:
 def mlx_lm_concatenate() -> Backend:
     """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
     kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
-    return _backend("mlx-lm-concatenate", kinds, _open_concatenate, write_concatenated)
+    return declare("mlx-lm-concatenate", kinds, _open_concatenate, write_concatenated)
 
 
 def _open_concatenate(config: Config) -> Layer:
@@ -178,7 +178,7 @@ def _open_concatenate(config: Config) -> Layer:
 def mlx_lm_chunked() -> Backend:
     """`ChunkedKVCache`; it has no state, since it drops tokens before the last chunk."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
-    return _backend("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
+    return declare("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
 
 
 def _open_chunked(config: Config) -> Layer:
@@ -209,7 +209,7 @@ def _quantized(
 
     kinds = {"kv": _kind(READING, {**PLAIN, **dims}, duties=(NOTHING,))}
     write = partial(write_quantized, group_size=group_size, bits=bits)
-    return _backend(name, kinds, open_quantized, write, share, ROUNDING[bits])
+    return declare(name, kinds, open_quantized, write, share, ROUNDING[bits])
 
 
 def mlx_lm_to_quantized() -> Backend:
@@ -218,7 +218,7 @@ def mlx_lm_to_quantized() -> Backend:
     config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
     kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
     setting = TURNING_START, 128, 8
-    return _backend(
+    return declare(
         "mlx-lm-to-quantized",
         kinds,
         lambda config: TurningLayer(_stepping(KVCache(), config), *setting),
@@ -260,19 +260,21 @@ def _kind(
     return Kind(frozenset(operations), config, inputs=inputs, held=held, duties=duties)
 
 
-def _backend(
+def declare(
     name: str,
     kinds: Mapping[str, Kind],
     opener: Open,
-    code: Write,
+    code: Write | None,
     share: int = 1,
     tolerance: float = 0.0,
+    contract: str = "layer",
 ) -> Backend:
+    """Declares a backend over caches of mlx-lm, whose kinds are of one contract."""
     arrays = MLXArrays()
     return Backend(
         name=name,
         device=mx.default_device().type.name,
-        contracts={"layer": kinds},
+        contracts={contract: kinds},
         arrays=arrays,
         open=opener,
         dtypes=("float32", "float16", "bfloat16"),

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
-import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind
 from lockstep.harness.backends.backend import Code
-from lockstep.impl.mlx.arrays import MLXArrays
-from lockstep.impl.peers.mlx_lm import COMMON, FULL_RING, LEDGER, SHARE, Fields
+from lockstep.impl.peers.mlx_lm import COMMON, FULL_RING, SHARE, Fields, declare
 from lockstep.impl.peers.mlx_lm_batches import (
     Batch,
     RestoredBatch,
@@ -255,19 +252,4 @@ def _backend(
     code: Callable[[Config], Code] | None = None,
     share: int = 1,
 ) -> Backend:
-    arrays = MLXArrays()
-    return Backend(
-        name=name,
-        device=mx.default_device().type.name,
-        contracts={"batched": kinds},
-        arrays=arrays,
-        open=opener,
-        dtypes=("float32", "float16", "bfloat16"),
-        lifetime="until-write",
-        causal="lower-right",
-        overwrite=arrays.overwrite,
-        ledger=LEDGER,
-        code=code,
-        versions={package: version(package) for package in ("mlx-lm", "mlx")},
-        share=share,
-    )
+    return declare(name, kinds, opener, code, share, contract="batched")

@@ -94,10 +94,10 @@ class TokenBatch(Batch):
         if self.is_joint(counts, length):
             return self.make_joint(length, self.get_span())
         ends, starts = add(self.lengths, counts), self.pool.plan(self.lengths, counts)
-        even = min(ends) == max(ends) and min(counts) == length
-        even = even and min(starts) == max(starts)
         lowest, span = min(ends), self.pool.get_span(starts, ends)
-        even = even and span == (starts[0], starts[0] + lowest)
+        has_padding = min(counts) < length
+        # The columns are as many as the shortest row has tokens, behind the last start.
+        even = not has_padding and span == (max(starts), max(starts) + lowest)
         if length == 1 and (even or lowest >= (self.window or lowest + 1)):
             return None
         if even:

@@ -93,7 +93,7 @@ def iter_constructs(path: Path) -> Iterator[str]:
 
 OPENING = (
     *("_open", "_model", "_kind", "_backend", "_quantized", "_stepping", "_write"),
-    *("make_model", "mlx_lm"),
+    *("make_model", "declare", "mlx_lm"),
 )
 """Beginnings of the names of functions that open caches, declare them, or write code."""
 
