@@ -1,0 +1,261 @@
+"""Paged caches: what each position of each live request must hold.
+
+Blocks, tables, hashes and evictions do not exist here: an engine chooses them as it
+likes, and no request may notice. K and V of a token are a function of its namespace and
+of all tokens up to it, so the content of a position is the same whoever computed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Content = tuple[str | None, tuple[int, ...]]
+"""The content of position p: the namespace, and the tokens [0, p]."""
+
+
+class Group(NamedTuple):
+    """Layers that attend alike.
+
+    Attributes:
+        type: "full", "sliding", "chunked" or "state".
+        width: tokens of a window, the query included, or of a chunk.
+    """
+
+    type: str
+    width: int = 0
+
+    def first(self, query: int) -> int:
+        """Returns the oldest position that the token at position `query` attends to."""
+        if self.type == "sliding":
+            return max(0, query - self.width + 1)
+        if self.type == "chunked":
+            return query - query % self.width
+        return 0
+
+
+class Request:
+    """One request.
+
+    Attributes:
+        tokens: those that are known: the prompt and what was sampled since.
+        drafts: guesses behind them, which the next step may confirm.
+        is_held: whether it holds slots. If not, it waits, and nothing is computed.
+        computed: how many of its tokens have K and V.
+        scheduled: how many more get theirs in the step that is being made.
+    """
+
+    def __init__(self, tokens: Sequence[int], namespace: str | None) -> None:
+        self.tokens, self.namespace = list(tokens), namespace
+        self.drafts: list[int] = []
+        self.is_held = False
+        self.computed = self.scheduled = 0
+
+    @property
+    def known(self) -> list[int]:
+        return self.tokens + self.drafts
+
+    @property
+    def end(self) -> int:
+        """The tokens that have K and V when the step has run."""
+        return self.computed + self.scheduled
+
+    def get_content(self, position: int) -> Content:
+        return self.namespace, tuple(self.known[: position + 1])
+
+    def drop(self) -> None:
+        """Forgets all but the known tokens."""
+        self.drafts, self.is_held = [], False
+        self.computed = self.scheduled = 0
+
+
+class PagedCache:
+    """All requests of one model.
+
+    Args:
+        groups: of the model's layers.
+        prefix_cache: requests may reuse what others have computed.
+
+    Attributes:
+        requests: name → request.
+        step: the requests that are scheduled, in order.
+        past: contents that requests had computed when they let go of them.
+    """
+
+    def __init__(self, groups: Sequence[Group], prefix_cache: bool = True) -> None:
+        self.groups, self.prefix_cache = groups, prefix_cache
+        self.requests: dict[str, Request] = {}
+        self.step: list[str] = []
+        self.past: list[Content] = []
+
+    def open(self, name: str, tokens: Sequence[int], namespace: str | None) -> None:
+        """Adds a request that waits."""
+        if name in self.requests:
+            raise ValueError(f"open: there is a request {name} already")
+        if not tokens:
+            raise ValueError("open: a request has at least one token")
+        self.requests[name] = Request(tokens, namespace)
+
+    def get(self, name: str) -> Request:
+        if name not in self.requests:
+            raise ValueError(f"there is no request {name}")
+        return self.requests[name]
+
+    # --- hits ---------------------------------------------------------------------------
+
+    def can_hit(self, name: str, hit: int, in_step: bool = True) -> bool:
+        """Says whether a waiting request can reuse its first `hit` tokens: if all that
+        its next token attends to has been computed by somebody, and was no mere draft.
+
+        One token at least is left to compute, since its output is wanted.
+
+        Args:
+            name: of the request.
+            hit: number of tokens.
+            in_step: count what the requests of this step compute; they come first. But no
+                state: a layer reads the states of a whole step before it writes one.
+        """
+        request = self.get(name)
+        if hit == 0:
+            return True
+        if not self.prefix_cache or hit >= len(request.tokens):
+            return False
+        if all(group.first(hit) == hit for group in self.groups):
+            return True  # a chunk begins: nothing before it is read
+        counts_step = in_step and all(group.type != "state" for group in self.groups)
+        computed = [
+            (one.namespace, tuple(one.tokens[: one.end if counts_step else one.computed]))
+            for one in self.requests.values()
+        ]
+        reused = tuple(request.tokens[:hit])
+        return any(
+            namespace == request.namespace and tokens[:hit] == reused
+            for namespace, tokens in [*computed, *self.past]
+        )
+
+    # --- a step -------------------------------------------------------------------------
+
+    def schedule(self, name: str, count: int, hit: int = 0) -> None:
+        """Takes a request into the next step.
+
+        Args:
+            name: of the request.
+            count: of the tokens that follow those computed, all if there are fewer.
+                Drafts that do not fit are dropped.
+            hit: tokens that a waiting request reuses; see `can_hit`.
+        """
+        request = self.get(name)
+        assert self.can_hit(name, hit)
+        if request.scheduled:
+            raise ValueError(f"schedule: {name} is in this step already")
+        start = request.computed if request.is_held else hit
+        if count < 1 or start == len(request.known):
+            raise ValueError(f"schedule: {name} has no token to compute")
+        request.is_held, request.computed = True, start
+        request.scheduled = min(count, len(request.known) - start)
+        del request.drafts[max(0, request.end - len(request.tokens)) :]
+        self.step.append(name)
+
+    def run(self) -> None:
+        """Computes all tokens of the step."""
+        for name in self.step:
+            request = self.requests[name]
+            request.computed, request.scheduled = request.end, 0
+        self.step = []
+
+    def accept(
+        self, name: str, kept: int, sampled: int, drafts: Sequence[int] = ()
+    ) -> None:
+        """Confirms what a request has guessed, once all known tokens are computed.
+
+        Args:
+            name: of the request.
+            kept: so many drafts were right. The others are gone.
+            sampled: the token behind them. It is not computed yet.
+            drafts: the next guesses.
+        """
+        request = self.get(name)
+        if not self.has_sampled(request):
+            raise ValueError(f"accept: {name} has tokens that are not computed")
+        if not 0 <= kept <= len(request.drafts):
+            raise ValueError(
+                f"accept: {kept} of the {len(request.drafts)} drafts of {name}"
+            )
+        request.tokens += [*request.drafts[:kept], sampled]
+        request.drafts = list(drafts)
+        request.computed = len(request.tokens) - 1
+
+    def has_sampled(self, request: Request) -> bool:
+        return (
+            request.is_held
+            and not request.scheduled
+            and request.computed == len(request.known)
+        )
+
+    # --- letting go ---------------------------------------------------------------------
+
+    def preempt(self, name: str) -> None:
+        """Takes all slots from a request, which then waits again."""
+        request = self.get(name)
+        self.let_go(name, True)
+        request.drop()
+
+    def free(self, name: str, reuse: bool = True) -> None:
+        """Ends a request.
+
+        Args:
+            name: of the request.
+            reuse: others may hit what it has computed.
+        """
+        self.let_go(name, reuse)
+        del self.requests[name]
+
+    def let_go(self, name: str, reuse: bool) -> None:
+        request = self.get(name)
+        if name in self.step:
+            self.step.remove(name)
+        if reuse:
+            self.remember(request)
+
+    def remember(self, request: Request) -> None:
+        """Notes what a request has computed, as long as it is known."""
+        computed = tuple(request.tokens[: request.computed])
+        self.past.append((request.namespace, computed))
+
+    def reset(self) -> bool:
+        """Forgets what was computed; refuses while a request holds slots."""
+        if any(request.is_held for request in self.requests.values()):
+            return False
+        self.past = []
+        return True
+
+    # --- branches -----------------------------------------------------------------------
+
+    def fork(self, source: str, target: str, tokens: Sequence[int]) -> None:
+        """Opens a request that goes on from what another has computed.
+
+        Args:
+            source: the other; it is not in the step.
+            target: the name of the new one.
+            tokens: those of the new one behind what is computed.
+        """
+        origin = self.get(source)
+        if not origin.computed or origin.scheduled:
+            raise ValueError(f"fork: {source} has not computed its step")
+        if not tokens:
+            raise ValueError("fork: the new request has no token to compute")
+        self.open(target, [*origin.known[: origin.computed], *tokens], origin.namespace)
+        self.requests[target].is_held = True
+        self.requests[target].computed = origin.computed
+
+    def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
+        """Goes back to the first `to` tokens of a request, and on with others.
+
+        What it had computed is gone for this request, but others may still hit it.
+        """
+        request = self.get(name)
+        if request.scheduled or not 0 < to <= request.computed or not tokens:
+            raise ValueError(f"rewind: {name} to {to}")
+        self.remember(request)
+        request.tokens = [*request.known[:to], *tokens]
+        request.drafts, request.computed = [], to

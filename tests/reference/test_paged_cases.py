@@ -1,0 +1,215 @@
+"""Paged caches, by cases that were worked out by hand.
+
+`full+sliding:3 | …` is a model with these groups. `open a 1 2 3` adds a request with
+these tokens, `in=x` in a namespace; `take a 2` schedules two of its tokens, `hit=2`
+behind a hit; `run` computes the step. `hits a` lists the hits that a waiting request can
+have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its
+drafts, and how many are computed; `-` for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from cases import each, read_table, read_words
+
+from lockstep.reference.paged import Group, PagedCache
+
+TEXT = """
+# --- hits
+nothing is there at first
+    full | open a 1 2 3; hits a > 0; take a 9; run; is a > 1 2 3, -, 3
+one token is always left to compute
+    full | open a 1 2 3; take a 9; run; open b 1 2 3; hits b > 0 1 2; open c 1 2 3 4;
+    hits c > 0 1 2 3
+a hit is of the beginning
+    full | open a 1 2 3; take a 9; run; open b 2 3 4; hits b > 0; open c 1 3 3;
+    hits c > 0 1
+only what is computed is hit
+    full | open a 1 2 3 4; take a 2; run; open b 1 2 3 4; hits b > 0 1 2
+a request of the same step comes first
+    full | open a 1 2 3; open b 1 2 4; hits b > 0; take a 9; hits b > 0 1 2
+a state of the same step is not there yet
+    state | open a 1 2 3; open b 1 2 4; take a 9; hits b > 0; run; hits b > 0 1 2
+    # whether it was kept after 1 and 2 tokens is the engine's business
+what a hit goes on from is computed
+    full | open a 1 2 3; take a 9; run; open b 1 2 9 9; take b 1 hit=2; run;
+    is b > 1 2 9 9, -, 3
+a namespace has hits of its own
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 in=x; hits b > 0; take b 9; run;
+    open c 1 2 3 in=x; hits c > 0 1 2; open d 1 2 3 in=y; hits d > 0
+without a prefix cache nothing is hit
+    full prefix_cache=False | open a 1 2 3; take a 9; run; open b 1 2 3; hits b > 0
+where a chunk begins nothing before it is read
+    chunked:2 | open a 1 2 3 4 5; hits a > 0 2 4
+in a hybrid all groups must agree
+    full+chunked:2 | open a 1 2 3 4 5; hits a > 0; take a 3; run; open b 1 2 3 4 5;
+    hits b > 0 1 2 3
+a window of one reads nothing before its token
+    sliding:1 | open a 1 2 3; hits a > 0 1 2
+# --- drafts
+drafts come behind the token that was sampled
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; is a > 1 2 3, 4 5, 2;
+    take a 9; run; is a > 1 2 3, 4 5, 5
+a draft that is right stays
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; take a 9; run;
+    accept a 6 kept=1; is a > 1 2 3 4 6, -, 4
+a draft that is wrong can never be hit
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9; run;
+    open b 1 2 3 4 5; hits b > 0 1 2 3; accept a 6; hits b > 0 1 2 3
+a draft that was kept can be hit
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9; run;
+    accept a 6 kept=1; open b 1 2 3 4 5; hits b > 0 1 2 3 4
+drafts that do not fit into the step are dropped
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; take a 2;
+    is a > 1 2 3, 4, 2
+more cannot be kept than was drafted
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9; run;
+    accept a 6 kept=2 > error: accept: 2 of the 1 drafts of a
+nothing is sampled before all is computed
+    full | open a 1 2; accept a 3 > error: accept: a has tokens that are not computed;
+    take a 1; run; accept a 3 > error: accept: a has tokens that are not computed;
+    take a 1; accept a 3 > error: accept: a has tokens that are not computed; run;
+    accept a 3; is a > 1 2 3, -, 2
+# --- letting go
+a request that is preempted waits, and can hit what it had
+    full | open a 1 2 3; take a 9; run; accept a 4 drafts=[5]; preempt a;
+    is a > 1 2 3 4, -, 0; hits a > 0 1 2 3
+what a request had not computed is not hit
+    full | open a 1 2 3; take a 2; free a; open b 1 2 3; hits b > 0
+what a request had computed is hit after it
+    full | open a 1 2 3; take a 2; run; free a; open b 1 2 3; hits b > 0 1 2
+unless it does not want that
+    full | open a 1 2 3; take a 2; run; free a reuse=False; open b 1 2 3; hits b > 0
+one who shares it still holds it
+    full | open a 1 2 3; take a 2; run; open b 1 2 4; take b 9 hit=2; free a reuse=False;
+    run; open c 1 2 3; hits c > 0 1 2
+a reset forgets what was computed
+    full | open a 1 2 3; take a 9; run; free a; reset > yes; open b 1 2 3; hits b > 0
+no reset while a request holds slots
+    full | open a 1 2 3; take a 9; reset > no; run; reset > no; free a; reset > yes
+a request that waits holds none
+    full | open a 1 2 3; reset > yes; take a 9; run; preempt a; reset > yes; hits a > 0
+# --- branches
+a fork goes on from what is computed
+    full | open a 1 2 3; take a 2; run; fork a b 7 8; is b > 1 2 7 8, -, 2;
+    is a > 1 2 3, -, 2; take b 9; take a 9; run; is b > 1 2 7 8, -, 4
+a fork of drafts takes them as tokens
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9; run; fork a b 5;
+    is b > 1 2 3 4 5, -, 4
+a fork needs a token and a source that is computed
+    full | open a 1 2; fork a b 3 > error: fork: a has not computed its step; take a 9;
+    fork a b 3 > error: fork: a has not computed its step; run;
+    fork a b > error: fork: the new request has no token to compute;
+    fork a a 3 > error: open: there is a request a already
+a request goes back and on with others
+    full | open a 1 2 3; take a 9; run; rewind a 1 8 9; is a > 1 8 9, -, 1; open b 1 2 4;
+    hits b > 0 1 2
+it goes back to what is computed
+    full | open a 1 2 3; take a 2; run; rewind a 3 8 > error: rewind: a to 3;
+    rewind a 0 8 > error: rewind: a to 0; rewind a 2 > error: rewind: a to 2
+# --- mistakes
+names and tokens
+    full | open a > error: open: a request has at least one token; open a 1;
+    open a 2 > error: open: there is a request a already; take b 1 > error: there is no
+    request b; take a 0 > error: schedule: a has no token to compute; take a 1;
+    take a 1 > error: schedule: a is in this step already; run;
+    take a 1 > error: schedule: a has no token to compute
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    head: str
+    steps: Sequence[str]
+
+    def check(self) -> None:
+        [groups], options = read_words(self.head)
+        desk = Desk(PagedCache([read_group(one) for one in groups.split("+")], **options))
+        for number, step in enumerate(self.steps):
+            call, _, expected = step.partition(" > ")
+            (name, *words), named = read_words(call)
+            try:
+                answer = getattr(desk, f"do_{name}")(*words, **named)
+            except ValueError as error:
+                answer = f"error: {error}"
+            assert (answer or "") == expected, f"step {number}, {call}: {answer}"
+
+
+def read_group(text: str) -> Group:
+    name, _, width = text.partition(":")
+    return Group(name, int(width or 0))
+
+
+class Desk:
+    """The requests of one case."""
+
+    def __init__(self, cache: PagedCache) -> None:
+        self.cache = cache
+
+    def do_open(self, name: str, *tokens: str, **named: Any) -> None:
+        self.cache.open(name, list(map(int, tokens)), named.get("in"))
+
+    def do_hits(self, name: str) -> str:
+        most = len(self.cache.requests[name].tokens)
+        hits = [hit for hit in range(most + 1) if self.cache.can_hit(name, hit)]
+        return say(hits)
+
+    def do_take(self, name: str, count: str, hit: int = 0) -> None:
+        self.cache.schedule(name, int(count), hit)
+
+    def do_run(self) -> None:
+        self.cache.run()
+
+    def do_accept(
+        self, name: str, token: str, kept: int = 0, drafts: Sequence[int] = ()
+    ) -> None:
+        self.cache.accept(name, kept, int(token), drafts)
+
+    def do_is(self, name: str) -> str:
+        one = self.cache.requests[name]
+        return f"{say(one.tokens)}, {say(one.drafts)}, {one.computed}"
+
+    def do_preempt(self, name: str) -> None:
+        self.cache.preempt(name)
+
+    def do_free(self, name: str, reuse: bool = True) -> None:
+        self.cache.free(name, reuse)
+
+    def do_reset(self) -> str:
+        return "yes" if self.cache.reset() else "no"
+
+    def do_fork(self, source: str, target: str, *tokens: str) -> None:
+        self.cache.fork(source, target, list(map(int, tokens)))
+
+    def do_rewind(self, name: str, to: str, *tokens: str) -> None:
+        self.cache.rewind(name, int(to), list(map(int, tokens)))
+
+
+def say(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers)) or "-"
+
+
+@each([Case(*case) for case in read_table(TEXT)])
+def test_case(one: Case) -> None:
+    one.check()
+
+
+@pytest.mark.parametrize(
+    ("group", "firsts"),
+    [
+        (Group("full"), [0, 0, 0, 0, 0, 0]),
+        (Group("sliding", 1), [0, 1, 2, 3, 4, 5]),
+        (Group("sliding", 3), [0, 0, 0, 1, 2, 3]),
+        (Group("chunked", 2), [0, 0, 2, 2, 4, 4]),
+        (Group("chunked", 4), [0, 0, 0, 0, 4, 4]),
+    ],
+)
+def test_the_oldest_position_that_a_token_attends_to(
+    group: Group, firsts: Sequence[int]
+) -> None:
+    assert [group.first(query) for query in range(6)] == firsts
