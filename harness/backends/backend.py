@@ -122,6 +122,8 @@ class Kind:
         atomic: (unified contract) a `remove` that is refused changes nothing. If this is
             False, the next operation of every program clears the sequence.
         duties: calls that the makers of the cache leave to its callers to avoid.
+        tells: (paged contract) what the cache tells beside its tables, and what is
+            checked then: names of `harness.backends.paged.TELLS`.
     """
 
     operations: frozenset[str]
@@ -132,6 +134,7 @@ class Kind:
     held: float | None = None
     atomic: bool = True
     duties: tuple[Duty, ...] = ()
+    tells: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

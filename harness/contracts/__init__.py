@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from lockstep.harness.contracts.batched import BATCHED
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer import LAYER
+from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
 
 CONTRACTS: Mapping[str, Contract] = {
-    contract.name: contract for contract in (LAYER, BATCHED, UNIFIED, PREFIX)
+    contract.name: contract for contract in (LAYER, BATCHED, UNIFIED, PREFIX, PAGED)
 }

@@ -49,6 +49,8 @@ class Contract(ABC):
         letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
             the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
+        leaves_choices: several answers to an operation are right as a matter of course,
+            and what follows depends on the one that was given.
     """
 
     name: ClassVar[str]
@@ -65,6 +67,7 @@ class Contract(ABC):
     next: ClassVar[Mapping[str, Sequence[str]]] = {}
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
     model: ClassVar[type[Any]]
+    leaves_choices: ClassVar[bool] = False
 
     # --- what there is ------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ NAMED = {
 """Field of an answer → its name in a signature; any other field is a "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
+SLOTS, STATE = "slots", "state"
 ONE_OF, BETWEEN = "one_of", "between"
 """Keys of an expectation that leaves a choice; see `Operation.accept`."""
 
@@ -101,6 +102,10 @@ def find_difference(
             difference = compare_rows(wanted, got or [], columns, describe)
         elif name == TAGS or (name == STORED and is_list(wanted) and is_list(got)):
             difference = compare_tags(wanted, got or [])
+        elif name == SLOTS:
+            difference = compare_slots(wanted, got or [], expected["first"])
+        elif name == STATE:
+            difference = compare_state(wanted, got or [])
         elif name == STATES:
             difference = compare_states(wanted, got or [])
         else:
@@ -214,6 +219,29 @@ def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Differenc
                 get_tags([*subtract(right, seen), *subtract(seen, right)]),
             )
     return None
+
+
+def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
+    """Compares what the slots of the positions from `first` on hold, one by one."""
+    if len(wanted) != len(got):
+        words = f"{len(got)} positions came back, not {len(wanted)}"
+        return Difference("contents", words)
+    for position, (right, seen) in enumerate(zip(wanted, got, strict=True), first):
+        if right != seen:
+            words = f"position {position} holds {format_slot(seen)}, not token {right}"
+            return Difference("contents", words, get_tags([right, seen]))
+    return None
+
+
+def format_slot(token: Any) -> str:
+    return f"token {token}" if isinstance(token, int) else str(token)
+
+
+def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
+    """Compares the last token that a state has read; an empty list stands for none."""
+    right, seen = (", ".join(map(format_slot, one)) or "none" for one in (wanted, got))
+    words = f"the last token of the state is {seen}, not {right}"
+    return Difference("contents", words, get_tags([*wanted, *got]))
 
 
 def compare_rows(

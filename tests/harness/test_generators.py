@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.programs.generate import GENERATORS
@@ -141,6 +142,7 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
     "batched": {},
     "unified": dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4)),
     "prefix": {"interval": (None, 1, 2, 3)},
+    "paged": {"hash_block": (None, 1, 2), "data": ("tags", "backend")},
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
 every_unified_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)
@@ -186,6 +188,7 @@ def test_programs_are_various(kind: str) -> None:
 
 CALLS = {"forward", "remove", "copy_prefix", "can_resume"}
 REQUESTS = {"begin", "close", "cancel", "free"}
+PAGED = {"open", "match", "schedule", "accept", "preempt", "free", "fork", "rewind"}
 REFUSED = {
     "encoder": CALLS,
     "swa-memory": {*CALLS, "get", "put", "open"},
@@ -199,6 +202,7 @@ REFUSED = {
     "batch-rotating": {"update", "pad_right", "finalize", "filter", "extend"},
     "batch-state": {"update", "pad_right", "finalize", "filter", "extend"},
     "batch-list": {"update", "pad_right", "finalize", "filter", "extend"},
+    **dict.fromkeys(CONTRACTS["paged"].kinds, PAGED),
 }
 """Kind → operations that are often refused; of the others, those of causal caches."""
 

@@ -227,6 +227,25 @@ def get_slots() -> Mapping[str, Schema]:
     }
 
 
+def one_of(schema: Schema) -> Schema:
+    """Makes the schema of a value, or of several that are allowed."""
+    return any_of(schema, record(one_of=list_of(schema)))
+
+
+PLACE_OR_NONE: Schema = {"type": ["integer", "null"], "minimum": 0}
+READS = record(first=NUMBER, slots=TAGS)
+PAGED: Mapping[str, Schema] = {
+    **dict.fromkeys(("open", "accept", "preempt", "free"), any_of(NOTHING, USAGE)),
+    "match": any_of(record(hit=one_of(NUMBER)), USAGE),
+    "schedule": any_of(record(start=one_of(PLACE_OR_NONE)), USAGE),
+    "run": record(caches=list_of(READS, record(state=TAGS))),
+    "fork": any_of(record(ok=one_of(BOOLEAN)), USAGE),
+    "rewind": any_of(record(ok=one_of(BOOLEAN)), USAGE),
+    "evict": record(evicted=record(between=PLACE)),
+    "reset": record(ok=BOOLEAN),
+}
+
+
 def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
     """Maps each operation of the kind to the schema of its answer."""
     answers: Mapping[str, Schema] = LAYER
@@ -234,6 +253,8 @@ def get_answers(contract: str, kind: str) -> Mapping[str, Any]:
         answers = get_batched(kind)
     elif contract == "unified":
         answers = get_unified(kind)
+    elif contract == "paged":
+        answers = PAGED
     elif contract == "prefix":
         answers = get_slots() if kind == "slots" else get_conversations(kind)
     return {name: answers[name] for name in CONTRACTS[contract].list_operations(kind)}

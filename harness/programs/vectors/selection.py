@@ -36,12 +36,14 @@ ADDED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "batched": ("trim", "filter"),
         "unified": ("remove",),
         "prefix": ("cancel",),
+        "paged": ("accept", "preempt"),
     },
     "basic": {
         "layer": ("state", "size", "clone", "free"),
         "batched": ("extend", "extract", "stack", "state", "size"),
         "unified": ("copy_prefix", "can_resume"),
         "prefix": ("break", "count", "free"),
+        "paged": ("match", "evict", "reset"),
     },
 }
 
@@ -73,6 +75,7 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "batch-state": {"pads_left": (True, False)},
     "batch-list": {"pads_left": (True, False), "caches": (*LISTS, SPECIAL)},
     **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
+    **{kind: {"hash_block": (None, 1, 2)} for kind in CONTRACTS["paged"].kinds},
     "session": {},
     "trie": {"interval": (None, 1, 2, 3)},
     "slots": {"interval": (None, 1, 2, 3)},
@@ -215,7 +218,8 @@ class Selection:
             if is_useful and SKIPPED not in reached:
                 name = f"{self.contract}-{self.kind}-{self.drawn:05d}"
                 line = make_line(program, {"name": name, "level": level.name})
-                if '"one_of"' not in line:  # each step of a set has one right answer
+                # Each step has one right answer, unless the contract leaves the choice.
+                if drawer.rules.leaves_choices or '"one_of"' not in line:
                     candidates.append(Candidate(program, reached, line))
             self.drawn += 1
 

@@ -1,0 +1,150 @@
+"""The protocol of a paged cache: the block manager of an engine, and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from lockstep.harness.backends.interface import Array
+
+Tables = Sequence[Sequence[int | None]]
+"""Of one request, for each group the block of each `block` positions; None where it has
+none. A state group keeps in entry i the state after its last computed token in the
+positions of block i. Block numbers of different memory differ."""
+
+
+class Pool(NamedTuple):
+    """The blocks of a cache. Each is held, free or cached.
+
+    Attributes:
+        references: block → the number of tables that hold it.
+        free: blocks that nobody holds and that cannot be hit.
+        cached: blocks that nobody holds and that can be hit.
+    """
+
+    references: Mapping[int, int]
+    free: Sequence[int]
+    cached: Sequence[int]
+
+
+class Entry(NamedTuple):
+    """A prefix that can be hit in one group.
+
+    Attributes:
+        group: its number in the config.
+        namespace: of the request that computed it.
+        tokens: the whole prefix.
+        block: where its last tokens are, or its state.
+    """
+
+    group: int
+    namespace: str | None
+    tokens: Sequence[int]
+    block: int
+
+
+TELLS = ("pool", "entries", "events")
+"""What a paged cache may tell beside its tables; see `Kind.tells`."""
+
+
+class PagedCache(Protocol):
+    """What a scheduler asks of a paged cache. `reference.paged` defines the meaning.
+
+    A kind declares the operations that it has. A call that breaks a rule of usage raises
+    ValueError and changes nothing, where the kind declares `refuses`.
+    """
+
+    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        """Adds a request. It holds no slots until it is scheduled."""
+
+    def match(self, request: str) -> int:
+        """Returns how many tokens of a waiting request it would reuse now."""
+
+    def schedule(self, request: str, count: int) -> int | None:
+        """Gives slots to the next `count` known tokens, drafts included, or to all that
+        there are.
+
+        A request that waits first reuses the beginning that is cached, and keeps it.
+
+        Returns:
+            The position of the first of these tokens: what is computed or reused. None if
+            there is no room; then nothing changes.
+        """
+
+    def run(self) -> None:
+        """The step is computed: all slots that were given are written."""
+
+    def accept(
+        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+    ) -> None:
+        """Keeps so many of the drafts that were computed, appends the token behind them,
+        and takes new drafts. The other drafts are gone."""
+
+    def preempt(self, request: str) -> None:
+        """Takes all slots from a request, which waits again without drafts."""
+
+    def free(self, request: str, reuse: bool) -> None:
+        """Ends a request. reuse: others may hit what it has computed."""
+
+    def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
+        """Opens a request with what `source` has computed and `tokens` behind it.
+
+        Returns:
+            False if there is no room; then nothing changes.
+        """
+
+    def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
+        """Goes back to the first `to` tokens, and on with others.
+
+        Returns:
+            False if a group has freed what lies so far back; then nothing changes.
+        """
+
+    def evict(self, count: int) -> int:
+        """Drops up to `count` cached blocks that nobody holds; returns how many."""
+
+    def reset(self) -> bool:
+        """Forgets all that can be hit; False, and nothing, if a request holds slots."""
+
+    # --- what it tells ------------------------------------------------------------------
+
+    def tables(self, request: str) -> Tables:
+        """Returns the tables of a request that holds slots."""
+
+    def copies(self) -> Sequence[tuple[int, int]]:
+        """Returns, and forgets, the blocks to copy before the step runs: from, to."""
+
+    def pool(self) -> Pool: ...
+    def entries(self) -> Sequence[Entry]: ...
+    def events(self) -> Sequence[tuple[str, Entry | None]]:
+        """Returns, and forgets, the events since the last call: "stored" and "removed"
+        with the entry, and "cleared" with None."""
+
+    # --- memory, with data "backend": between the last schedule and run ----------------
+
+    def update(
+        self, layer: int, keys: Array, values: Array
+    ) -> Sequence[tuple[Array, Array]]:
+        """Writes K and V of the step in one layer, and returns what it attends to.
+
+        Args:
+            layer: counts through the layers of all groups, in order.
+            keys: [1, heads, tokens, key_dim]: the tokens of each request of the step, in
+                the order of their scheduling.
+            values: [1, heads, tokens, value_dim].
+
+        Returns:
+            For each request K and V of the positions from the oldest that its first token
+            attends to, up to its last token: [1, heads, positions, dim].
+        """
+
+    def read_states(self, layer: int) -> Sequence[tuple[Array, Array] | None]:
+        """Returns, for each request of the step, its state before the step: two arrays
+        [1, heads, 1, dim]; None if it has read no token yet."""
+
+    def list_ends(self, layer: int) -> Sequence[Sequence[int]]:
+        """Returns, for each request of the step, after how many tokens its states are to
+        be written, ascending; the last is the end of the step."""
+
+    def write_states(self, layer: int, states: Array, more: Array) -> None:
+        """Writes the states at all of these ends: [1, heads, ends, dim]."""

@@ -1,0 +1,229 @@
+"""What holds in every block manager after every operation, where it can be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockstep.harness.backends.paged import Entry, Pool, Tables
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.core.errors import Broken
+from lockstep.reference.paged import Request
+
+Slot = tuple[int, int]
+"""A block, and a place in it. A state takes the whole block: its place is 0."""
+
+
+class Place(NamedTuple):
+    """What a slot must hold.
+
+    Attributes:
+        group: the number of the group.
+        position: the position, or for a state the position of the last token it has read.
+        tag: of the content.
+    """
+
+    group: int
+    position: int
+    tag: int
+
+
+def locate(
+    config: Config, table: Sequence[int | None], group: int, position: int
+) -> Slot | None:
+    """Returns the slot of a position in the table of a group; None if it has none."""
+    settings = config["groups"][group]
+    number = position // settings["block"]
+    block = table[number] if number < len(table) else None
+    if block is None:
+        return None
+    return block, 0 if settings["type"] == "state" else position % settings["block"]
+
+
+def list_places(model: PagedModel, request: Request, end: int) -> Iterator[Place]:
+    """Lists what the slots of a request hold that its next token needs, and behind that
+    all up to `end`: what is computed, or the end of the step."""
+    for number, group in enumerate(model.cache.groups):
+        block = model.config["groups"][number]["block"]
+        if group.type == "state":
+            ends = list_ends(request.computed, end, block)
+            positions = [place - 1 for place in ends]
+        else:
+            positions = list(range(group.first(request.computed), end))
+        for position in positions:
+            yield Place(number, position, model.get_tag(request, position))
+
+
+def list_ends(start: int, end: int, block: int) -> list[int]:
+    """Lists after how many tokens there may be a state: at the end of a step, and inside
+    of it where a block ends. Without a step, after those that are computed."""
+    inside = range(start // block * block + block, end, block)
+    return [*inside, end] if end else []
+
+
+# --- tables -----------------------------------------------------------------------------
+
+
+def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
+    """Raises Broken if a table has a block twice, or if two requests share a slot whose
+    contents differ."""
+    users: dict[Slot, tuple[str, Place]] = {}
+    for name, request in model.cache.requests.items():
+        if not request.is_held:
+            continue
+        for number, table in enumerate(tables[name]):
+            check_twice(name, number, table)
+        for place in list_places(model, request, request.end):
+            table = tables[name][place.group]
+            slot = locate(model.config, table, place.group, place.position)
+            if slot is None:
+                continue
+            other, known = users.setdefault(slot, (name, place))
+            if known != place:
+                raise Broken(
+                    "table",
+                    f"block {slot[0]} is position {place.position} of request {name}"
+                    f" (group {place.group}), and at once position {known.position} of"
+                    f" {other} (group {known.group}), with other contents",
+                )
+
+
+def check_twice(name: str, group: int, table: Sequence[int | None]) -> None:
+    counted = Counter(block for block in table if block is not None)
+    for block, times in counted.items():
+        if times > 1:
+            raise Broken(
+                "table",
+                f"the table of request {name}, group {group}, has block {block}"
+                f" {times} times: {list(table)}",
+            )
+
+
+# --- references -------------------------------------------------------------------------
+
+
+def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
+    """Raises Broken if references are not what the tables hold, or if blocks are lost.
+
+    Args:
+        tables: of the requests that hold slots.
+        pool: as the backend tells it.
+        capacity: how many blocks there were in the beginning.
+    """
+    held = Counter(
+        block
+        for groups in tables.values()
+        for table in groups
+        for block in table
+        if block is not None
+    )
+    counted = {block: count for block, count in pool.references.items() if count}
+    for block in sorted({*held, *counted}):
+        if counted.get(block, 0) != held[block]:
+            raise Broken(
+                "references",
+                f"block {block} has {counted.get(block, 0)} references, and"
+                f" {held[block]} tables hold it",
+            )
+    for block, times in Counter([*pool.free, *pool.cached]).items():
+        if times > 1:
+            raise Broken("references", f"block {block} is free {times} times")
+        if block in held:
+            raise Broken("references", f"block {block} is free, and a table holds it")
+    total = len(held) + len(pool.free) + len(pool.cached)
+    if total != capacity:
+        raise Broken(
+            "references",
+            f"{len(held)} blocks are held, {len(pool.free)} are free and"
+            f" {len(pool.cached)} can be hit: {total} of {capacity}",
+        )
+
+
+# --- entries ----------------------------------------------------------------------------
+
+
+def check_entries(
+    model: PagedModel, entries: Sequence[Entry], memory: Mapping[Slot, Any]
+) -> None:
+    """Raises Broken if an entry names a block that does not hold what it stands for.
+
+    Blocks that the step is about to write are not looked at.
+
+    Args:
+        model: the reference.
+        entries: as the backend tells them.
+        memory: slot → (group, tag).
+    """
+    for entry in entries:
+        settings = model.config["groups"][entry.group]
+        block, tokens = settings["block"], tuple(entry.tokens)
+        end = len(tokens)
+        is_state = settings["type"] == "state"
+        first = end - 1 if is_state else (end - 1) // block * block
+        for position in range(first, end):
+            content = entry.namespace, tokens[: position + 1]
+            tag = model.tags.get(content)
+            slot = entry.block, 0 if is_state else position % block
+            if memory.get(slot) == (entry.group, tag) or is_coming(model, content):
+                continue
+            raise Broken(
+                "hash",
+                f"the entry of {end} tokens {list(tokens)} (namespace {entry.namespace},"
+                f" group {entry.group}) names block {entry.block}, which holds"
+                f" {name_content(memory.get(slot))} in place of token {tag} at position"
+                f" {position}",
+            )
+
+
+def is_coming(model: PagedModel, content: tuple[str | None, tuple[int, ...]]) -> bool:
+    """Says whether the step computes a content."""
+    namespace, tokens = content
+    coming = (model.cache.requests[name] for name in model.cache.step)
+    return any(
+        one.computed < len(tokens) <= one.end
+        and one.namespace == namespace
+        and tuple(one.known[: len(tokens)]) == tokens
+        for one in coming
+    )
+
+
+def name_content(content: Any) -> str:
+    """Words for what a slot holds."""
+    if content is None:
+        return "nothing"
+    return str(content) if isinstance(content, str) else f"token {content[1]}"
+
+
+# --- events -----------------------------------------------------------------------------
+
+
+class EventBook:
+    """The entries that events tell of."""
+
+    def __init__(self) -> None:
+        self.entries: Counter[tuple[int, str | None, tuple[int, ...]]] = Counter()
+
+    def follow(self, events: Sequence[tuple[str, Entry | None]]) -> None:
+        for name, entry in events:
+            if entry is None:
+                self.entries.clear()
+                continue
+            key = entry.group, entry.namespace, tuple(entry.tokens)
+            self.entries[key] += 1 if name == "stored" else -1
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Raises Broken if there are other entries."""
+        real = Counter(
+            (entry.group, entry.namespace, tuple(entry.tokens)) for entry in entries
+        )
+        told = Counter({key: count for key, count in self.entries.items() if count})
+        if told == real:
+            return
+        [key, *_] = [one for one in {*told, *real} if told[one] != real[one]]
+        raise Broken(
+            "events",
+            f"by its events {told[key]} blocks can be hit for the tokens {list(key[2])}"
+            f" (namespace {key[1]}, group {key[0]}), but there are {real[key]}",
+        )

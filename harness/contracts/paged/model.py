@@ -1,0 +1,232 @@
+"""The config of paged programs, and the reference side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd, lcm
+
+from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.operation import Config, Held, HeldToken, Op
+from lockstep.harness.core.document import Schema, integer, optional
+from lockstep.reference.paged import Content, Group, PagedCache, Request
+
+TYPES = ("full", "sliding", "chunked", "state")
+HYBRID = "paged-hybrid"
+KINDS = (*(f"paged-{one}" for one in TYPES), HYBRID)
+
+MOST_BLOCKS, MOST_LENGTH = 256, 256
+
+
+def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
+    """Makes the schema of a group of one of these types, which has these sizes."""
+    own = {
+        "type": {"enum": list(types)},
+        "block": integer(1, 16),
+        **sizes,
+        "layers": integer(1, 4),
+    }
+    return {
+        "type": "object",
+        "properties": own,
+        "required": list(own),
+        "additionalProperties": False,
+    }
+
+
+CONFIG: Mapping[str, Schema] = {
+    "kind": {"enum": list(KINDS)},
+    "groups": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 4,
+        "items": {
+            "oneOf": [
+                make_group(("full", "state")),
+                make_group(("sliding", "chunked"), width=integer(1, 64)),
+            ]
+        },
+        "default": [{"type": "full", "block": 2, "layers": 1}],
+    },
+    "blocks": {**integer(1, MOST_BLOCKS), "default": 12},
+    "hash_block": optional(integer(1, 16)),
+    "max_length": {**integer(1, MOST_LENGTH), "default": 24},
+    "prefix_cache": {"type": "boolean", "default": True},
+    "lookahead": {**integer(0, 8), "default": 0},
+    "data": {"enum": ["tags", "backend"], "default": "tags"},
+    **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
+    **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
+}
+"""`groups`: layers that attend alike and share a table; `block`: tokens of a block, and
+of a state group how far apart states are kept; `width`: of a window, the token itself
+included, or of a chunk. `blocks`: those that requests can
+have, of all groups together. `hash_block`: a hit is a multiple of it; null for the
+largest that divides every block. `max_length`: tokens and drafts of a request.
+`lookahead`: the most drafts. `data`: "backend" if the backend stores K and V; with
+"tags" the harness does."""
+
+MOST_REQUESTS = 6
+
+
+def get_unit(config: Config) -> int:
+    """Returns what every hit is a multiple of."""
+    return int(config["hash_block"] or gcd(*(one["block"] for one in config["groups"])))
+
+
+def why_illegal_config(config: Config) -> str | None:
+    """Names the rule between its fields that a config breaks, or None."""
+    types = [group["type"] for group in config["groups"]]
+    kind = config["kind"]
+    if kind == HYBRID and len(set(types)) < 2:
+        return "a hybrid has groups of two types at least"
+    if kind != HYBRID and {f"paged-{one}" for one in types} != {kind}:
+        return f"{kind} has groups of that type only"
+    for group in config["groups"]:
+        if group["block"] % get_unit(config):
+            return f"hash_block {config['hash_block']} divides every block"
+    if "state" in types and config["lookahead"]:
+        return "a state cannot take back a draft: no lookahead with a state group"
+    return None
+
+
+class PagedModel:
+    """The reference of one program.
+
+    Args:
+        config: a complete config.
+        rows: unused: answers are told of positions.
+
+    Attributes:
+        tag: the tag of the next token.
+        cache: the reference.
+        tags: content → its tag. The n-th new content of a program has, if the operations
+            before used up m tags, a tag from m on.
+        past: request → what has happened to it, for the abstract states.
+        happened: what has happened to any.
+        told: the contents of requests that ended, for new ones to begin with.
+        ran: of each request of the last step its name, and where that began and ended.
+        leaning: the requests of this step that reuse what the step computes.
+        spans: request → where its latest step began and ended, for counting blocks.
+    """
+
+    def __init__(self, config: Config, rows: bool = True) -> None:
+        self.config, self.rows = config, rows
+        groups = [Group(one["type"], one.get("width", 0)) for one in config["groups"]]
+        self.cache = PagedCache(groups, config["prefix_cache"])
+        self.unit = get_unit(config)
+        self.tag = 0
+        self.tags: dict[Content, int] = {}
+        self.past: dict[str, set[str]] = {}
+        self.happened: set[str] = set()
+        self.told: list[tuple[str | None, Sequence[int]]] = []
+        self.leaning: set[str] = set()
+        self.ran: list[tuple[str, int, int]] = []
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.last = ""
+
+    # --- tags ---------------------------------------------------------------------------
+
+    def name_contents(self, name: str, begin: int) -> None:
+        """Gives tags to the contents of a request from position `begin` on.
+
+        Those that an earlier token had keep theirs.
+        """
+        request = self.cache.requests[name]
+        for number, position in enumerate(range(begin, len(request.known))):
+            self.tags.setdefault(request.get_content(position), self.tag + number)
+
+    def get_tag(self, request: Request, position: int) -> int:
+        return self.tags[request.get_content(position)]
+
+    def list_tags(self, request: Request, begin: int, end: int) -> list[int]:
+        return [self.get_tag(request, position) for position in range(begin, end)]
+
+    def list_live(self) -> Mapping[int, int]:
+        """Maps the tag of each token that a request has computed to its position."""
+        return {
+            self.get_tag(request, position): position
+            for request in self.cache.requests.values()
+            for position in range(request.computed)
+        }
+
+    def list_held(self, op: Op) -> Sequence[Held]:
+        """Lists what each request has computed, the one that `op` is about first."""
+        names = sorted(self.cache.requests, key=lambda name: name != op.get("request"))
+        return [(f"request {name}", self.list_tokens(name)) for name in names]
+
+    def list_tokens(self, name: str) -> list[HeldToken]:
+        request = self.cache.requests[name]
+        tags = self.list_tags(request, 0, request.computed)
+        return [HeldToken(tag, position) for position, tag in enumerate(tags)]
+
+    # --- what is allowed ----------------------------------------------------------------
+
+    def list_hits(self, name: str) -> list[int]:
+        """Lists the hits that a waiting request may have, the longest first."""
+        most = len(self.cache.requests[name].tokens) - 1
+        hits = range(most - most % self.unit, -1, -self.unit)
+        return [hit for hit in hits if self.cache.can_hit(name, hit)]
+
+    def must_have_room(self, name: str, end: int) -> bool:
+        """Says whether a request must get slots up to position `end`: if all requests
+        fit although none shares a block."""
+        needed = sum(
+            self.count_blocks(other, *self.spans[other])
+            for other, request in self.cache.requests.items()
+            if request.is_held and other != name
+        )
+        request = self.cache.requests[name]
+        start = request.computed if request.is_held else 0
+        blocks: int = self.config["blocks"]
+        return needed + self.count_blocks(name, start, end) <= blocks
+
+    def why_too_long(self, length: int) -> str | None:
+        """Says why no request can have so many tokens; None if it can."""
+        if length > self.config["max_length"]:
+            return f"{length} tokens are more than {self.config['max_length']}"
+        groups = self.config["groups"]
+        full = [one["block"] for one in groups if one["type"] == "full"]
+        needed = sum(-(-length // block) for block in full)
+        if needed > self.config["blocks"]:
+            return f"{length} tokens need more than {self.config['blocks']} blocks"
+        return None
+
+    def count_blocks(self, name: str, start: int, end: int) -> int:
+        """Counts the most blocks that a request may hold whose step begins and ends
+        there, if it shares none."""
+        total = 0
+        for group, config in zip(self.cache.groups, self.config["groups"], strict=True):
+            block = config["block"]
+            # A state: the one before the step, and those at the ends of blocks.
+            first = max(0, start - 1) if group.type == "state" else group.first(start)
+            last = end + self.config["lookahead"]
+            total += -(-last // block) - first // block
+            total += self.copies_blocks(name, block)
+        return total
+
+    def copies_blocks(self, name: str, block: int) -> bool:
+        """Says whether a block may have been copied for a request, which writes to it
+        while another still needs the old one."""
+        return bool(self.unit % block or self.past[name] & {"forked", "rewound"})
+
+    def get_facts(self, op: Op) -> Mapping[str, int | None]:
+        request = self.cache.requests.get(op.get("request", ""))
+        return {
+            "requests": len(self.cache.requests),
+            "step": len(self.cache.step),
+            "blocks_lcm": lcm(*(one["block"] for one in self.config["groups"])),
+            "computed": request.computed if request else None,
+            "scheduled": request.scheduled if request else None,
+            "length": len(request.tokens) if request else None,
+            "drafts": len(request.drafts) if request else None,
+        }
+
+
+FACTS: Mapping[str, str] = {
+    "requests": "requests that exist",
+    "step": "requests that are scheduled",
+    "blocks_lcm": "the smallest number of tokens that fills whole blocks of all groups",
+    "computed": "tokens of the request that are computed; null without a request",
+    "scheduled": "tokens of the request that are scheduled",
+    "length": "tokens of the request that are known, without drafts",
+    "drafts": "its drafts",
+}

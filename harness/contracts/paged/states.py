@@ -1,0 +1,140 @@
+"""The abstract states of paged caches: where bugs were, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.operation import Op, Unreachable, list_true
+from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
+from lockstep.harness.contracts.paged.model import PagedModel
+
+FORMS = ("none", "waiting", "begun", "all-computed", "scheduled")
+"""What the request that an operation is about is doing."""
+
+LENGTHS = ("block-end", "inside-block", "window-passed", "chunk-passed")
+SINCE = (
+    *("hit", "partial-hit", "missed", "forked", "rewound"),
+    *("drafted", "kept", "rejected"),
+)
+"""Happened since the request was given slots."""
+
+REQUEST_PAST = (*SINCE, "preempted")
+OTHERS = ("alone", "shared")
+PAST = ("freed", "withdrawn", "evicted", "reset", "no-room", "namespaces")
+STATES = (*FORMS, *LENGTHS, *REQUEST_PAST, *OTHERS, *PAST)
+
+
+def get_states(op: Op, model: PagedModel) -> list[str]:
+    """Names the states that `op` is about to run in: of its request, or of all that it is
+    about."""
+    requests = model.cache.requests
+    name = op.get("request", op.get("source"))
+    if op["op"] == "run":
+        names = model.cache.step
+    elif op["op"] == "open":
+        names = []
+    elif name is None:
+        names = list(requests)
+    else:
+        names = [name] if name in requests else []
+    found = [state for one in names for state in get_request_states(one, model)]
+    happened = [state for state in PAST if state in model.happened]
+    return [*(dict.fromkeys(found) if found else ["none"]), *happened]
+
+
+def get_request_states(name: str, model: PagedModel) -> list[str]:
+    request = model.cache.requests[name]
+    computed = request.computed
+    sampled = model.cache.has_sampled(request)
+    blocks = [group["block"] for group in model.config["groups"]]
+    found = {
+        "waiting": not request.is_held,
+        "begun": request.is_held and not request.scheduled and not sampled,
+        "all-computed": sampled,
+        "scheduled": request.scheduled > 0,
+        "block-end": computed and any(computed % block == 0 for block in blocks),
+        "inside-block": any(computed % block for block in blocks),
+        "alone": len(model.cache.requests) == 1,
+        "shared": computed and is_shared(name, model),
+    }
+    for group in model.cache.groups:
+        if computed > group.width > 0:
+            passed = "window" if group.type == "sliding" else "chunk"
+            found[f"{passed}-passed"] = True
+    past = [state for state in REQUEST_PAST if state in model.past[name]]
+    return [*list_true(found), *past]
+
+
+def is_shared(name: str, model: PagedModel) -> bool:
+    """Says whether another request has computed the first block of this one, too."""
+    request = model.cache.requests[name]
+    content = request.get_content(min(request.computed, model.unit) - 1)
+    return any(
+        other.get_content(len(content[1]) - 1) == content
+        for key, other in model.cache.requests.items()
+        if key != name and other.computed >= len(content[1])
+    )
+
+
+# --- what can be reached ----------------------------------------------------------------
+
+
+def list_states(kind: str, declared: Kind) -> Sequence[str]:
+    """Lists the states that generation must reach for a kind as it is declared."""
+    has, config = declared.operations, declared.config
+    groups = config.get("groups", GROUPS[kind])
+    types = {one["type"] for each in groups for one in each}
+    caches = True in config.get("prefix_cache", (True,))
+    drafts = max(config.get("lookahead", CHOICES["lookahead"])) and any(
+        all(one["type"] != "state" for one in each) for each in groups
+    )
+    hashes = config.get("hash_block", (None,))
+    partly = kind != "paged-state" and any(one is not None for one in hashes)
+    left_out = {
+        "window-passed": "sliding" not in types,
+        "chunk-passed": "chunked" not in types,
+        "hit": not caches,
+        "partial-hit": not caches or not partly,
+        "preempted": "preempt" not in has,
+        "forked": "fork" not in has,
+        "rewound": "rewind" not in has,
+        **dict.fromkeys(("drafted", "kept", "rejected"), not drafts),
+        "all-computed": False,
+        "evicted": "evict" not in has,
+        "reset": "reset" not in has,
+    }
+    return [state for state in STATES if not left_out.get(state)]
+
+
+COMPUTED = ("block-end", "inside-block", "window-passed", "chunk-passed", "shared")
+UNREACHABLE = (
+    Unreachable("the step is not empty", ("none",), never=("run",)),
+    Unreachable(
+        "it holds nothing",
+        ("waiting",),
+        never=("run", "accept", "preempt", "fork", "rewind"),
+    ),
+    Unreachable("tokens are left", ("begun",), never=("run", "accept", "match")),
+    Unreachable(
+        "no token is left", ("all-computed",), never=("run", "match", "schedule")
+    ),
+    Unreachable(
+        "the step comes first",
+        ("scheduled",),
+        never=("match", "schedule", "accept", "fork", "rewind"),
+    ),
+    Unreachable("one that waits has done nothing", (*COMPUTED, *SINCE), never=("match",)),
+    Unreachable(
+        "it is about a new request",
+        tuple(state for state in STATES if state not in ("none", *PAST)),
+        never=("open",),
+    ),
+)
+WITHOUT_MISUSE = (
+    Unreachable("there must be a request", ("none",), only=("open", "evict", "reset")),
+)
+
+
+def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
+    return UNREACHABLE if declared.refuses else (*UNREACHABLE, *WITHOUT_MISUSE)

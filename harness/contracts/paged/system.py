@@ -1,0 +1,341 @@
+"""The paged cache of one program in a backend, and the memory that its tables name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.paged import Entry, Pool, Tables
+from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.paged.checks import (
+    EventBook,
+    Slot,
+    check_entries,
+    check_pool,
+    check_tables,
+    list_ends,
+    list_places,
+    locate,
+    name_content,
+)
+from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.system import Reader, System
+from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.harness.core.payload import Margins
+from lockstep.reference.paged import Request
+
+NO_TOKEN = -1
+
+
+class Part(NamedTuple):
+    """One group of one request in a step, which begins and ends at these positions."""
+
+    name: str
+    start: int
+    end: int
+    group: int
+    table: Sequence[int | None]
+
+
+class PagedSystem(System):
+    """The scheduler's side of a backend's cache.
+
+    Each operation has a method of its name.
+
+    Attributes:
+        cache: of the backend.
+        memory: slot → (group, tag): what the model has written where the tables said.
+    """
+
+    margins: Margins = {}
+
+    def __init__(
+        self, backend: Backend, declared: Kind, config: Config, tags: int, every: bool
+    ) -> None:
+        super().__init__(backend, declared, config, tags, every)
+        self.memory: dict[Slot, tuple[int, int]] = {}
+        self.cache = backend.open({**self.config, "tells": declared.tells})
+        self.events = EventBook()
+        self.stores = config["data"] == "backend"
+        self.readers = [
+            Reader(backend, config, self.limit, layer) for layer in range(self.count())
+        ]
+        self.capacity = self.count_blocks() if "pool" in declared.tells else 0
+
+    def count(self) -> int:
+        """Counts the layers whose K and V the backend stores."""
+        layers = sum(group["layers"] for group in self.config["groups"])
+        return layers if self.stores else 0
+
+    def count_blocks(self) -> int:
+        pool = read_pool(self.cache.pool())
+        return len(pool.free) + len(pool.cached) + len(pool.references)
+
+    def settle(self, op: Mapping[str, Any]) -> None:
+        """Nothing that was handed out is kept."""
+
+    def finish(self) -> None:
+        self.watch.check()
+
+    # --- operations ---------------------------------------------------------------------
+
+    def call(self, op: Op, *fields: str) -> Answer:
+        """Calls the method of an operation with its fields; lists are overwritten
+        afterwards."""
+        lent = [list(op[one]) if is_list(op[one]) else op[one] for one in fields]
+        answer = self.ask(lambda: getattr(self.cache, op["op"])(*lent))
+        for value in lent:
+            if isinstance(value, list):
+                value[:] = [NO_TOKEN] * len(value)
+        return answer
+
+    def open(self, op: Op) -> Answer:
+        return self.call(op, "request", "tokens", "namespace")
+
+    def match(self, op: Op) -> Answer:
+        return rename(self.call(op, "request"), "hit")
+
+    def schedule(self, op: Op) -> Answer:
+        answer = self.call(op, "request", "count")
+        return answer if "error" in answer else {"start": answer.get("result")}
+
+    def accept(self, op: Op) -> Answer:
+        return self.call(op, "request", "kept", "sampled", "drafts")
+
+    def preempt(self, op: Op) -> Answer:
+        return self.call(op, "request")
+
+    def free(self, op: Op) -> Answer:
+        return self.call(op, "request", "reuse")
+
+    def fork(self, op: Op) -> Answer:
+        return rename(self.call(op, "source", "target", "tokens"), "ok")
+
+    def rewind(self, op: Op) -> Answer:
+        return rename(self.call(op, "request", "to", "tokens"), "ok")
+
+    def evict(self, op: Op) -> Answer:
+        return rename(self.call(op, "count"), "evicted")
+
+    def reset(self, op: Op) -> Answer:
+        return rename(self.call(op), "ok")
+
+    # --- the step -----------------------------------------------------------------------
+
+    def run(self, step: Sequence[tuple[str, int, int]], model: PagedModel) -> Answer:
+        """Plays the model: copies blocks, writes in every layer and reads.
+
+        Args:
+            step: of each request its name, and where its step begins and ends.
+            model: the reference after the step.
+        """
+        self.copy_blocks()
+        parts = [
+            Part(*one, group, table)
+            for one in step
+            for group, table in enumerate(self.read_tables(one[0]))
+        ]
+        before = [self.read_state(part) for part in parts]
+        for part in parts:
+            self.write(part, model)
+        answers = [
+            self.answer(part, state, model)
+            for part, state in zip(parts, before, strict=True)
+        ]
+        if self.stores:
+            self.move_arrays(step, answers, model)
+        self.cache.run()
+        return {"caches": answers}
+
+    def copy_blocks(self) -> None:
+        """Copies what the backend asks for, in its order."""
+        for source, target in read_list(self.cache.copies(), "copies"):
+            moved = {
+                (target, place): content
+                for (block, place), content in self.memory.items()
+                if block == source
+            }
+            self.memory = {
+                slot: content
+                for slot, content in self.memory.items()
+                if slot[0] != target
+            } | moved
+
+    def is_state(self, group: int) -> bool:
+        return bool(self.config["groups"][group]["type"] == "state")
+
+    def read_state(self, part: Part) -> list[Any]:
+        """Reads the state before the step; of other groups nothing."""
+        if not part.start or not self.is_state(part.group):
+            return []
+        return self.read(part, part.start - 1, part.start)
+
+    def write(self, part: Part, model: PagedModel) -> None:
+        """Writes what the step computes to the slots that the table names."""
+        request = model.cache.requests[part.name]
+        positions: Sequence[int] = range(part.start, part.end)
+        is_state = self.is_state(part.group)
+        if is_state:
+            block = self.config["groups"][part.group]["block"]
+            positions = [place - 1 for place in list_ends(part.start, part.end, block)]
+        for position in positions:
+            slot = locate(self.config, part.table, part.group, position)
+            if slot is not None:
+                self.memory[slot] = part.group, model.get_tag(request, position)
+            elif position == part.end - 1 or not is_state:
+                raise Broken(
+                    "table",
+                    f"position {position} of request {part.name}, group {part.group},"
+                    f" has no slot in its table {list(part.table)}",
+                )
+
+    def answer(self, part: Part, state: Sequence[Any], model: PagedModel) -> Answer:
+        """Says what a group of layers reads for one request."""
+        settings = self.config["groups"][part.group]
+        where = f"request {part.name}, group {part.group} ({settings['type']})"
+        if self.is_state(part.group):
+            return {"where": where, "state": list(state)}
+        first = model.cache.groups[part.group].first(part.start)
+        return {
+            "where": where,
+            "first": first,
+            "slots": self.read(part, first, part.end),
+        }
+
+    def read(self, part: Part, begin: int, end: int) -> list[Any]:
+        """Reads positions: the tag of each, or words for what is none."""
+        found: list[Any] = []
+        for position in range(begin, end):
+            slot = locate(self.config, part.table, part.group, position)
+            content = None if slot is None else self.memory.get(slot)
+            if slot is None:
+                found.append("no slot")
+            elif content is None:
+                found.append("nothing")
+            elif content[0] != part.group:
+                found.append(f"token {content[1]} of group {content[0]}")
+            else:
+                found.append(content[1])
+        return found
+
+    # --- arrays -------------------------------------------------------------------------
+
+    def move_arrays(
+        self,
+        step: Sequence[tuple[str, int, int]],
+        answers: Sequence[Answer],
+        model: PagedModel,
+    ) -> None:
+        """Lets the backend write and read K and V, layer by layer; adds what it read to
+        the answers."""
+        layer, groups = 0, len(model.cache.groups)
+        for group, settings in enumerate(self.config["groups"]):
+            for _ in range(settings["layers"]):
+                move = self.move_states if self.is_state(group) else self.move_tokens
+                read = move(layer, step, model)
+                field = "state" if self.is_state(group) else "slots"
+                for answer, seen in zip(answers[group::groups], read, strict=True):
+                    where = f"{answer['where']}, layer {layer}"
+                    one = {**answer, "where": where, field: seen, "layers": []}
+                    answer["layers"] = [*answer.get("layers", ()), one]
+                layer += 1
+
+    def move_tokens(
+        self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
+    ) -> list[list[Any]]:
+        reader = self.readers[layer]
+        tags = [
+            tag
+            for name, start, end in step
+            for tag in model.list_tags(model.cache.requests[name], start, end)
+        ]
+        pair = reader.feed(tags)
+        with self.lend("a", "update", pair):
+            answer = self.cache.update(layer, *pair)
+            pairs = read_list(answer, "update", len(step))
+            return [list(reader.read(one, "update")) for one in pairs]
+
+    def move_states(
+        self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
+    ) -> list[list[Any]]:
+        reader = self.readers[layer]
+        before = read_list(self.cache.read_states(layer), "read_states", len(step))
+        read = [
+            [] if one is None else list(reader.read(one, "read_states")) for one in before
+        ]
+        ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
+        tags = [
+            model.get_tag(model.cache.requests[name], end - 1)
+            for (name, _, _), own in zip(step, ends, strict=True)
+            for end in own
+        ]
+        pair = reader.feed(tags)
+        with self.lend("a", "write_states", pair):
+            self.cache.write_states(layer, *pair)
+        return read
+
+    # --- what it tells ------------------------------------------------------------------
+
+    def read_tables(self, name: str) -> Tables:
+        answer = read_list(self.cache.tables(name), "tables", len(self.config["groups"]))
+        tables = [read_list(one, "tables") for one in answer]
+        for table in tables:
+            for block in table:
+                if block is not None and not isinstance(block, int):
+                    raise Broken(
+                        "malformed",
+                        f"tables({name}) has {format_plain(block)}, not a block or None",
+                    )
+        return tables
+
+    def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
+        """Checks all that holds after every operation; see `checks`."""
+        requests = model.cache.requests.items()
+        held = {name: one for name, one in requests if one.is_held}
+        tables = {name: self.read_tables(name) for name in held}
+        check_tables(model, tables)
+        tells = self.declared.tells
+        if "pool" in tells:
+            check_pool(tables, read_pool(self.cache.pool()), self.capacity)
+        if not model.cache.step:
+            self.copy_blocks()
+            for name, request in held.items():
+                self.check_contents(name, request, tables[name], model)
+        entries: list[Entry] = []
+        if "entries" in tells:
+            entries = [Entry(*one) for one in read_list(self.cache.entries(), "entries")]
+            check_entries(model, entries, self.memory)
+        if "events" in tells:
+            self.events.follow(read_list(self.cache.events(), "events"))
+            self.events.check(entries)
+
+    def check_contents(
+        self, name: str, request: Request, tables: Tables, model: PagedModel
+    ) -> None:
+        """Checks that what the next token of a request needs is there."""
+        for place in list_places(model, request, request.computed):
+            slot = locate(self.config, tables[place.group], place.group, place.position)
+            content = None if slot is None else self.memory.get(slot)
+            if content != (place.group, place.tag):
+                found = "has no slot" if slot is None else f"is {name_content(content)}"
+                raise Broken(
+                    "contents",
+                    f"position {place.position} of request {name}, group {place.group},"
+                    f" {found}, not token {place.tag}",
+                )
+
+
+def read_pool(answer: Any) -> Pool:
+    pool: Pool = read_object(answer, Pool._fields, "pool", "a pool")
+    return pool
+
+
+def rename(answer: Answer, name: str) -> Answer:
+    """Returns an answer whose result has this name."""
+    return answer if "error" in answer else {name: answer.get("result")}
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
