@@ -18,6 +18,7 @@ from lockstep.impl.mlx.batched_state import BatchedState
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.encoder import EncoderCache
 from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.paged import MlxBlocks
 from lockstep.impl.mlx.recurrent import RecurrentCache
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
@@ -31,7 +32,12 @@ from lockstep.impl.shared.operations import (
     CONFIG,
     HELD,
     OPERATIONS,
+    PAGED_CONFIG,
+    PAGED_KINDS,
+    PAGED_OPERATIONS,
+    PAGED_TELLS,
 )
+from lockstep.impl.shared.paged_facts import get_room, open_paged
 
 UNIFIED = {
     kind: Kind(
@@ -61,6 +67,11 @@ PREFIX = {
         held=prefix.HELD[kind],
     )
     for kind, operations in prefix.OPERATIONS.items()
+}
+
+PAGED = {
+    f"paged-{kind}": Kind(PAGED_OPERATIONS, PAGED_CONFIG, refuses=True, tells=PAGED_TELLS)
+    for kind in PAGED_KINDS
 }
 
 
@@ -114,6 +125,8 @@ def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
     """Returns the cache for a config of any contract."""
     if config["kind"] in PREFIX:  # its caches are on the device already
         return prefix.open_cache(config)
+    if config["kind"] in PAGED and config["data"] == "tags":
+        return open_paged(config, None)
     with mx.stream(device):
         return OnDevice(make_cache(config), device)
 
@@ -125,7 +138,17 @@ def make_cache(config: Mapping[str, Any]) -> Any:
         caches = config["caches"]
         alone = None if caches is None else [single.cache for single in caches]
         return open_batched({**config, "caches": alone})
+    if config["kind"] in PAGED:
+        return open_paged(config, make_blocks(config))
     return make_layer(config)
+
+
+def make_blocks(config: Mapping[str, Any]) -> MlxBlocks:
+    """Makes the memory of a paged cache."""
+    dims = config["key_dim"], config["value_dim"]
+    fill = math.nan if config["poison"] else 0.0
+    dtype = DTYPES[config["dtype"]]
+    return MlxBlocks(*get_room(config), config["heads"], dims, dtype, fill)
 
 
 def make_layer(config: Mapping[str, Any]) -> Any:
@@ -209,6 +232,7 @@ def declare(name: str, device: mx.Device) -> Backend:
             "batched": BATCHES,
             "unified": UNIFIED,
             "prefix": PREFIX,
+            "paged": PAGED,
         },
         arrays=arrays,
         open=lambda config: open_cache(config, device),

@@ -46,3 +46,16 @@ BATCH_HELD: Mapping[str, float] = {
 HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}
 """By how many times the memory may exceed its content: a buffer that is full doubles, and
 a ring is stored twice."""
+
+PAGED_OPERATIONS = frozenset(
+    {
+        *("open", "match", "schedule", "run", "accept", "preempt", "free", "fork"),
+        *("rewind", "evict", "reset"),
+    }
+)
+PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
+PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
+    "hash_block": (None, None, 1, 2),
+    "data": ("tags", "backend"),
+}
+PAGED_TELLS = frozenset({"pool", "entries", "events"})

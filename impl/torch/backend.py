@@ -21,7 +21,12 @@ from lockstep.impl.shared.operations import (
     CONFIG,
     HELD,
     OPERATIONS,
+    PAGED_CONFIG,
+    PAGED_KINDS,
+    PAGED_OPERATIONS,
+    PAGED_TELLS,
 )
+from lockstep.impl.shared.paged_facts import get_room, open_paged
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.batched import BatchedCache
 from lockstep.impl.torch.batched_state import BatchedState
@@ -31,6 +36,7 @@ from lockstep.impl.torch.kernels import Kernels, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.kv import KVCache
+from lockstep.impl.torch.paged import TorchBlocks
 from lockstep.impl.torch.recurrent import RecurrentCache
 from lockstep.impl.torch.rotating import RotatingCache
 from lockstep.impl.torch.state import StateCache
@@ -65,7 +71,19 @@ def open_cache(
         return open_unified(config, device, kernels)
     if config["kind"] in BATCHED_OPERATIONS:
         return open_batched(config, device)
+    if config["kind"].startswith("paged"):
+        return open_paged(config, make_blocks(config, device))
     return open_layer(config, device)
+
+
+def make_blocks(config: Mapping[str, Any], device: torch.device) -> TorchBlocks | None:
+    """Makes the memory of a paged cache; None where the harness holds it."""
+    if config["data"] == "tags":
+        return None
+    like = torch.empty(0, dtype=DTYPES[config["dtype"]], device=device)
+    dims = config["key_dim"], config["value_dim"]
+    fill = math.nan if config["poison"] else 0.0
+    return TorchBlocks(*get_room(config), config["heads"], dims, like, fill)
 
 
 def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:
@@ -191,6 +209,15 @@ def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
                 held=prefix.HELD[kind],
             )
             for kind, operations in prefix.OPERATIONS.items()
+        },
+        "paged": {
+            f"paged-{kind}": Kind(
+                PAGED_OPERATIONS,
+                {**PAGED_CONFIG, **more},
+                refuses=True,
+                tells=PAGED_TELLS,
+            )
+            for kind in PAGED_KINDS
         },
     }
 

@@ -1,0 +1,325 @@
+"""Mistakes of block managers: keys, references, windows, copies, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.impl.faults.fault import mistake
+from lockstep.impl.shared.block_pool import list_held
+from lockstep.impl.shared.paged_groups import SlidingGroup, StateGroup
+
+# --- keys -------------------------------------------------------------------------------
+
+
+@mistake("paged-full", 5, "vLLM PR#4764, #5364")
+def paged_evicted_hash(cache: Any) -> None:
+    """An evicted block keeps its keys."""
+    pool = cache.blocks
+
+    def evict(most: int) -> int:
+        victims = [block for block, _ in zip(pool.cached, range(most), strict=False)]
+        for block in victims:
+            del pool.cached[block]
+            pool.free.append(block)
+        return len(victims)
+
+    pool.evict = evict
+
+
+@mistake("paged-full", 4, "vLLM#41838")
+def paged_hash_before_write(cache: Any) -> None:
+    """The keys are published when the slots are given, before K and V are written."""
+    schedule = cache.schedule
+
+    def publish_early(request: str, more: int) -> int | None:
+        start: int | None = schedule(request, more)
+        one = cache.requests[request]
+        if start is not None:
+            one.computed = one.end
+            cache.settle(one)
+            one.computed = start
+        return start
+
+    cache.schedule = publish_early
+
+
+@mistake("paged-full", 6, "vLLM#56656")
+def paged_namespace(cache: Any) -> None:
+    """What K and V depend on beside the tokens is left out of the key."""
+    opened = cache.open
+
+    def open_without(request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        opened(request, tokens, namespace)
+        cache.requests[request].hash.seed = b""
+
+    cache.open = open_without
+
+
+@mistake("paged-full", 5, "SGLang PR#10637")
+def paged_short_key(cache: Any) -> None:
+    """The key of a page leaves out its last token, as if the page were shorter."""
+    opened = cache.open
+
+    def open_short(request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        opened(request, tokens, namespace)
+        own = cache.requests[request].hash
+        extend = own.extend
+
+        def extend_short(known: Sequence[int]) -> Any:
+            unit = own.unit
+            last = [
+                number % unit == unit - 1 and unit > 1 for number in range(len(known))
+            ]
+            pairs = zip(known, last, strict=True)
+            return extend([0 if left else token for token, left in pairs])
+
+        own.extend = extend_short
+
+    cache.open = open_short
+
+
+@mistake("paged-full", 7)
+def paged_draft_published(cache: Any) -> None:
+    """Drafts are published before they are confirmed, and stay when they are rejected."""
+    settle = cache.settle
+
+    def settle_all(one: Any) -> None:
+        tokens, drafts = one.tokens, one.drafts
+        one.tokens, one.drafts = [*tokens, *drafts], []
+        settle(one)
+        one.tokens, one.drafts = tokens, drafts
+
+    cache.settle = settle_all
+
+
+@mistake("paged-full", 5)
+def paged_hit_too_long(cache: Any) -> None:
+    """A prompt that is cached as a whole leaves no token to compute."""
+    match = cache.match
+
+    def match_all(request: str) -> int:
+        one = cache.get(request)
+        one.tokens.append(0)
+        found: int = match(request)
+        one.tokens.pop()
+        del one.hash.keys[len(one.tokens) // cache.unit :]
+        return found
+
+    cache.match = match_all
+
+
+@mistake("paged-full", 5)
+def paged_withdrawn_hit(cache: Any) -> None:
+    """What a request computed can be hit although it asked for the opposite."""
+    cache.withdraw = lambda one: None
+
+
+# --- references -------------------------------------------------------------------------
+
+
+@mistake("paged-full", 6)
+def paged_reference_not_raised(cache: Any) -> None:
+    """A hit does not raise the references of the blocks that it reuses."""
+    pool = cache.blocks
+
+    def hold(blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if not pool.references[block]:
+                del pool.cached[block]
+                pool.references[block] = 1
+
+    pool.hold = hold
+
+
+@mistake("paged-full", 4)
+def paged_double_free(cache: Any) -> None:
+    """The last block of a request that ends is freed twice."""
+    let_go = cache.let_go
+
+    def free_twice(one: Any) -> None:
+        held = [block for table in one.tables or () for block in list_held(table)]
+        let_go(one)
+        if held and not cache.blocks.references[held[-1]]:
+            cache.blocks.free.append(held[-1])
+
+    cache.let_go = free_twice
+
+
+@mistake("paged-full", 4)
+def paged_lost_block(cache: Any) -> None:
+    """A request that is preempted does not give back its last block."""
+    preempt = cache.preempt
+
+    def forget_one(request: str) -> None:
+        one = cache.get(request)
+        for table in one.tables or ():
+            table[-1:] = []
+        preempt(request)
+
+    cache.preempt = forget_one
+
+
+@mistake("paged-full", 6, "SGLang#35270")
+def paged_double_count(cache: Any) -> None:
+    """What can be evicted is counted with the blocks that the hit is about to reuse."""
+    pool = cache.blocks
+    pool.count_available = lambda reused=(): len(pool.free) + len(pool.cached)
+
+
+@mistake("paged-full", 7, "mini-sglang PR#142")
+def paged_running_duplicate(cache: Any) -> None:
+    """A request keeps blocks in its table that were freed since another has the same."""
+    settle = cache.settle
+
+    def free_duplicates(one: Any) -> None:
+        settle(one)
+        for group, table in zip(cache.groups, one.tables, strict=True):
+            for place, key in enumerate(one.hash.keys):
+                at = place * cache.unit // group.block
+                own = table[at] if at < len(table) else None
+                other = cache.blocks.find(group.number, key)
+                if own is None or other in (None, own) or cache.blocks.keys[own]:
+                    continue
+                if cache.blocks.references[own] == 1:
+                    cache.blocks.release([own])
+
+    cache.settle = free_duplicates
+
+
+@mistake("paged-full", 6, "vLLM PR#7018")
+def paged_miss_zeroed(cache: Any) -> None:
+    """In a step with a hit, the table of a request without one is overwritten."""
+    schedule = cache.schedule
+
+    def zero(request: str, more: int) -> int | None:
+        start: int | None = schedule(request, more)
+        first = cache.step[0] if cache.step else None
+        if start and first is not None and first.computed == 0:
+            for table, other in zip(
+                first.tables, cache.requests[request].tables, strict=True
+            ):
+                table[0] = other[0]
+        return start
+
+    cache.schedule = zero
+
+
+# --- windows ----------------------------------------------------------------------------
+
+
+@mistake("paged-sliding", 4)
+def paged_window_freed_early(cache: Any) -> None:
+    """A window lets go of its oldest position one step early."""
+    for group in cache.groups:
+        first = group.first
+
+        def pass_by(table: Any, computed: int, group: Any = group) -> None:
+            type(group).pass_by(group, table, computed + 1)
+
+        group.pass_by = pass_by
+        group.first = first
+
+
+@mistake("paged-hybrid", 6, "SGLang PR#27586, #29860")
+def paged_window_frees_live(cache: Any) -> None:
+    """Where a window passes, the blocks of a full group go, by a stale mapping."""
+
+    def release_full(table: Any, computed: int) -> None:
+        for one in cache.requests.values():
+            for group, own in zip(cache.groups, one.tables or (), strict=False):
+                if isinstance(group, SlidingGroup) and own is table:
+                    last = group.first(computed) // group.block
+                    gone = list_held(one.tables[0][:last])
+                    cache.blocks.release(gone)
+
+    for group in cache.groups:
+        if isinstance(group, SlidingGroup):
+            group.pass_by = release_full
+
+
+@mistake("paged-hybrid", 6, "TensorRT-LLM PR#2983, #10875")
+def paged_min_window(cache: Any) -> None:
+    """A hit is as long as the group with the largest window allows."""
+    for group in cache.groups[1:]:
+        group.find = lambda keys, most: most
+        group.get = lambda keys, end, group=group: cache.blocks.find(
+            group.number, keys[end // cache.unit - 1]
+        )
+
+
+# --- copies -----------------------------------------------------------------------------
+
+
+@mistake("paged-full", 6)
+def paged_fork_shares_last(cache: Any) -> None:
+    """After a fork both write into the block that they share."""
+    filled = cache.blocks.filled
+    cache.is_own = lambda block, place, start, size, held: (
+        filled[block] <= max(0, start - place * size)
+    )
+
+
+@mistake("paged-full", 6)
+def paged_rewind_in_place(cache: Any) -> None:
+    """After a rewind a block is written that others can still hit for what it held."""
+    references = cache.blocks.references
+    cache.is_own = lambda block, place, start, size, held: (
+        references[block] + (not held) == 1
+    )
+
+
+@mistake("paged-state", 6)
+def paged_state_in_place(cache: Any) -> None:
+    """A state that others can hit is written over by the request that goes on from it."""
+    for group in cache.groups:
+        if isinstance(group, StateGroup):
+            group.list_written = lambda start, end: [0]
+
+
+@mistake("paged-full", 6)
+def paged_copy_first_layer(cache: Any) -> None:
+    """A block is copied in its first layer only."""
+    memory = getattr(cache, "memory", None)
+    if memory is None:
+        return
+    copy = memory.copy
+
+    def copy_first(source: int, target: int) -> None:
+        buffers = memory.buffers
+        memory.buffers = buffers[:1]
+        copy(source, target)
+        memory.buffers = buffers
+
+    memory.copy = copy_first
+
+
+# --- what is told -----------------------------------------------------------------------
+
+
+@mistake("paged-full", 5)
+def paged_silent_eviction(cache: Any) -> None:
+    """No event tells of a block that is evicted to make room."""
+    if not hasattr(cache, "note"):
+        return
+    note, take = cache.blocks.note, cache.blocks.take
+
+    def take_silently(more: int) -> Any:
+        cache.blocks.note = lambda *event: None
+        taken = take(more)
+        cache.blocks.note = note
+        return taken
+
+    cache.blocks.take = take_silently
+
+
+@mistake("paged-full", 3)
+def paged_reset_under_requests(cache: Any) -> None:
+    """A reset is said to be done while requests hold their blocks."""
+    reset = cache.reset
+
+    def say_done() -> bool:
+        reset()
+        return True
+
+    cache.reset = say_done

@@ -1,0 +1,126 @@
+"""Blocks with reference counts, and the prefixes that they can be hit for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+Note = Callable[[str, int, bytes, int], None]
+"""Is told "stored" or "removed", the group, the key and the block."""
+
+
+class BlockPool:
+    """Each block is held by tables, free, or cached: nobody holds it, but it can be hit.
+
+    A key is the digest of a whole prefix; see `impl.shared.prefix_hash`. A block has a
+    key for each prefix that ends in it and that was published, all of one group.
+
+    Args:
+        count: number of blocks.
+        groups: number of groups; each has keys of its own.
+
+    Attributes:
+        references: for each block, the number of tables that hold it.
+        free: the free blocks; the last is taken first.
+        cached: the cached blocks; the first was let go first, and is evicted first.
+        entries: for each group key → block.
+        keys: for each block its keys.
+        filled: for each block how many of its places its keys speak for.
+    """
+
+    def __init__(self, count: int, groups: int) -> None:
+        self.count = count
+        self.references = [0] * count
+        self.free = list(range(count - 1, -1, -1))
+        self.cached: dict[int, None] = {}
+        self.entries: list[dict[bytes, int]] = [{} for _ in range(groups)]
+        self.keys: list[list[bytes]] = [[] for _ in range(count)]
+        self.filled = [0] * count
+        self.group_of = [0] * count
+        self.note: Note | None = None
+
+    def count_available(self, reused: Iterable[int] = ()) -> int:
+        """Counts the blocks that can be taken; not those that are about to be reused."""
+        idle = sum(not self.references[block] for block in set(reused))
+        return len(self.free) + len(self.cached) - idle
+
+    # --- taking and letting go ----------------------------------------------------------
+
+    def take(self, count: int) -> list[int]:
+        """Takes free blocks, and then those that were cached longest ago."""
+        if count > len(self.free):
+            self.evict(count - len(self.free))
+        first = len(self.free) - count
+        taken = self.free[first:]
+        del self.free[first:]
+        taken.reverse()
+        for block in taken:
+            self.references[block] = 1
+        return taken
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Adds a table that holds these blocks."""
+        references, cached = self.references, self.cached
+        for block in blocks:
+            if not references[block]:
+                del cached[block]
+            references[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Lets go of blocks; what is named first is evicted first."""
+        references, keys = self.references, self.keys
+        free, cached = self.free, self.cached
+        for block in blocks:
+            references[block] -= 1
+            if references[block]:
+                continue
+            if keys[block]:
+                cached[block] = None
+            else:
+                free.append(block)
+
+    def evict(self, count: int) -> int:
+        """Frees up to `count` cached blocks; returns how many."""
+        victims = [block for block, _ in zip(self.cached, range(count), strict=False)]
+        for block in victims:
+            self.forget(block)
+        return len(victims)
+
+    # --- keys ---------------------------------------------------------------------------
+
+    def publish(self, group: int, key: bytes, block: int, filled: int) -> None:
+        """Lets a block be hit for a prefix, unless another can.
+
+        Args:
+            group: of the block.
+            key: of the prefix.
+            block: holds the last tokens of the prefix.
+            filled: how many.
+        """
+        if self.entries[group].setdefault(key, block) != block or key in self.keys[block]:
+            return
+        self.keys[block].append(key)
+        self.group_of[block] = group
+        self.filled[block] = max(self.filled[block], filled)
+        if self.note is not None:
+            self.note("stored", group, key, block)
+
+    def forget(self, block: int) -> None:
+        """Takes all keys from a block; one that nobody holds is free then."""
+        group = self.group_of[block]
+        for key in self.keys[block]:
+            del self.entries[group][key]
+            if self.note is not None:
+                self.note("removed", group, key, block)
+        self.keys[block] = []
+        self.filled[block] = 0
+        if block in self.cached:
+            del self.cached[block]
+            self.free.append(block)
+
+    def find(self, group: int, key: bytes) -> int | None:
+        return self.entries[group].get(key)
+
+
+def list_held(table: Sequence[int | None]) -> list[int]:
+    """Lists the blocks of a table, without its gaps."""
+    return [block for block in table if block is not None]

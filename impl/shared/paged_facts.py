@@ -1,0 +1,86 @@
+"""A block manager that tells what it holds, in the words of the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged_memory import BlockMemory, StoringManager
+
+Prefix = tuple[str | None, tuple[int, ...]]
+
+
+class Entry(NamedTuple):
+    """A prefix that can be hit in one group, and the block in which it ends."""
+
+    group: int
+    namespace: str | None
+    tokens: tuple[int, ...]
+    block: int
+
+
+class Pool(NamedTuple):
+    """Block → how many tables hold it; the blocks that are free, and those cached."""
+
+    references: Mapping[int, int]
+    free: Sequence[int]
+    cached: Sequence[int]
+
+
+class Telling(BlockManager):
+    """Remembers the tokens of each key. The manager needs them for nothing else."""
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
+        self.prefixes: dict[bytes, Prefix] = {}
+        self.noted: list[tuple[str, Entry]] = []
+        self.blocks.note = self.note
+
+    def settle(self, one: PagedRequest) -> None:
+        for number, key in enumerate(one.hash.extend(one.tokens), 1):
+            tokens = tuple(one.tokens[: number * self.unit])
+            self.prefixes[key] = one.namespace, tokens
+        super().settle(one)
+
+    def note(self, name: str, group: int, key: bytes, block: int) -> None:
+        self.noted.append((name, Entry(group, *self.prefixes[key], block)))
+
+    def pool(self) -> Pool:
+        counted = enumerate(self.blocks.references)
+        references = {block: count for block, count in counted if count}
+        return Pool(references, list(self.blocks.free), list(self.blocks.cached))
+
+    def entries(self) -> list[Entry]:
+        return [
+            Entry(group, *self.prefixes[key], block)
+            for group, entries in enumerate(self.blocks.entries)
+            for key, block in entries.items()
+        ]
+
+    def events(self) -> list[tuple[str, Entry]]:
+        noted, self.noted = self.noted, []
+        return noted
+
+
+class TellingStorage(Telling, StoringManager):
+    """The same of one that stores K and V."""
+
+
+def open_paged(config: Mapping[str, Any], memory: BlockMemory | None) -> BlockManager:
+    """Opens the cache for a complete config of the paged contract.
+
+    Args:
+        config: see `harness.contracts.paged`.
+        memory: of the blocks; None where the harness holds it.
+    """
+    names = "blocks", "max_length", "hash_block", "prefix_cache"
+    options = config["groups"], *(config[name] for name in names)
+    return Telling(*options) if memory is None else TellingStorage(memory, *options)
+
+
+def get_room(config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Returns the number of blocks, their places, and the number of buffers."""
+    groups = config["groups"]
+    size = max(group["block"] for group in groups)
+    return config["blocks"], size, max(group["layers"] for group in groups)

@@ -1,0 +1,185 @@
+"""What each type of group keeps of a request, and where a hit may end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockstep.impl.shared.block_pool import BlockPool, list_held
+
+Table = list[int | None]
+"""For each block of positions of a request its block; None where there is none."""
+
+
+class Group(ABC):
+    """The blocks of layers that attend alike.
+
+    Args:
+        number: of the group.
+        block: positions of a block.
+        pool: of all groups.
+        unit: number of tokens from one key to the next.
+    """
+
+    def __init__(self, number: int, block: int, pool: BlockPool, unit: int) -> None:
+        self.number, self.block, self.pool, self.unit = number, block, pool, unit
+
+    @abstractmethod
+    def first(self, computed: int) -> int:
+        """Returns the oldest position that is needed once so many are computed."""
+
+    @abstractmethod
+    def find(self, keys: Sequence[bytes], most: int) -> int:
+        """Returns the longest hit of at most `most` tokens.
+
+        Args:
+            keys: of the request.
+            most: a multiple of the unit.
+        """
+
+    def get(self, keys: Sequence[bytes], end: int) -> int | None:
+        """Returns the block in which a prefix of `end` tokens ends, if it can be hit."""
+        return self.pool.find(self.number, keys[end // self.unit - 1])
+
+    def claim(self, keys: Sequence[bytes], hit: int) -> Table:
+        """Makes the table of a request that reuses its first `hit` tokens."""
+        if not hit:
+            return []
+        table: Table = [None] * (self.first(hit) // self.block)
+        for begin in range(len(table) * self.block, hit, self.block):
+            table.append(self.get(keys, min(hit, begin + self.block)))
+        return table
+
+    def list_written(self, start: int, end: int) -> list[int]:
+        """Lists the places in the table that a step from `start` to `end` writes."""
+        return list(range(start // self.block, (end - 1) // self.block + 1))
+
+    def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
+        """Lets others hit the tokens [begin, end), which are computed."""
+        for stop in range(begin - begin % self.unit + self.unit, end + 1, self.unit):
+            block = table[(stop - 1) // self.block]
+            if block is not None:
+                filled = (stop - 1) % self.block + 1
+                self.pool.publish(self.number, keys[stop // self.unit - 1], block, filled)
+
+    def pass_by(self, table: Table, computed: int) -> None:
+        """Lets go of the blocks that nothing needs once so many are computed."""
+        last = self.first(computed) // self.block
+        gone = list_held(table[:last])
+        if gone:
+            self.pool.release(reversed(gone))
+            table[:last] = [None] * last
+
+    def can_go_back(self, table: Table, to: int, computed: int) -> bool:
+        """Says whether all that is needed after `to` tokens is there."""
+        places = range(self.first(to) // self.block, -(-to // self.block))
+        return all(table[place] is not None for place in places)
+
+
+class FullGroup(Group):
+    """Each token attends to all tokens before it."""
+
+    def first(self, computed: int) -> int:
+        return 0
+
+    def find(self, keys: Sequence[bytes], most: int) -> int:
+        entries, step = self.pool.entries[self.number], self.block // self.unit
+        number = step - 1
+        last = most // self.unit
+        while number < last and keys[number] in entries:
+            number += step
+        hit = number + 1 - step  # in units
+        for partly in range(min(last, hit + step - 1), hit, -1):
+            if keys[partly - 1] in entries:
+                return partly * self.unit
+        return hit * self.unit
+
+
+class WindowedGroup(Group):
+    """Each token attends to the last tokens before it: of a window, or of its chunk."""
+
+    def __init__(
+        self, number: int, block: int, pool: BlockPool, unit: int, width: int
+    ) -> None:
+        super().__init__(number, block, pool, unit)
+        self.width = width
+
+    def find(self, keys: Sequence[bytes], most: int) -> int:
+        hit = most
+        while hit > 0:
+            missing = self.find_missing(keys, hit)
+            if missing is None:
+                return hit
+            hit = missing - missing % self.unit
+        return 0
+
+    def find_missing(self, keys: Sequence[bytes], hit: int) -> int | None:
+        """Returns where the last block begins that a hit needs and that is not there; of
+        the block in which the hit ends, a shorter hit.
+
+        A block that the request goes on to fill must be there in any case: what is
+        published of it later speaks for all of it.
+        """
+        begin = (hit - 1) // self.block * self.block
+        first = self.first(hit)
+        if (first < hit or hit % self.block) and self.get(keys, hit) is None:
+            return max(begin, hit - self.unit)
+        while begin > first:
+            begin -= self.block
+            if self.get(keys, begin + self.block) is None:
+                return begin
+        return None
+
+
+class SlidingGroup(WindowedGroup):
+    def first(self, computed: int) -> int:
+        return max(0, computed - self.width + 1)
+
+
+class ChunkedGroup(WindowedGroup):
+    def first(self, computed: int) -> int:
+        return computed - computed % self.width
+
+
+class StateGroup(Group):
+    """A state after the last token, and those where a block of positions ends."""
+
+    def first(self, computed: int) -> int:
+        return max(0, computed - 1)
+
+    def find(self, keys: Sequence[bytes], most: int) -> int:
+        for hit in range(most, 0, -self.unit):
+            if self.get(keys, hit) is not None:
+                return hit
+        return 0
+
+    def list_written(self, start: int, end: int) -> list[int]:
+        """The state at the end of a step, and the last one inside of it at the end of a
+        block, which others may hit; that of the beginning, if it is written over."""
+        last = (end - 1) // self.block
+        boundary = last - 1 if last * self.block > start else last
+        begun = start // self.block if start % self.block else last
+        return sorted({begun, boundary, last})
+
+    def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
+        first = begin - begin % self.block + self.block
+        for stop in range(first, end + 1, self.block):
+            block = table[stop // self.block - 1]
+            if block is not None:
+                self.pool.publish(self.number, keys[stop // self.unit - 1], block, 1)
+
+    def can_go_back(self, table: Table, to: int, computed: int) -> bool:
+        return to == computed
+
+
+def make_group(
+    number: int, config: Mapping[str, Any], pool: BlockPool, unit: int
+) -> Group:
+    """Makes the group of an entry of `groups`: {"type": …, "block": …, "width": …}."""
+    kind, block = config["type"], config["block"]
+    if kind == "sliding":
+        return SlidingGroup(number, block, pool, unit, config["width"])
+    if kind == "chunked":
+        return ChunkedGroup(number, block, pool, unit, config["width"])
+    return (StateGroup if kind == "state" else FullGroup)(number, block, pool, unit)

@@ -1,0 +1,152 @@
+"""A block manager with its memory: K and V of all layers, behind the tables."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged_groups import StateGroup
+
+Pair = tuple[Any, Any]
+
+
+class BlockMemory(ABC):
+    """K and V of all blocks in some layers.
+
+    A slot is a place in a block: slot = block * size + place. Groups share the memory:
+    the first layers of all groups are in one buffer, the second ones in another.
+
+    Args:
+        blocks: how many there are.
+        size: places of a block; a group with smaller blocks leaves some unused.
+        layers: number of buffers.
+    """
+
+    def __init__(self, blocks: int, size: int, layers: int) -> None:
+        self.blocks, self.size, self.layers = blocks, size, layers
+
+    @abstractmethod
+    def write(self, layer: int, slots: Sequence[int], keys: Any, values: Any) -> None:
+        """Writes K and V [1, heads, slots, dim] to slots that differ."""
+
+    @abstractmethod
+    def read(self, layer: int, slots: Sequence[int]) -> Pair:
+        """Returns copies of K and V at the slots, [1, heads, slots, dim]."""
+
+    @abstractmethod
+    def copy(self, source: int, target: int) -> None:
+        """Copies one block in all layers."""
+
+
+class StoringManager(BlockManager):
+    """A block manager that stores K and V.
+
+    Between the last `schedule` and `run`, each layer is updated once. The layers of all
+    groups are counted through, in order.
+
+    Args:
+        memory: of the blocks.
+        groups, options: see `BlockManager`; and the "layers" of each group.
+    """
+
+    def __init__(
+        self, memory: BlockMemory, groups: Sequence[Mapping[str, Any]], *options: Any
+    ) -> None:
+        super().__init__(groups, *options)
+        self.memory = memory
+        self.layers = [
+            (number, layer)
+            for number, group in enumerate(groups)
+            for layer in range(group["layers"])
+        ]
+
+    def copy(self, source: int, target: int) -> None:
+        super().copy(source, target)
+        self.memory.copy(source, target)
+
+    def run(self) -> None:
+        self.pending = []
+        super().run()
+
+    # --- K and V ------------------------------------------------------------------------
+
+    def update(self, layer: int, keys: Any, values: Any) -> list[Pair]:
+        """Writes K and V of the step, and returns what it attends to; see
+        `harness.backends.paged`."""
+        number, buffer = self.layers[layer]
+        written = [
+            slot
+            for one in self.step
+            for slot in self.list_slots(one, number, one.computed, one.end)
+        ]
+        self.memory.write(buffer, written, keys, values)
+        first = self.groups[number].first
+        return [
+            self.memory.read(
+                buffer, self.list_slots(one, number, first(one.computed), one.end)
+            )
+            for one in self.step
+        ]
+
+    def list_slots(
+        self, one: PagedRequest, group: int, begin: int, end: int
+    ) -> list[int]:
+        """Lists the slots of the positions [begin, end) of a request."""
+        assert one.tables is not None
+        table, block, size = one.tables[group], self.groups[group].block, self.memory.size
+        slots: list[int] = []
+        for place in range(begin // block, -(-end // block)):
+            number = table[place]
+            assert number is not None
+            first = place * block
+            low, high = max(begin, first) - first, min(end, first + block) - first
+            slots += range(number * size + low, number * size + high)
+        return slots
+
+    # --- states -------------------------------------------------------------------------
+
+    def read_states(self, layer: int) -> list[Pair | None]:
+        """Returns the state of each request of the step before it; None of one that has
+        read no token."""
+        number, buffer = self.layers[layer]
+        return [
+            self.memory.read(buffer, self.list_places(one, number, [one.computed]))
+            if one.computed
+            else None
+            for one in self.step
+        ]
+
+    def list_ends(self, layer: int) -> list[list[int]]:
+        """Lists, for each request of the step, after how many tokens its states are to be
+        written: where a block ends, if it has a slot for that, and at its end."""
+        number, _ = self.layers[layer]
+        group = self.groups[number]
+        assert isinstance(group, StateGroup)
+        return [
+            [
+                min(one.end, (place + 1) * group.block)
+                for place in group.list_written(one.computed, one.end)
+            ]
+            for one in self.step
+        ]
+
+    def write_states(self, layer: int, states: Any, more: Any) -> None:
+        """Writes the states at all of these ends, [1, heads, ends, dim]."""
+        number, buffer = self.layers[layer]
+        ends = self.list_ends(layer)
+        pairs = zip(self.step, ends, strict=True)
+        slots = [
+            slot for one, own in pairs for slot in self.list_places(one, number, own)
+        ]
+        self.memory.write(buffer, slots, states, more)
+
+    def list_places(
+        self, one: PagedRequest, group: int, ends: Sequence[int]
+    ) -> list[int]:
+        """Lists the slots of states after so many tokens."""
+        assert one.tables is not None
+        table, block = one.tables[group], self.groups[group].block
+        blocks = [table[(end - 1) // block] for end in ends]
+        return [number * self.memory.size for number in blocks if number is not None]
