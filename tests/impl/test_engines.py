@@ -320,10 +320,22 @@ def test_sglang_matches_what_was_inserted(core: str) -> None:
 def open_sliding(sglang: SimpleNamespace, core: str) -> Any:
     """Returns a cache of full and of sliding layers."""
     torch = pytest.importorskip("torch")
-    nothing = dict.fromkeys(("__init__", "register_mapping"), lambda *_: None)
-    kv = type("KV", (sglang.BaseSWAKVPool,), nothing)  # of which only slots are used
-    kv.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
-    slots = sglang.SWATokenToKVPoolAllocator(8, 8, 1, torch.float32, "cpu", kv(), False)
+
+    base: Any = sglang.BaseSWAKVPool
+
+    class KV(base):  # type: ignore[misc]
+        """Slots without memory: which slot of the window a full slot has."""
+
+        __init__ = object.__init__
+
+        def register_mapping(self, mapping: Any) -> None:
+            self.full_to_swa_index_mapping = mapping
+
+        def translate_loc_from_full_to_swa(self, slots: Any) -> Any:
+            return self.full_to_swa_index_mapping[slots]
+
+    KV.__abstractmethods__ = frozenset()
+    slots = sglang.SWATokenToKVPoolAllocator(8, 8, 1, torch.float32, "cpu", KV(), False)
     params = sglang.CacheInitParams(
         disable=False,
         req_to_token_pool=sglang.ReqToTokenPool(2, 16, "cpu", False),
