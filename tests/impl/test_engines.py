@@ -188,6 +188,8 @@ def test_modules_see_each_other_and_their_stand_ins(toy: LeanImporter) -> None:
     assert manager.Block().settings is None
     assert manager.json.loads("5") == 5, "json is installed"
     assert isinstance(manager.Derived(), manager.Derived)
+    inner: Any = toy.load("toyengine.config.inner")
+    assert inner.NUMBER != 5, "the row holds it for its own module"
 
 
 @pytest.mark.parametrize(
@@ -248,8 +250,10 @@ def test_a_module_that_the_engine_does_not_have(toy: LeanImporter) -> None:
 
 def test_modules_are_visible_on_request(toy: LeanImporter) -> None:
     manager: Any = toy.load("toyengine.core.manager")
-    with toy.visible(), toy.visible():
+    with toy.visible():
+        assert manager.load_later() == "later"
         assert manager.is_found()
+        assert "toyengine.later" in sys.modules
         assert not list_engine_modules("toy_server")
     assert not manager.is_found()
 
