@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
+from packaging.version import Version
 from rich.text import Text
 
 from lockstep.harness import __version__
@@ -57,6 +58,10 @@ PACKAGES = (
     "pytest", "pytest-xdist",
 )  # fmt: skip
 
+ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
+"""Engine → the version whose block manager is checked. Engines are installed without
+their dependencies, which no extra can say, so `ci/engines/` pins them."""
+
 
 def list_checks(settings: Settings) -> Iterator[Text]:
     """The lines of a report; nothing of a backend is imported in this process."""
@@ -64,6 +69,8 @@ def list_checks(settings: Settings) -> Iterator[Text]:
     yield Text(f"  {platform.platform()}, {sys.executable}")
     for package in PACKAGES:
         yield check_package(package)
+    for package, tested in ENGINES.items():
+        yield check_engine(package, tested)
     if len(list_names()) == 1:  # the reference is always there
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
     for name, event in declare_all(list(list_names()), settings).items():
@@ -94,6 +101,19 @@ def check_package(package: str) -> Text:
         return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
     except PackageNotFoundError:
         return Text.assemble(("– ", "yellow"), f"{package} is not installed")
+
+
+def check_engine(package: str, tested: str) -> Text:
+    install = f"pip install --no-deps -r ci/engines/{package}.txt"
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        words = f"{package} {tested} is not installed: {install}"
+        return Text.assemble(("– ", "yellow"), words)
+    if Version(installed).public == tested:
+        return Text.assemble(("✓ ", "green"), f"{package} {installed}")
+    words = f"{package} {installed} is installed; tested with {tested}: {install}"
+    return Text.assemble(("– ", "yellow"), words)
 
 
 def check_records(folder: Path) -> Iterator[Text]:

@@ -1,0 +1,2 @@
+"""Block managers of released engines, imported without a GPU and without most of their
+dependencies."""

@@ -1,0 +1,243 @@
+"""Imports modules of an engine without the packages that its server and its GPUs need.
+
+A block manager imports modules that it hardly uses, and these import CUDA kernels, web
+servers and tokenizers. A lean import loads chosen packages without their `__init__`, and
+puts *stand-ins* in place of modules that are listed with a reason. A stand-in holds what
+its row names; anything else of it can be named, as in an annotation, and raises an
+exception when it is used.
+
+Nobody else sees a stand-in. The engine's modules are given an `__import__` of their own,
+which knows the stand-ins; these never enter `sys.modules`. The engine's own modules are
+there only while they load, so a later `import vllm` is the real one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, resolve_name
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol
+
+from lockstep.impl.peers.engines.engine import (
+    Engine,
+    StandIn,
+    has_dependencies,
+    require_installed,
+)
+
+
+class Importer(Protocol):
+    """Imports modules of one engine."""
+
+    def load(self, name: str) -> Any:
+        """Returns the module `name`. Any: few machines have the engine installed."""
+
+    def visible(self) -> AbstractContextManager[None]:
+        """Code of the engine that asks `sys.modules` or importlib runs in here."""
+
+
+class PlainImporter:
+    """Imports an engine that is installed with all its dependencies."""
+
+    load: Callable[[str], Any] = staticmethod(importlib.import_module)
+    visible = staticmethod(nullcontext)
+
+
+@cache
+def open_engine(engine: Engine) -> Importer:
+    """Returns the importer of an engine.
+
+    Raises:
+        Unavailable: the pinned version, or a package that it needs, is not installed.
+    """
+    require_installed(engine)
+    return PlainImporter() if has_dependencies(engine) else LeanImporter(engine)
+
+
+def take(importer: Importer, names: Mapping[str, Sequence[str]]) -> SimpleNamespace:
+    """Returns the attributes of modules as one namespace."""
+    return SimpleNamespace(
+        **{
+            name: getattr(importer.load(module), name)
+            for module, taken in names.items()
+            for name in taken
+        }
+    )
+
+
+# --- stand-ins --------------------------------------------------------------------------
+
+
+class Absent(type):
+    """The type of what a stand-in does not hold: it can be named, not used."""
+
+    reason: str
+
+    def refuse(cls) -> NotImplementedError:
+        return NotImplementedError(f"{cls.__name__} is not loaded: {cls.reason}")
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if "reason" in vars(cls):  # not a class of the engine that derives from it
+            raise cls.refuse()
+        return super().__call__(*arguments, **keywords)
+
+    def __bool__(cls) -> bool:
+        raise cls.refuse()
+
+    def __getitem__(cls, item: Any) -> Any:
+        return cls
+
+    def __getattr__(cls, name: str) -> Any:
+        return make_absent(cls.__name__, name, cls.reason)
+
+
+def make_absent(place: str, name: str, reason: str) -> Any:
+    """Returns what takes the place of a name.
+
+    Raises:
+        AttributeError: the name is one that Python looks for.
+    """
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Absent(f"{place}.{name}", (), {"reason": reason})
+
+
+class StandInModule(ModuleType):
+    """A module with the names that its row holds, and nothing behind the others."""
+
+    def __init__(self, name: str, row: StandIn) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self._row = row
+        if name == row.name:
+            vars(self).update(row.holds)
+
+    def __getattr__(self, name: str) -> Any:
+        made = make_absent(self.__name__, name, self._row.reason)
+        setattr(self, name, made)
+        return made
+
+
+# --- the import -------------------------------------------------------------------------
+
+
+class LeanImporter:
+    """Imports an engine that is installed without its dependencies.
+
+    Attributes:
+        modules: name → module, of all that was loaded, stand-ins included.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.modules: dict[str, ModuleType] = {}
+        self.builtins = {**vars(builtins), "__import__": self.import_name}
+        self.rows = {row.name: row for row in engine.stand_ins if self.is_missing(row)}
+        self.is_visible = False
+
+    def is_missing(self, row: StandIn) -> bool:
+        package = row.name.partition(".")[0]
+        return package == self.engine.package or PathFinder.find_spec(package) is None
+
+    def get_row(self, name: str) -> StandIn | None:
+        """Returns the stand-in for a module: its own, or that of a package around it."""
+        while name not in self.rows and "." in name:
+            name = name.rpartition(".")[0]
+        return self.rows.get(name)
+
+    def import_name(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """The `__import__` of the engine's modules, with the arguments of Python's."""
+        package = (globals or {}).get("__package__")
+        absolute = resolve_name("." * level + name, package)
+        top = absolute.partition(".")[0]
+        if top != self.engine.package and self.get_row(absolute) is None:
+            return __import__(name, globals, locals, fromlist or (), level)
+        module = self.load(absolute)
+        if not fromlist:
+            return self.modules[top]
+        for each in fromlist:
+            if not hasattr(module, each) and self.find(f"{absolute}.{each}") is not None:
+                self.load(f"{absolute}.{each}")
+        return module
+
+    def load(self, name: str) -> ModuleType:
+        """Returns a module of the engine; the first time, executes it.
+
+        Raises:
+            ModuleNotFoundError: the engine has no such module.
+        """
+        package, _, own = name.rpartition(".")
+        parent = self.load(package) if package else None
+        if name in self.modules:  # maybe since its package was loaded
+            return self.modules[name]
+        with self.visible():
+            module = self.execute(name)
+        if parent is not None:
+            setattr(parent, own, module)
+        return module
+
+    def execute(self, name: str) -> ModuleType:
+        found = self.find(name)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if isinstance(found, StandIn):
+            self.modules[name] = StandInModule(name, found)
+            return self.modules[name]
+        module = module_from_spec(found)
+        self.modules[name] = sys.modules[name] = module
+        if name in self.engine.bare or found.loader is None:
+            return module
+        vars(module)["__builtins__"] = self.builtins
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del self.modules[name], sys.modules[name]
+            raise
+        return module
+
+    def find(self, name: str) -> StandIn | ModuleSpec | None:
+        package = name.rpartition(".")[0]
+        path = vars(self.modules[package]).get("__path__", ()) if package else None
+        return self.get_row(name) or PathFinder.find_spec(name, path)
+
+    @contextmanager
+    def visible(self) -> Iterator[None]:
+        """While modules load, `sys.modules` has those of the engine, for dataclasses and
+        extensions look there; afterwards, again what it had before."""
+        if self.is_visible:
+            yield
+            return
+        before = self.take_out()
+        sys.modules.update(
+            (name, module)
+            for name, module in self.modules.items()
+            if not isinstance(module, StandInModule)
+        )
+        self.is_visible = True
+        try:
+            yield
+        finally:
+            self.is_visible = False
+            self.modules.update(self.take_out())
+            sys.modules.update(before)
+
+    def take_out(self) -> dict[str, ModuleType]:
+        """Takes the modules of the engine's package out of `sys.modules`."""
+        names = [name for name in sys.modules if self.is_own(name)]
+        return {name: sys.modules.pop(name) for name in names}
+
+    def is_own(self, name: str) -> bool:
+        return name.partition(".")[0] == self.engine.package
