@@ -23,6 +23,8 @@ from lockstep.harness.execution.compare import (
     COLUMNS,
     PARTS,
     ROWS,
+    SLOTS,
+    STATE,
     STATES,
     STORED,
     TAGS,
@@ -30,7 +32,13 @@ from lockstep.harness.execution.compare import (
     find_difference,
 )
 from lockstep.harness.execution.executor import Coverage, Result
-from lockstep.harness.execution.metamorphic import batched, layer, prefix, unified_cases
+from lockstep.harness.execution.metamorphic import (
+    batched,
+    layer,
+    paged,
+    prefix,
+    unified_cases,
+)
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     GENERIC,
@@ -112,7 +120,7 @@ def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
             mapped[name] = [map_answer(part, tags) for part in value]
         elif name in (ROWS, STATES):
             mapped[name] = [map_tags(row, tags) for row in value]
-        elif name in (TAGS, STORED) and isinstance(value, list):
+        elif name in (TAGS, STORED, SLOTS, STATE) and isinstance(value, list):
             mapped[name] = map_tags(value, tags)
         elif name != COLUMNS:
             mapped[name] = value
@@ -166,6 +174,7 @@ FAMILIES: Mapping[str, Family] = {
     **unified_cases.FAMILIES,
     **prefix.FAMILIES,
     **prefix.SLOTS,
+    **paged.FAMILIES,
 }
 """Kind → its family."""
 
