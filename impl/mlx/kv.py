@@ -38,7 +38,7 @@ class LinearMemory(PairMemory, Linear):
 
     def lay_out(self, old: Pair, span: Span) -> Pair:
         """Returns buffers that begin with a span of old ones."""
-        keys, values = (self.extend(array, [span], self.capacity) for array in old)
+        keys, values = (self.extend(array, span, self.capacity) for array in old)
         return keys, values
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:

@@ -47,12 +47,12 @@ class PairMemory(TokenMemory):
         self.buffers = keys, values
         return copied
 
-    def extend(self, old: mx.array, spans: Sequence[Span], room: int) -> mx.array:
-        """Returns a buffer of `room` positions that begins with spans of an old one."""
+    def extend(self, old: mx.array, span: Span, room: int) -> mx.array:
+        """Returns a buffer of `room` positions that begins with a span of an old one."""
         batch, heads, _, dim = old.shape
-        used = sum(end - begin for begin, end in spans)
+        used = span[1] - span[0]
         fresh = mx.full((batch, heads, room - used, dim), self.fill, old.dtype)
-        return join_wide(old, spans, fresh) if used else fresh
+        return join_wide(old, span, fresh) if used else fresh
 
     def join(self, left: Pair, right: Pair) -> Pair:
         keys = mx.concatenate([left[0], right[0]], axis=2)

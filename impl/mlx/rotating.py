@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Literal, Self
 
 import mlx.core as mx
+import numpy as np
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory
-from lockstep.impl.mlx.wide import Span, write_wide
+from lockstep.impl.mlx.wide import write_wide
 from lockstep.impl.shared.memory import Part, Ring, compute_capacity
 from lockstep.impl.shared.rotating import RotatingCacheBase
+
+LINE = 64
+"""Columns of a row that are copied at once, if this divides their number."""
 
 
 class RingMemory(PairMemory, Ring):
@@ -44,23 +49,29 @@ class RingMemory(PairMemory, Ring):
             return
         self.secure_all()
         slot = self.get_slot(begin) if end > begin else 0
-        spans = [(slot, slot + end - begin)]
+        kept, (keys, values) = (slot, slot + end - begin), self.buffers or like
         self.capacity = compute_capacity(self.capacity, needed, self.step, self.window)
-        room = (2 if begin else 1) * self.capacity
-        self.lay_out(begin, self.buffers or like, spans, room)
+        self.base, self.room = begin, (2 if begin else 1) * self.capacity
+        self.buffers = (
+            self.extend(keys, kept, self.room),
+            self.extend(values, kept, self.room),
+        )
 
     def adopt(self, columns: Pair, parts: Sequence[Part]) -> None:
         self.accept(columns)
-        spans = [(begin, end) for _, begin, end in parts]
-        used = sum(end - begin for begin, end in spans)
-        self.capacity = compute_capacity(0, used + 1, self.step, self.window)
-        self.lay_out(parts[0][0], columns, spans, self.capacity)
-
-    def lay_out(self, begin: int, old: Pair, spans: Sequence[Span], room: int) -> None:
-        """Makes buffers of `room` slots that begin with `spans` of old ones, from
-        position `begin` on."""
-        self.buffers = self.extend(old[0], spans, room), self.extend(old[1], spans, room)
-        self.base, self.room = begin, room
+        used = sum(end - begin for _, begin, end in parts)
+        position, first, _ = parts[0]
+        line = gcd(columns[0].shape[2], LINE)
+        before = first % line  # columns in the same line
+        lines = -(-(before + used + 1) // line)
+        self.base, self.capacity = position - before, lines * line
+        self.room = self.capacity
+        keys, values = (unroll(ring, first // line, lines, line) for ring in columns)
+        for buffer in (keys, values):
+            if buffer.size:  # see `write_wide`
+                buffer[:, :, :before] = self.fill
+                buffer[:, :, before + used :] = self.fill
+        self.buffers = keys, values
 
     def get_slot(self, position: int) -> int:
         return (position - self.base) % self.capacity
@@ -113,6 +124,29 @@ class RingMemory(PairMemory, Ring):
         keys, values = self.buffers
         stop = slot + end - begin
         return keys[:, :, slot:stop], values[:, :, slot:stop]
+
+
+def unroll(ring: mx.array, begin: int, count: int, line: int) -> mx.array:
+    """Copies a ring, from one of its lines on and around it.
+
+    A gather copies each line as one block; slices are copied number by number.
+
+    Args:
+        ring: [1, heads, room, dim].
+        begin, count: first line, and number of lines.
+        line: number of columns of a line; divides the room.
+
+    Returns:
+        [1, heads, count * line, dim].
+    """
+    _, heads, room, dim = ring.shape
+    shape = (1, heads, count * line, dim)
+    if not ring.size:
+        return mx.zeros(shape, ring.dtype)
+    lines = room // line
+    index = np.arange(begin, begin + count) % lines + lines * np.arange(heads)[:, None]
+    flat = ring.reshape(heads * lines, line * dim)
+    return flat[mx.array(index.astype(np.uint32))].reshape(shape)
 
 
 class RotatingCache(RotatingCacheBase):

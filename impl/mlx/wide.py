@@ -9,7 +9,7 @@ flows through these functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import mlx.core as mx
 
@@ -45,7 +45,7 @@ def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
     return written.view(buffer.dtype)
 
 
-def join_wide(buffer: mx.array, spans: Sequence[Span], more: mx.array) -> mx.array:
+def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
     """Concatenates tokens of a buffer and of another one along the axis of tokens, viewed
     as 8-byte numbers if that is faster.
 
@@ -53,18 +53,15 @@ def join_wide(buffer: mx.array, spans: Sequence[Span], more: mx.array) -> mx.arr
 
     Args:
         buffer: [.., room, dim].
-        spans: which tokens of it.
+        span: which tokens of it.
         more: [.., tokens, dim], all of which come last.
     """
+    begin, end = span
     if not can_widen(buffer):
-        return mx.concatenate([*take(buffer, spans), more], axis=-2)
-    parts = take(buffer.view(mx.uint64), spans)
-    joined = mx.concatenate([*parts, more.view(mx.uint64)], axis=-2)
+        return mx.concatenate([buffer[..., begin:end, :], more], axis=-2)
+    wide = buffer.view(mx.uint64)[..., begin:end, :]
+    joined = mx.concatenate([wide, more.view(mx.uint64)], axis=-2)
     return joined.view(buffer.dtype)
-
-
-def take(buffer: mx.array, spans: Sequence[Span]) -> list[mx.array]:
-    return [buffer[..., begin:end, :] for begin, end in spans]
 
 
 def read_wide(

@@ -60,16 +60,23 @@ def test_a_long_prompt_takes_its_memory_once(on: Framework) -> None:
     assert (count_tokens(cache), cache.memory.capacity) == (8, 4)
 
 
-def test_a_row_takes_room_for_a_step_and_no_twin(on: Framework) -> None:
-    """Its tokens 2 to 5 are in the slots 0 to 3 of 8."""
+def test_a_row_takes_room_for_the_next_token_and_no_twin(on: Framework) -> None:
+    """Its tokens 2 to 5 are in the slots 2 to 5 of 8, as in column 2 on of 4."""
     cache = extract(on, 6)
-    assert (count_tokens(cache), cache.memory.base) == (8, 2)
+    assert (count_tokens(cache), cache.memory.base) == (8, 0)
     assert on.hold(cache.view()) == [2, 3, 4, 5]
-    for last in range(6, 10):
+    for last in (6, 7):
         assert go_on(on, cache, 1) == [last - 3, last - 2, last - 1, last]
-        assert cache.memory.base == 2
-    assert go_on(on, cache, 1) == [7, 8, 9, 10]
-    assert (count_tokens(cache), cache.memory.base) == (8, 7)
+        assert (count_tokens(cache), cache.memory.base) == (8, 0)
+    assert go_on(on, cache, 1) == [5, 6, 7, 8]
+    assert (count_tokens(cache), cache.memory.base) == (8, 5)
+
+
+def test_a_row_has_nothing_beside_its_tokens(on: Framework) -> None:
+    memory = extract(on, 6).memory
+    keys = on.numpy(memory.buffers[0])[0, 0, :, 0]
+    assert [number for number in keys.tolist() if not math.isnan(number)] == [2, 3, 4, 5]
+    assert math.isnan(keys[0]) and math.isnan(keys[7])
 
 
 def test_a_row_with_few_tokens_takes_little_memory(on: Framework) -> None:
