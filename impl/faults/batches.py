@@ -237,9 +237,13 @@ def batch_extract_short(batch: Any) -> None:
 
     def take_short(row: int) -> Any:
         single = take(row)
-        if batch.lengths[row] > batch.window > 1:
-            single.memory.capacity -= 1
-        return single
+        if not batch.lengths[row] > batch.window > 1:
+            return single
+        short, (keys, values) = batch.make_single(), single.view()
+        begin = single.offset - batch.window + 1
+        short.write(begin, (keys[:, :, 1:], values[:, :, 1:]))
+        short.offset = single.offset
+        return short
 
     batch.take = take_short
 

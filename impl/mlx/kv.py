@@ -9,9 +9,9 @@ import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory, make_compact
-from lockstep.impl.mlx.wide import copy_wide, join_wide, write_wide
+from lockstep.impl.mlx.wide import Span, write_wide
 from lockstep.impl.shared.kv import KVCacheBase
-from lockstep.impl.shared.memory import Linear, compute_capacity
+from lockstep.impl.shared.memory import Linear, Part, compute_capacity
 
 
 class LinearMemory(PairMemory, Linear):
@@ -23,29 +23,23 @@ class LinearMemory(PairMemory, Linear):
         if needed <= self.capacity:
             return
         self.capacity = compute_capacity(self.capacity, needed, self.step)
-        if self.buffers is None:
-            self.buffers = self.extend(like[0], 0), self.extend(like[1], 0)
-        else:
-            keys, values = self.buffers
-            self.buffers = self.extend(keys, used), self.extend(values, used)
+        self.buffers = self.lay_out(self.buffers or like, (0, used))
 
-    def adopt(self, parts: Sequence[Pair], used: int) -> None:
-        (arrays,) = parts
-        self.accept(arrays)
-        columns = arrays[0].shape[2]
-        if used < columns <= 2 * used:
-            self.capacity = columns
-            self.buffers = copy_wide(arrays[0]), copy_wide(arrays[1])
+    def adopt(self, columns: Pair, parts: Sequence[Part]) -> None:
+        self.accept(columns)
+        ((_, begin, end),) = parts
+        room, used = columns[0].shape[2], end - begin
+        if begin == 0 and used < room <= 2 * used:  # one block, which is copied faster
+            self.capacity = room
+            self.buffers = mx.array(columns[0]), mx.array(columns[1])
         else:
             self.capacity = compute_capacity(0, used + 1, self.step)
-            self.buffers = self.extend(arrays[0], used), self.extend(arrays[1], used)
+            self.buffers = self.lay_out(columns, (begin, end))
 
-    def extend(self, array: mx.array, used: int) -> mx.array:
-        """Returns the first `used` positions of `array` with new memory behind them."""
-        batch, heads, _, dim = array.shape
-        shape = (batch, heads, self.capacity - used, dim)
-        fresh = mx.full(shape, self.fill, array.dtype)
-        return join_wide([array, fresh], used) if used else fresh
+    def lay_out(self, old: Pair, span: Span) -> Pair:
+        """Returns buffers that begin with a span of old ones."""
+        keys, values = (self.extend(array, span, self.capacity) for array in old)
+        return keys, values
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None

@@ -14,6 +14,7 @@ from typing import Self
 
 import mlx.core as mx
 
+from lockstep.impl.mlx.wide import Span, join_wide
 from lockstep.impl.shared.memory import TokenMemory
 
 Pair = tuple[mx.array, mx.array]
@@ -45,6 +46,13 @@ class PairMemory(TokenMemory):
         keys, values = mx.depends(self.buffers, copied)
         self.buffers = keys, values
         return copied
+
+    def extend(self, old: mx.array, span: Span, room: int) -> mx.array:
+        """Returns a buffer of `room` positions that begins with a span of an old one."""
+        batch, heads, _, dim = old.shape
+        used = span[1] - span[0]
+        fresh = mx.full((batch, heads, room - used, dim), self.fill, old.dtype)
+        return join_wide(old, span, fresh) if used else fresh
 
     def join(self, left: Pair, right: Pair) -> Pair:
         keys = mx.concatenate([left[0], right[0]], axis=2)

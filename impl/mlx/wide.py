@@ -9,13 +9,15 @@ flows through these functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import mlx.core as mx
 
 Write = Callable[[mx.array, mx.array], mx.array]
 """(buffer, tokens) → the buffer with the tokens in it, written in place if nothing else
 refers to it."""
+
+Span = tuple[int, int]
 
 CPU = mx.Device(mx.cpu)
 FEW = 16
@@ -43,27 +45,23 @@ def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
     return written.view(buffer.dtype)
 
 
-def join_wide(buffers: Sequence[mx.array], tokens: int | None = None) -> mx.array:
-    """Concatenates buffers along the axis of tokens, viewed as 8-byte numbers if that is
-    faster.
+def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
+    """Concatenates tokens of a buffer and of another one along the axis of tokens, viewed
+    as 8-byte numbers if that is faster.
+
+    A slice is taken of the view: MLX copies a slice that it is to view.
 
     Args:
-        buffers: [.., room, dim].
-        tokens: number of tokens to take of the first one; None for all.
+        buffer: [.., room, dim].
+        span: which tokens of it.
+        more: [.., tokens, dim], all of which come last.
     """
-    if not can_widen(buffers[0]):
-        return mx.concatenate([buffers[0][..., :tokens, :], *buffers[1:]], axis=-2)
-    first, *others = (buffer.view(mx.uint64) for buffer in buffers)
-    joined = mx.concatenate([first[..., :tokens, :], *others], axis=-2)
-    return joined.view(buffers[0].dtype)
-
-
-def copy_wide(buffer: mx.array) -> mx.array:
-    """Copies a buffer: as one block if its memory is one, else viewed as 8-byte numbers
-    if that is faster. `mx.contiguous` copies blocks number by number, too."""
+    begin, end = span
     if not can_widen(buffer):
-        return mx.array(buffer)
-    return mx.array(buffer.view(mx.uint64)).view(buffer.dtype)
+        return mx.concatenate([buffer[..., begin:end, :], more], axis=-2)
+    wide = buffer.view(mx.uint64)[..., begin:end, :]
+    joined = mx.concatenate([wide, more.view(mx.uint64)], axis=-2)
+    return joined.view(buffer.dtype)
 
 
 def read_wide(

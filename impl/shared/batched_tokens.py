@@ -211,7 +211,9 @@ class TokenBatch(Batch):
     def take(self, row: int) -> Any:
         cache, offset, pool = self.make_single(), self.lengths[row], self.pool
         if offset:
-            cache.memory.adopt(pool.read_from_start(row), pool.count(offset))
+            columns = pool.read_slot(pool.first + row, 0, pool.room)
+            parts = pool.find_parts(pool.starts[row], offset, pool.room)
+            cache.memory.adopt(columns, parts)
             cache.offset = offset
         return cache
 

@@ -10,6 +10,9 @@ from weakref import WeakSet
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.form import Arrays, Form
 
+Part = tuple[int, int, int]
+"""Position of some tokens, and their columns [begin, end)."""
+
 
 def compute_capacity(
     capacity: int, needed: int, step: int, window: int | None = None
@@ -95,14 +98,12 @@ class TokenMemory(Memory):
     capacity: int
 
     @abstractmethod
-    def adopt(self, parts: Sequence[Arrays], used: int) -> None:
-        """Begins with a copy of the first `used` columns, and makes room for the next
-        position.
+    def adopt(self, columns: Arrays, parts: Sequence[Part]) -> None:
+        """Begins with a copy of the tokens of a row, and makes room for the next one.
 
         Args:
-            parts: K and V, in several parts only for a ring; all of them together are as
-                many columns as the ring.
-            used: number of columns.
+            columns: K and V of all columns of the row.
+            parts: where its tokens are, in order; more than one only for a ring.
         """
 
     @abstractmethod
@@ -138,7 +139,7 @@ class Linear(TokenMemory):
 
 
 class Ring(TokenMemory):
-    """A memory with position p in slot p mod capacity."""
+    """A memory with consecutive positions in consecutive slots, modulo the capacity."""
 
     @abstractmethod
     def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:

@@ -116,15 +116,6 @@ class Pool(Form, Columns, ABC):
             for position, begin, end in self.find_parts(start, length, self.room)
         ]
 
-    def read_from_start(self, row: int) -> list[Arrays]:
-        """Returns the columns of a row from that of position 0 on, those before it last;
-        in one or two parts."""
-        slot, start = self.first + row, self.starts[row]
-        parts = [self.read_slot(slot, start, self.room)]
-        if start and self.room == self.window:
-            parts.append(self.read_slot(slot, 0, start))
-        return parts
-
     def read_row(self, row: int, length: int) -> Arrays | None:
         """Returns K and V of the tokens held of a row, in any order; None if there are
         none."""

@@ -10,7 +10,7 @@ from lockstep.impl.shared.memory import Arrays, Ring, Snapshot
 
 
 class RotatingCacheBase(WholeSnapshots):
-    """A cache of the last `window` tokens, position p in slot p mod capacity of a ring.
+    """A cache of the last `window` tokens, in a ring.
 
     Args:
         window: number of tokens that are kept, at least 1.

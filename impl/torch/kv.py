@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lockstep.impl.shared.kv import KVCacheBase
-from lockstep.impl.shared.memory import Linear, compute_capacity
+from lockstep.impl.shared.memory import Linear, Part, compute_capacity
 from lockstep.impl.torch.buffer import (
     Buffer,
     Pair,
@@ -44,10 +44,11 @@ class LinearMemory(Linear):
         if old is not None:
             self.write(0, used, old)
 
-    def adopt(self, parts: Sequence[Pair], used: int) -> None:
-        (arrays,) = parts
-        self.reserve(arrays, 0, used + 1)
-        self.write(0, used, (arrays[0][:, :, :used], arrays[1][:, :, :used]))
+    def adopt(self, columns: Pair, parts: Sequence[Part]) -> None:
+        ((_, begin, end),) = parts
+        self.reserve(columns, 0, end - begin + 1)
+        keys, values = columns
+        self.write(0, end - begin, (keys[:, :, begin:end], values[:, :, begin:end]))
 
     def allocate(self, like: torch.Tensor) -> Buffer:
         return Buffer.allocate(like, self.capacity, self.fill)

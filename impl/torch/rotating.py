@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lockstep.impl.shared.memory import Ring, compute_capacity
+from lockstep.impl.shared.memory import Part, Ring, compute_capacity
 from lockstep.impl.shared.rotating import RotatingCacheBase
 from lockstep.impl.torch.buffer import (
     Pair,
@@ -50,17 +50,13 @@ class RingMemory(Ring):
         if old is not None:
             self.write(begin, end, old)
 
-    def adopt(self, parts: Sequence[Pair], used: int) -> None:
-        self.accept(parts[0])
-        self.capacity = sum(keys.shape[2] for keys, _ in parts)
-        self.buffers = self.allocate(parts[0][0]), self.allocate(parts[0][1])
-        begin = 0
-        for keys, values in parts:
-            end = min(used, begin + keys.shape[2])
-            if end > begin:
-                size = end - begin
-                self.write(begin, end, (keys[:, :, :size], values[:, :, :size]))
-            begin = end
+    def adopt(self, columns: Pair, parts: Sequence[Part]) -> None:
+        used = sum(end - begin for _, begin, end in parts)
+        self.reserve(columns, 0, 0, min(used + 1, self.window))
+        keys, values = columns
+        for position, begin, end in parts:
+            tokens = keys[:, :, begin:end], values[:, :, begin:end]
+            self.write(position, position + end - begin, tokens)
 
     def allocate(self, like: torch.Tensor) -> TwinBuffer:
         return TwinBuffer.allocate(like, 2 * self.capacity, self.fill)
