@@ -117,7 +117,6 @@ class OnRequest(PagedOperation):
 
 class Open(PagedOperation):
     name, weight = "open", 5
-    words = "request {request} has the tokens {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "tokens": TOKENS,
@@ -147,6 +146,10 @@ class Open(PagedOperation):
         while model.why_too_long(len(drawn)):
             drawn.pop()
         return {"request": free[0], "tokens": drawn, "namespace": namespace}
+
+    def describe(self, op: Op) -> str:
+        space = f" in namespace {op['namespace']!r}" if op["namespace"] else ""
+        return f"open request {op['request']} with tokens {op['tokens']}{space}"
 
     def list_contents(self, model: PagedModel) -> list[tuple[str | None, Sequence[int]]]:
         """Lists the tokens that requests have, and those that the last ones had."""
@@ -185,7 +188,7 @@ class Match(OnRequest):
     """Asks how many tokens a waiting request could reuse now. Nothing changes."""
 
     name = "match"
-    words = "how many tokens of {request} are there already?"
+    words = "how many tokens of {request} can be hit?"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         return "it holds slots" if request.is_held else None
@@ -200,7 +203,6 @@ class Schedule(OnRequest):
     """Gives slots to the next tokens of a request; of one that waits, behind a hit."""
 
     name, weight = "schedule", 12
-    words = "the next step has {count} tokens of {request}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "count": {**integer(1, MOST_LENGTH), "default": MOST_LENGTH},
@@ -223,6 +225,10 @@ class Schedule(OnRequest):
 
     def get_anything(self) -> Mapping[str, Any]:
         return {"count": 1}
+
+    def describe(self, op: Op) -> str:
+        count = "all" if op["count"] == MOST_LENGTH else f"up to {op['count']}"
+        return f"schedule {count} tokens of {op['request']}"
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
@@ -261,7 +267,7 @@ class Run(PagedOperation):
 
     name, weight = "run", 8
     writes, has_misuse = True, False
-    words = "compute the step"
+    words = "run the step"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return None if model.cache.step else "the step is empty"
@@ -299,7 +305,6 @@ class Accept(OnRequest):
     """Goes on behind the last computed token: some drafts were right, one was sampled."""
 
     name, weight = "accept", 12
-    words = "{request} keeps {kept} drafts and samples {sampled}; new drafts {drafts}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "sampled": TOKEN,
@@ -339,6 +344,11 @@ class Accept(OnRequest):
     def get_anything(self) -> Mapping[str, Any]:
         return {"sampled": 1}
 
+    def describe(self, op: Op) -> str:
+        kept = f"keeps {op['kept']} drafts and " if op["kept"] else ""
+        drafts = f", and drafts {op['drafts']}" if op["drafts"] else ""
+        return f"{op['request']} {kept}samples {op['sampled']}{drafts}"
+
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name, kept = op["request"], op["kept"]
         request = model.cache.requests.get(name)
@@ -365,7 +375,7 @@ class LettingGo(OnRequest):
 
 class Preempt(LettingGo):
     name, weight = "preempt", 2
-    words = "take all slots from {request}, which waits again"
+    words = "preempt {request}"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         why = super().why_illegal_here(op, model, request)
@@ -401,14 +411,13 @@ class Free(LettingGo):
         return answer
 
     def describe(self, op: Op) -> str:
-        return f"end request {op['request']}" + (
-            "" if op["reuse"] else "; nobody may hit what it computed"
-        )
+        rest = "" if op["reuse"] else "; nobody may hit what it computed"
+        return f"free {op['request']}{rest}"
 
 
 class Fork(OnRequest):
     name, weight = "fork", 3
-    words = "{target} goes on from what {source} has computed, with {tokens}"
+    words = "fork {source} into {target}, which goes on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": REQUEST,
         "target": REQUEST,
@@ -480,7 +489,7 @@ class Rewind(OnRequest):
     overwritten what lies further back, a backend may refuse."""
 
     name, weight, happens = "rewind", 2, "rewound"
-    words = "{request} goes back to {to} tokens, and on with {tokens}"
+    words = "rewind {request} to {to} tokens, and go on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "to": integer(0, MOST_LENGTH),
@@ -531,7 +540,7 @@ class Evict(PagedOperation):
 
     name, weight, changes = "evict", 2, "evicted"
     has_misuse = False
-    words = "drop up to {count} blocks that no request holds"
+    words = "evict up to {count} blocks"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, 256)}
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
@@ -546,7 +555,7 @@ class Reset(PagedOperation):
     """Forgets everything that could be hit."""
 
     name, changes, has_misuse = "reset", "reset", False
-    words = "forget all that can be hit"
+    words = "reset the prefix cache"
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         done = model.cache.reset()
