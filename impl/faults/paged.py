@@ -211,31 +211,31 @@ def paged_miss_zeroed(cache: Any) -> None:
 @mistake("paged-sliding", 4)
 def paged_window_freed_early(cache: Any) -> None:
     """A window lets go of its oldest position one step early."""
-    for group in cache.groups:
-        first = group.first
+    settle = cache.settle
 
-        def pass_by(table: Any, computed: int, group: Any = group) -> None:
-            type(group).pass_by(group, table, computed + 1)
+    def settle_early(one: Any) -> None:
+        settle(one)
+        for number, group in enumerate(cache.groups):
+            last = group.first(one.computed + 1) // group.block
+            if last > one.passed[number]:
+                group.let_go(one.tables[number], one.passed[number], last)
+                one.passed[number] = last
 
-        group.pass_by = pass_by
-        group.first = first
+    cache.settle = settle_early
 
 
 @mistake("paged-hybrid", 6, "SGLang PR#27586, #29860")
 def paged_window_frees_live(cache: Any) -> None:
     """Where a window passes, the blocks of a full group go, by a stale mapping."""
 
-    def release_full(table: Any, computed: int) -> None:
+    def release_full(table: Any, begin: int, end: int) -> None:
         for one in cache.requests.values():
-            for group, own in zip(cache.groups, one.tables or (), strict=False):
-                if isinstance(group, SlidingGroup) and own is table:
-                    last = group.first(computed) // group.block
-                    gone = list_held(one.tables[0][:last])
-                    cache.blocks.release(gone)
+            if any(own is table for own in one.tables or ()):
+                cache.blocks.release(list_held(one.tables[0][begin:end]))
 
     for group in cache.groups:
         if isinstance(group, SlidingGroup):
-            group.pass_by = release_full
+            group.let_go = release_full
 
 
 @mistake("paged-hybrid", 6, "TensorRT-LLM PR#2983, #10875")
@@ -255,18 +255,14 @@ def paged_min_window(cache: Any) -> None:
 def paged_fork_shares_last(cache: Any) -> None:
     """After a fork both write into the block that they share."""
     filled = cache.blocks.filled
-    cache.is_own = lambda block, place, start, size, held: (
-        filled[block] <= max(0, start - place * size)
-    )
+    cache.is_own = lambda block, place, held: filled[block] <= place
 
 
 @mistake("paged-full", 6)
 def paged_rewind_in_place(cache: Any) -> None:
     """After a rewind a block is written that others can still hit for what it held."""
     references = cache.blocks.references
-    cache.is_own = lambda block, place, start, size, held: (
-        references[block] + (not held) == 1
-    )
+    cache.is_own = lambda block, place, held: references[block] + (not held) == 1
 
 
 @mistake("paged-state", 6)

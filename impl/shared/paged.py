@@ -22,7 +22,8 @@ class PagedRequest:
         tables: of each group; None while the request waits.
         computed: tokens that are computed.
         end: the same after the step.
-        published: tokens that others can hit.
+        published: tokens that others can hit, a multiple of the unit.
+        passed: of each group, how many blocks at the beginning nothing needs any more.
     """
 
     def __init__(self, tokens: Sequence[int], unit: int, namespace: str | None) -> None:
@@ -31,6 +32,11 @@ class PagedRequest:
         self.hash = PrefixHash(unit, namespace)
         self.tables: list[Table] | None = None
         self.computed = self.end = self.published = 0
+        self.passed: list[int] = []
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self.end > self.computed
 
     @property
     def known(self) -> int:
@@ -114,7 +120,7 @@ class BlockManager:
     def schedule(self, request: str, count: int) -> int | None:
         """Gives slots to the next `count` tokens; see `harness.backends.paged`."""
         one = self.get(request)
-        if one in self.step:
+        if one.is_scheduled:
             raise MisuseError(f"{request} is in this step already")
         tables, start = one.tables, one.computed
         if tables is None:
@@ -123,56 +129,61 @@ class BlockManager:
         end = min(start + count, one.known)
         if count < 1 or end <= start:
             raise MisuseError(f"{request} has no token to compute")
-        reused = [] if one.tables else [b for table in tables for b in list_held(table)]
-        if not self.has_room(tables, start, end, reused):
+        reused: list[int] = []
+        if one.tables is None:
+            reused = [block for table in tables for block in list_held(table)]
+        plan = self.plan(tables, start, end, not reused)
+        needed = sum(len(missing) + len(shared) for missing, shared in plan)
+        if needed > self.blocks.count_available(reused):
             return None
         self.blocks.hold(reused)
-        for group, table in zip(self.groups, tables, strict=True):
-            self.extend(group.list_written(start, end), table, start, group.block)
+        for table, (missing, shared) in zip(tables, plan, strict=True):
+            self.extend(table, missing, shared)
         if one.tables is None:
-            one.published = start
+            one.published, one.passed = start, [0] * len(tables)
         one.tables, one.computed, one.end = tables, start, end
         del one.drafts[max(0, end - len(one.tokens)) :]
         self.step.append(one)
         return start
 
-    def has_room(
-        self, tables: Sequence[Table], start: int, end: int, reused: Sequence[int]
-    ) -> bool:
-        """Says whether there are blocks for a step, copies included."""
-        needed, held = 0, not reused
+    def plan(
+        self, tables: Sequence[Table], start: int, end: int, held: bool
+    ) -> list[tuple[list[int], list[int]]]:
+        """Lists for each group the places in its table that a step writes and that have
+        no block, and those with a block that others need as it is."""
+        plan = []
         for group, table in zip(self.groups, tables, strict=True):
+            missing, shared = [], []
             for place in group.list_written(start, end):
                 block = table[place] if place < len(table) else None
-                if block is None or not self.is_own(
-                    block, place, start, group.block, held
-                ):
-                    needed += 1
-        return needed <= self.blocks.count_available(reused)
+                if block is None:
+                    missing.append(place)
+                elif not self.is_own(block, max(0, start - place * group.block), held):
+                    shared.append(place)
+            plan.append((missing, shared))
+        return plan
 
-    def is_own(self, block: int, place: int, start: int, size: int, held: bool) -> bool:
-        """Says whether a step from `start` on may write into a block that it finds.
+    def is_own(self, block: int, place: int, held: bool) -> bool:
+        """Says whether a step may write into a block from this place on.
 
         held: the request holds it already; otherwise it is about to.
         """
         references = self.blocks.references[block] + (not held)
-        return references == 1 and self.blocks.filled[block] <= max(
-            0, start - place * size
-        )
+        return references == 1 and self.blocks.filled[block] <= place
 
-    def extend(self, places: Sequence[int], table: Table, start: int, size: int) -> None:
-        """Puts blocks where a step writes; copies those that others need as they are."""
-        missing = [p for p in places if p >= len(table) or table[p] is None]
-        taken = self.blocks.take(len(missing))
-        for place, block in zip(missing, taken, strict=True):
-            table += [None] * (place + 1 - len(table))
+    def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
+        """Puts blocks where a step writes; copies those that others need."""
+        for place, block in zip(missing, self.blocks.take(len(missing)), strict=True):
+            if place >= len(table):
+                table += [None] * (place + 1 - len(table))
             table[place] = block
-        for place in places:
+        for place in shared:
             block = table[place]
-            if block is not None and not self.is_own(block, place, start, size, True):
-                [table[place]] = copied = self.blocks.take(1)
-                self.copy(block, copied[0])
-                self.blocks.release([block])
+            assert block is not None
+            [copied] = self.blocks.take(1)
+            self.copy(block, copied)
+            self.blocks.release([block])
+            table[place] = copied
 
     def copy(self, source: int, target: int) -> None:
         """Copies a block before the step runs."""
@@ -189,19 +200,22 @@ class BlockManager:
         """Publishes what is computed and known, and lets go of what nothing needs."""
         assert one.tables is not None
         settled = min(one.computed, len(one.tokens))
-        if self.prefix_cache:
+        if self.prefix_cache and settled >= one.published + self.unit:
             keys = one.hash.extend(one.tokens)
             for group, table in zip(self.groups, one.tables, strict=True):
                 group.publish(keys, table, one.published, settled)
             one.published = settled - settled % self.unit
-        for group, table in zip(self.groups, one.tables, strict=True):
-            group.pass_by(table, settled)
+        for number, group in enumerate(self.groups):
+            last = group.first(settled) // group.block
+            if last > one.passed[number]:
+                group.let_go(one.tables[number], one.passed[number], last)
+                one.passed[number] = last
 
     def accept(
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         one = self.get(request)
-        if one.tables is None or one in self.step or one.computed < one.known:
+        if one.tables is None or one.is_scheduled or one.computed < one.known:
             raise MisuseError(f"{request} has tokens that are not computed")
         if not 0 <= kept <= len(one.drafts):
             raise MisuseError(f"{kept} of the {len(one.drafts)} drafts of {request}")
@@ -226,12 +240,12 @@ class BlockManager:
 
     def let_go(self, one: PagedRequest) -> None:
         """Releases all blocks, the last ones first, so that they are evicted first."""
+        if one.is_scheduled:
+            self.step.remove(one)
         for table in one.tables or ():
             self.blocks.release(reversed(list_held(table)))
         one.tables = None
         one.computed = one.end = one.published = 0
-        if one in self.step:
-            self.step.remove(one)
 
     def withdraw(self, one: PagedRequest) -> None:
         """Forgets the prefixes of a request, where no other holds their blocks."""
@@ -256,7 +270,7 @@ class BlockManager:
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
         """Shares all blocks; whoever writes first into one of them copies it."""
         one = self.get(source)
-        if one.tables is None or one in self.step or not one.computed:
+        if one.tables is None or one.is_scheduled or not one.computed:
             raise MisuseError(f"fork: the step of {source} is not computed")
         known = [*one.tokens, *one.drafts][: one.computed]
         if not tokens:
@@ -265,7 +279,7 @@ class BlockManager:
         other = PagedRequest([*known, *tokens], self.unit, one.namespace)
         other.tables = [list(table) for table in one.tables]
         other.computed = other.end = one.computed
-        other.published = min(one.published, one.computed)
+        other.published, other.passed = one.published, [*one.passed]
         for table in other.tables:
             self.blocks.hold(list_held(table))
         self.requests[target] = other
@@ -273,7 +287,7 @@ class BlockManager:
 
     def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
         one = self.get(request)
-        if one.tables is None or one in self.step or not 0 < to <= one.computed:
+        if one.tables is None or one.is_scheduled or not 0 < to <= one.computed:
             raise MisuseError(f"rewind: {request} to {to}")
         if not tokens:
             raise MisuseError("rewind: the request has no token to compute")
@@ -287,7 +301,7 @@ class BlockManager:
         one.tokens = [*one.tokens, *one.drafts][:to] + list(tokens)
         one.drafts, one.computed, one.end = [], to, to
         one.hash.cut(to)
-        one.published = min(one.published, to)
+        one.published = min(one.published, to - to % self.unit)
         return True
 
     # --- what it tells ------------------------------------------------------------------

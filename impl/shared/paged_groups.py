@@ -63,13 +63,11 @@ class Group(ABC):
                 filled = (stop - 1) % self.block + 1
                 self.pool.publish(self.number, keys[stop // self.unit - 1], block, filled)
 
-    def pass_by(self, table: Table, computed: int) -> None:
-        """Lets go of the blocks that nothing needs once so many are computed."""
-        last = self.first(computed) // self.block
-        gone = list_held(table[:last])
-        if gone:
-            self.pool.release(reversed(gone))
-            table[:last] = [None] * last
+    def let_go(self, table: Table, begin: int, end: int) -> None:
+        """Lets go of the blocks in the places [begin, end)."""
+        gone = list_held(table[begin:end])
+        self.pool.release(reversed(gone))
+        table[begin:end] = [None] * (end - begin)
 
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
         """Says whether all that is needed after `to` tokens is there."""

@@ -1,0 +1,228 @@
+"""Measures our block manager beside vLLM's, in one run.
+
+    python ci/bench/blocks.py
+    python ci/bench/blocks.py --rounds 30 --json blocks.json
+
+request: a request of 1,024 blocks of 16 tokens arrives, gets all its slots and ends.
+Nothing of it is known, and its blocks can be hit afterwards. match: how many of its 8,192
+tokens are there already, beside 100,000 blocks that can be hit; all are. Both include the
+hashing of the tokens. step: 256 requests get the slot of one more token each.
+
+vLLM is not needed: without it (`pip install --no-deps -r ci/engines/vllm.txt`) our times
+stand alone. Exit status 1 if a median is over 1.05 of vLLM's.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import click  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from ci.bench.options import JSON  # noqa: E402
+from lockstep.harness.backends import Unavailable  # noqa: E402
+from lockstep.impl.peers.engines.vllm import load_vllm, open_vllm  # noqa: E402
+from lockstep.impl.shared.paged import BlockManager  # noqa: E402
+
+BLOCK, REQUEST, MATCH, CACHED, BATCH = 16, 1024, 8192, 100_000, 256
+ROOM = 120_000
+BAR = 1.05
+
+Work = Callable[[], float]
+"""Does the work once; returns the seconds that it took."""
+
+
+def make_tokens(number: int, count: int) -> list[int]:
+    """Makes tokens that no other number has."""
+    return list(range(number * 20_000, number * 20_000 + count))
+
+
+# --- ours -------------------------------------------------------------------------------
+
+
+class Ours:
+    """Our manager, with 100,000 blocks that can be hit and 256 requests that run."""
+
+    def __init__(self) -> None:
+        group = {"type": "full", "block": BLOCK}
+        self.manager = BlockManager([group], ROOM, 1 << 20)
+        self.number = 1000
+        for number in range(CACHED * BLOCK // 16_000):
+            self.compute("a", make_tokens(number, 16_000))
+            self.manager.free("a", True)
+        for number in range(BATCH):
+            self.compute(f"r{number}", make_tokens(5000 + number, 40))
+
+    def compute(self, name: str, tokens: list[int]) -> None:
+        self.manager.open(name, tokens, None)
+        self.manager.schedule(name, len(tokens))
+        self.manager.run()
+
+    def request(self) -> float:
+        self.number += 1
+        tokens = make_tokens(self.number, REQUEST * BLOCK)
+        begin = time.perf_counter()
+        self.compute("new", tokens)
+        self.manager.free("new", True)
+        return time.perf_counter() - begin
+
+    def match(self) -> float:
+        tokens = make_tokens(7, MATCH + 1)
+        begin = time.perf_counter()
+        self.manager.open("new", tokens, None)
+        assert self.manager.match("new") == MATCH
+        seconds = time.perf_counter() - begin
+        self.manager.free("new", True)
+        return seconds
+
+    def step(self) -> float:
+        names = [f"r{number}" for number in range(BATCH)]
+        begin = time.perf_counter()
+        for name in names:
+            self.manager.accept(name, 0, 1, ())
+            self.manager.schedule(name, 1)
+        self.manager.run()
+        return time.perf_counter() - begin
+
+
+# --- vLLM -------------------------------------------------------------------------------
+
+
+class Released:
+    """The same of vLLM, called as its scheduler calls it."""
+
+    def __init__(self) -> None:
+        self.vllm = vllm = load_vllm()
+        hashing = open_vllm().load("vllm.utils.hashing").sha256  # its default
+        vllm.init_none_hash(hashing)
+        import torch  # where vLLM is, torch is
+
+        form = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+        spec = vllm.FullAttentionSpec(block_size=BLOCK, **form)
+        groups = [vllm.KVCacheGroupSpec(["layer"], spec)]
+        self.manager = vllm.KVCacheManager(
+            vllm.KVCacheConfig(ROOM + 1, [], groups),
+            max_model_len=1 << 20,
+            scheduler_block_size=BLOCK,
+            hash_block_size=BLOCK,
+            max_in_flight_tokens=1 << 20,
+            enable_caching=True,
+        )
+        self.hasher = vllm.get_request_block_hasher(BLOCK, hashing)
+        self.number = 1000
+        self.opened = 0
+        for number in range(CACHED * BLOCK // 16_000):
+            self.manager.free(self.compute(make_tokens(number, 16_000)))
+        self.running = [
+            self.compute(make_tokens(5000 + number, 40)) for number in range(BATCH)
+        ]
+
+    def open(self, tokens: list[int]) -> Any:
+        self.opened += 1
+        sampling = Sampling()
+        return self.vllm.Request(
+            str(self.opened), tokens, sampling, None, block_hasher=self.hasher
+        )
+
+    def compute(self, tokens: list[int]) -> Any:
+        request = self.open(tokens)
+        self.manager.new_step_starts()
+        blocks, hit, _ = self.manager.get_computed_blocks(request)
+        self.manager.allocate_slots(request, len(tokens) - hit, hit, blocks)
+        request.num_computed_tokens = len(tokens)
+        return request
+
+    def request(self) -> float:
+        self.number += 1
+        tokens = make_tokens(self.number, REQUEST * BLOCK)
+        begin = time.perf_counter()
+        self.manager.free(self.compute(tokens))
+        return time.perf_counter() - begin
+
+    def match(self) -> float:
+        tokens = make_tokens(7, MATCH + 1)
+        begin = time.perf_counter()
+        _, hit, _ = self.manager.get_computed_blocks(self.open(tokens))
+        assert hit == MATCH
+        return time.perf_counter() - begin
+
+    def step(self) -> float:
+        begin = time.perf_counter()
+        self.manager.new_step_starts()
+        for request in self.running:
+            request.append_output_token_ids(1)
+            self.manager.allocate_slots(request, 1)
+            request.num_computed_tokens += 1
+        return time.perf_counter() - begin
+
+
+class Sampling:
+    """What a request reads of its sampling parameters."""
+
+    max_tokens = 1 << 20
+    extra_args = None
+    skip_reading_prefix_cache = None
+
+
+# --- the command ------------------------------------------------------------------------
+
+WORK = {
+    "request": "a request of 1,024 blocks",
+    "match": "a match of 8,192 tokens",
+    "step": "a step of 256 requests",
+}
+
+
+def measure(sides: Mapping[str, Any], rounds: int) -> dict[str, dict[str, float]]:
+    """Measures each work on each side, in turn; returns median microseconds."""
+    found: dict[str, dict[str, float]] = {}
+    for work in WORK:
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for turn in range(rounds):
+            order = list(sides.items())
+            for name, side in order if turn % 2 else reversed(order):
+                gc.collect()
+                times[name].append(getattr(side, work)())
+        found[work] = {name: 1e6 * median(all_) for name, all_ in times.items()}
+    return found
+
+
+@click.command()
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
+@JSON
+def main(rounds: int, path: Path | None) -> None:
+    """Measures block managers."""
+    sides: dict[str, Any] = {"ours": Ours()}
+    console = Console()
+    try:
+        sides["vLLM"] = Released()
+    except Unavailable as error:
+        console.print(f"vLLM is not measured: {error}", highlight=False)
+    found = measure(sides, rounds)
+    table = Table(title="median µs, block managers", title_justify="left")
+    for column in ("work", *sides, "ratio"):
+        table.add_column(column, justify="left" if column == "work" else "right")
+    ratios = {}
+    for work, times in found.items():
+        if "vLLM" in times:
+            ratios[work] = times["ours"] / times["vLLM"]
+        told = f"{ratios[work]:.2f}" if work in ratios else "–"
+        table.add_row(WORK[work], *(f"{times[name]:,.0f}" for name in sides), told)
+    console.print(table)
+    if path:
+        path.write_text(json.dumps({"microseconds": found, "ratios": ratios}, indent=1))
+    sys.exit(any(ratio > BAR for ratio in ratios.values()))
+
+
+if __name__ == "__main__":
+    main()
