@@ -425,6 +425,11 @@ class System:
         """Calls the backend where it may refuse; see `ask_backend`."""
         return ask_backend(call, self.backend.errors)
 
+    def tell_held(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """Maps parts of `list_held` of the model to what the backend told of them after
+        the last operation, each with a name; for pictures."""
+        return {}
+
     def settle(self, op: Mapping[str, Any]) -> None:
         raise NotImplementedError
 

@@ -88,6 +88,11 @@ def why_illegal_config(config: Config) -> str | None:
     return None
 
 
+def name_group(config: Config, number: int) -> str:
+    """Names a group in reports: "group 0 (full)"."""
+    return f"group {number} ({config['groups'][number]['type']})"
+
+
 class PagedModel:
     """The reference of one program.
 
@@ -149,7 +154,16 @@ class PagedModel:
         }
 
     def list_held(self, op: Op) -> Sequence[Held]:
-        """Lists what each request has computed, the one that `op` is about first."""
+        """Lists what each request has computed, the one that `op` is about first; of a
+        step, for each group of its requests."""
+        if op["op"] == "run":
+            names = self.cache.step or [name for name, _, _ in self.ran]
+            return [
+                (f"request {name}, {name_group(self.config, number)}", tokens)
+                for name in names
+                for tokens in [self.list_tokens(name)]
+                for number in range(len(self.cache.groups))
+            ]
         names = sorted(self.cache.requests, key=lambda name: name != op.get("request"))
         return [(f"request {name}", self.list_tokens(name)) for name in names]
 

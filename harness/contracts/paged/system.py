@@ -20,7 +20,7 @@ from lockstep.harness.contracts.paged.checks import (
     locate,
     name_content,
 )
-from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.contracts.system import Reader, System
 from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import Margins
@@ -47,6 +47,7 @@ class PagedSystem(System):
     Attributes:
         cache: of the backend.
         memory: slot → (group, tag): what the model has written where the tables said.
+        told: the tables of each request after the last operation.
     """
 
     margins: Margins = {}
@@ -56,6 +57,7 @@ class PagedSystem(System):
     ) -> None:
         super().__init__(backend, declared, config, tags, every)
         self.memory: dict[Slot, tuple[int, int]] = {}
+        self.told: dict[str, Tables] = {}
         self.cache = backend.open({**self.config, "tells": declared.tells})
         self.events = EventBook()
         self.stores = config["data"] == "backend"
@@ -193,8 +195,7 @@ class PagedSystem(System):
 
     def answer(self, part: Part, state: Sequence[Any], model: PagedModel) -> Answer:
         """Says what a group of layers reads for one request."""
-        settings = self.config["groups"][part.group]
-        where = f"request {part.name}, group {part.group} ({settings['type']})"
+        where = f"request {part.name}, {name_group(self.config, part.group)}"
         if self.is_state(part.group):
             return {"where": where, "state": list(state)}
         first = model.cache.groups[part.group].first(part.start)
@@ -290,11 +291,26 @@ class PagedSystem(System):
                     )
         return tables
 
+    def tell_held(self) -> dict[str, list[tuple[str, str]]]:
+        """Puts the tables in words: their blocks, and with whom each is shared."""
+        users: dict[int, list[str]] = {}
+        for name, tables in self.told.items():
+            for block in {block for table in tables for block in table}:
+                users.setdefault(-1 if block is None else block, []).append(name)
+        facts: dict[str, list[tuple[str, str]]] = {}
+        for name, tables in self.told.items():
+            for number, table in enumerate(tables):
+                title = f"request {name}", name_group(self.config, number)
+                words = ", ".join(name_block(block, name, users) for block in table)
+                facts.setdefault(title[0], []).append((f"table of {title[1]}", words))
+                facts[", ".join(title)] = [("table", words)]
+        return facts
+
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
         """Checks all that holds after every operation; see `checks`."""
         requests = model.cache.requests.items()
         held = {name: one for name, one in requests if one.is_held}
-        tables = {name: self.read_tables(name) for name in held}
+        tables = self.told = {name: self.read_tables(name) for name in held}
         check_tables(model, tables)
         tells = self.declared.tells
         if "pool" in tells:
@@ -325,6 +341,14 @@ class PagedSystem(System):
                     f"position {place.position} of request {name}, group {place.group},"
                     f" {found}, not token {place.tag}",
                 )
+
+
+def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]]) -> str:
+    """Words for a block in the table of a request: its number, and who else holds it."""
+    if block is None:
+        return "–"
+    others = [other for other in users[block] if other != name]
+    return f"{block} (also {', '.join(others)})" if others else str(block)
 
 
 def read_pool(answer: Any) -> Pool:

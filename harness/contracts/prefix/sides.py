@@ -411,6 +411,10 @@ class PrefixSystem(ABC):
         counted = self.cache.get_statistics()
         return {name: getattr(counted, name) for name in STATISTICS}
 
+    def tell_held(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """See `System.tell_held`."""
+        return {}
+
     @abstractmethod
     def verify_attention(self, model: Any) -> None:
         """Puts the last pass through the framework's attention."""

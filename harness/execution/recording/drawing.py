@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Held, HeldToken
@@ -298,6 +299,10 @@ MOST_WORDS = 160
 HOLDS = "holds"
 
 
+Told = Mapping[str, Sequence[tuple[str, str]]]
+"""See `System.tell_held`."""
+
+
 @dataclass
 class Found:
     """What an answer shows.
@@ -321,9 +326,10 @@ def draw_step(
     known: Known,
     describe: Callable[[int], str],
     bounds: Bounds,
+    told: Told = MappingProxyType({}),
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
-    `Contract.open_model`. describe: a row in words."""
+    `Contract.open_model`. describe: a row in words. told: see `System.tell_held`."""
     found = Found()
     collect(found, *answers, describe)
     grids: dict[int, list[Grid]] = {}
@@ -339,14 +345,22 @@ def draw_step(
     parts = []
     for number in order:
         part = draw_part(*held[number], known, bounds)
-        own, facts = tuple(grids.get(number, ())), found.list_facts(number)
-        parts.append(replace(part, grids=own, facts=facts))
+        own = tuple(grids.get(number, ()))
+        facts = [*found.list_facts(number), *list_told(told.get(part.title, ()))]
+        parts.append(replace(part, grids=own, facts=tuple(facts)))
     return replace(
         step,
         facts=found.list_facts(None),
         parts=tuple(parts),
         parts_left_out=len(held) - len(parts),
     )
+
+
+def list_told(told: Sequence[tuple[str, str]]) -> Iterator[Fact]:
+    """What a backend told of a part, which is compared with nothing."""
+    for name, words in told:
+        words = clean(words, MOST_WORDS)
+        yield Fact(name, words, words, False)
 
 
 def draw_part(title: str, places: Sequence[Any], known: Known, bounds: Bounds) -> Part:

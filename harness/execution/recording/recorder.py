@@ -6,15 +6,16 @@ A worker does this: what is drawn is made where the arrays are, and is small.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Held, Op, agrees, list_allowed
 from lockstep.harness.contracts.operation import Step as Walked
+from lockstep.harness.execution.compare import Difference
 from lockstep.harness.execution.executor import Result, Run, run
-from lockstep.harness.execution.recording.drawing import Known, draw_step
+from lockstep.harness.execution.recording.drawing import Known, Told, draw_step
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Program, tell_tokens
 
@@ -25,7 +26,8 @@ OnStep = Callable[[int], None]
 
 @dataclass
 class Kept:
-    """One step. got: None as long as the backend has not answered."""
+    """One step. got: None as long as the backend has not answered. told: see
+    `System.tell_held`."""
 
     number: int
     op: Op
@@ -33,6 +35,7 @@ class Kept:
     expected: Answer | None = None
     got: Answer | None = None
     held: Sequence[Held] = ()
+    told: Told = field(default_factory=dict)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -100,6 +103,13 @@ class Recorder(Run):
         self.now.got = super().observe(step)
         return self.now.got
 
+    def take(self, step: Walked) -> tuple[Answer, Difference | None]:
+        try:
+            return super().take(step)
+        finally:
+            if self.is_kept(step.number):
+                self.now.told = self.system.tell_held()
+
     def keep_held(self, step: Walked) -> None:
         if self.is_kept(self.now.number):
             self.now.held = step.model.list_held(step.op)
@@ -135,6 +145,7 @@ class Recorder(Run):
             Known({}, get_places(kept.held), self.born),
             lambda row: operation.describe_row(kept.op, row),
             self.bounds,
+            kept.told,
         )
 
 
