@@ -40,12 +40,13 @@ class NativeCache:
 
 def wrap_native(cache: Any) -> Any:
     """Returns the cache itself if it has methods, and they are functions of Python."""
+    kind: Any = type(cache)
     is_cache = any(hasattr(cache, name) for name in METHODS)
-    return NativeCache(cache) if is_native(type(cache)) or not is_cache else cache
+    return NativeCache(cache) if is_native(kind) or not is_cache else cache
 
 
 @cache
-def is_native(kind: type) -> bool:
+def is_native(kind: Any) -> bool:
     """Says whether a method of this class is not a function of Python."""
     methods = (getattr_static(kind, name, None) for name in METHODS)
     return any(method and not isinstance(method, FunctionType) for method in methods)
