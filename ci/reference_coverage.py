@@ -35,7 +35,10 @@ import click  # noqa: E402
 from ci.work import Work, list_different, list_work  # noqa: E402
 from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
 
-FILES = {"swa": "causal", "swa-memory": "causal", "chunked": "causal"}
+FILES = {
+    **dict.fromkeys(("swa", "swa-memory", "chunked"), "causal"),
+    "batch-list": "list",
+}
 """The file in which a kind is described, if it has another name."""
 
 QUICK = 9

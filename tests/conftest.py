@@ -1,6 +1,9 @@
 """For all tests."""
 
 import os
+import sys
+
+import pytest
 
 from lockstep.harness.workers.pool import THREADS
 
@@ -8,3 +11,14 @@ from lockstep.harness.workers.pool import THREADS
 # `pytest -n auto` have all cores busy as it is.
 for name, value in THREADS.items():
     os.environ.setdefault(name, value)
+
+# Otherwise each of hundreds of processes would compile the project: a third of the time
+# that a worker needs to come up.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Moves the tests of conformance to the end: they take about the same time each.
+    pytest-xdist hands out long runs of tests, and a run of slow ones must not be last."""
+    items.sort(key=lambda item: "conformance" in item.path.parts)

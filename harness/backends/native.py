@@ -7,6 +7,7 @@ it is not taken for an exception of the harness: see `core.errors.find_own_place
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -39,10 +40,16 @@ class NativeCache:
 
 def wrap_native(cache: Any) -> Any:
     """Returns the cache itself if it has methods, and they are functions of Python."""
-    methods = (getattr_static(type(cache), name, None) for name in METHODS)
-    is_native = any(method and not isinstance(method, FunctionType) for method in methods)
+    kind: Any = type(cache)
     is_cache = any(hasattr(cache, name) for name in METHODS)
-    return NativeCache(cache) if is_native or not is_cache else cache
+    return NativeCache(cache) if is_native(kind) or not is_cache else cache
+
+
+@cache
+def is_native(kind: Any) -> bool:
+    """Says whether a method of this class is not a function of Python."""
+    methods = (getattr_static(kind, name, None) for name in METHODS)
+    return any(method and not isinstance(method, FunctionType) for method in methods)
 
 
 def unwrap_native(value: Any) -> Any:

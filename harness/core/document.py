@@ -19,8 +19,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from lockstep.harness.core.errors import UsageError, shorten
 
 # --- files ------------------------------------------------------------------------------
@@ -217,6 +215,10 @@ def complete(
 def check_field(value: Any, schema: Schema, where: str) -> Any:
     """Returns the value, whole floats as ints. Raises UsageError if the schema does not
     allow it."""
+    # A driver in Python that imports the contracts needs no schema; this takes half of
+    # the time until it is up.
+    import jsonschema
+
     validator = jsonschema.Draft202012Validator(dict(schema))
     error = next(iter(validator.iter_errors(value)), None)
     if error is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,7 +134,13 @@ def load_ledger(
 
 
 def load_entry(path: Path) -> Entry:
-    document = parse_json(read_text(path), str(path))
+    return parse_entry(read_text(path), path)
+
+
+@cache
+def parse_entry(text: str, path: Path) -> Entry:
+    """Parses the text of a file: once, since each slice of programs loads the ledger."""
+    document = parse_json(text, str(path))
     try:
         fields = convert(document, type=Document)
     except ValidationError as error:

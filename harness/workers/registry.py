@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, get_args
 
@@ -61,8 +63,19 @@ LIMITS = Limits()
 
 def list_names() -> dict[str, str]:
     """Registered name → "module:factory", in the order of names."""
-    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    entries = list_entries(tuple(sys.path))
     return {entry.name: f"{entry.module}:{entry.attr}" for entry in entries}
+
+
+@cache
+def list_entries(path: tuple[str, ...]) -> Sequence[EntryPoint]:
+    """Lists the registered backends in the order of names. Each call would read the
+    metadata of all packages, which takes ten milliseconds.
+
+    Args:
+        path: the folders where Python looks for packages.
+    """
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
 def get_target(name: str) -> str:
@@ -96,8 +109,9 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
         Unloadable: it is broken.
         UsageError: its name is wrong.
     """
-    for entry in entry_points(group=GROUP, name=name):
-        require_packages(entry)
+    for entry in list_entries(tuple(sys.path)):
+        if entry.name == name:
+            require_packages(entry)
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
     module = "" if is_driver(name) else get_target(name).partition(":")[0]
     with loading("checking its declaration", module):

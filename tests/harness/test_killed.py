@@ -145,8 +145,8 @@ def test_no_process_outlives_the_command(check: Check, tmp_path: Path, name: str
 
 
 def test_a_guard_that_is_killed_is_noticed(check: Check, tmp_path: Path) -> None:
-    """Although the worker below it still runs."""
-    process = check(f"{HERE}:holds_in_a_step", "--programs", 20)
+    """Although the worker below it still runs. Its program is run again, and hangs."""
+    process = check(f"{HERE}:holds_in_a_step", "--programs", 20, "--step-time", 1)
     pid = read_pid(tmp_path / "pid")
     os.kill(get_parent(pid), signal.SIGKILL)
     status, words = end(process)

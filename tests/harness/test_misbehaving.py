@@ -144,10 +144,11 @@ def test_options_that_change_the_verdict_stand_in_the_line(run_workers: Run) -> 
 
 @pytest.mark.parametrize("name", ["returns_colours", "raises_colours", "says_colours"])
 def test_what_a_backend_says_does_nothing_to_the_terminal(
-    run_workers: Run, name: str
+    request: pytest.FixtureRequest, name: str
 ) -> None:
+    run = request.getfixturevalue("run_workers" if name == "says_colours" else "run")
     backend = ("--backend", f"{HERE}:{name}")
-    assert check(run_workers, name).status == DIVERGES
+    assert check(run, name).status == DIVERGES
     (path,) = Path("failures").glob("layer-*/*.json")
     for command in (
         ("replay", path),
@@ -156,7 +157,7 @@ def test_what_a_backend_says_does_nothing_to_the_terminal(
         ("explore", "--depth", 1, "--size", "tiny"),
         ("report", "--format", "markdown"),
     ):
-        ended = run_workers(*command, *backend)
+        ended = run(*command, *backend)
         assert ended.text.replace("\n", "").isprintable()
 
 
@@ -166,8 +167,8 @@ def test_what_a_backend_declares_does_nothing_to_the_terminal(run: Run) -> None:
     assert ended.text.replace("\n", "").isprintable()
 
 
-def test_what_cannot_be_checked_is_said_in_a_line(run_workers: Run) -> None:
-    ended = check(run_workers, *UNLOADABLE)
+def test_what_cannot_be_checked_is_said_in_a_line(run: Run) -> None:
+    ended = check(run, *UNLOADABLE)
     assert ended.status == CANNOT
     for name, words in UNLOADABLE.items():
         assert f"{HERE}:{name}: ERROR: could not be loaded: " in ended.words
@@ -175,9 +176,9 @@ def test_what_cannot_be_checked_is_said_in_a_line(run_workers: Run) -> None:
     assert [path.name for path in Path("failures").iterdir()] == ["outcome.json"]
 
 
-def test_answers_that_are_no_numbers_of_json(run_workers: Run) -> None:
+def test_answers_that_are_no_numbers_of_json(run: Run) -> None:
     """trim answers with a number of numpy, and a wrong one: a plain divergence."""
-    ended = check(run_workers, "answers_in_numpy")
+    ended = check(run, "answers_in_numpy")
     assert (ended.status, "layer-kv-trim-result" in ended.out) == (DIVERGES, True)
     (path,) = Path("failures").glob("layer-*/*.json")
     assert load_programs(path)[0].meta["got"]["trimmed"] == 1

@@ -10,7 +10,7 @@ import pytest
 from ci.trials import ACTS, EVENTS, HARMLESS, IN_A_THREAD, PLACES, attempt, draw
 from tests.harness.commands import Run
 
-TRIALS = 12
+TRIALS = 8
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")

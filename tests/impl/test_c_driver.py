@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ Build = Callable[..., Path]
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Compiles the driver; with one thing in it replaced, if so asked."""
 
+    @cache
     def build(*flags: str, old: str = "", new: str = "") -> Path:
         folder = tmp_path_factory.mktemp("c")
         text = SOURCE.read_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -17,20 +17,19 @@ PROGRAMS = 40
 Change = Callable[[Any], Any]
 
 
-def find(name: str, kind: str) -> set[str]:
-    """The signatures of a few programs."""
+def find(name: str, kind: str) -> Iterator[str]:
+    """The signatures of a few programs, one after the other."""
     backend = load(name)
     contract = next(one for one in backend.contracts if kind in backend.contracts[one])
     declared = backend.contracts[contract][kind]
     avoid = load_ledger(backend.ledger, name, kind)
     drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
-    source, found = RandomSource(5), set[str]()
+    source = RandomSource(5)
     for _ in range(PROGRAMS):
         program = drawer.draw(source)
         divergence = run(program, backend).divergence
         if divergence is not None:
-            found.add(divergence.get_signature(program))
-    return found
+            yield divergence.get_signature(program)
 
 
 def lose_last(state: Any) -> Any:
@@ -205,6 +204,6 @@ def test_a_mistake_in_the_library_is_found(
     pytest.importorskip(module.partition(".")[0])
     library = import_module(module)
     library = getattr(library, owner) if owner else library
-    assert find(name, kind) == set()
+    assert [*find(name, kind)] == []
     monkeypatch.setattr(library, attribute, change(getattr(library, attribute)))
-    assert find(name, kind)
+    assert any(find(name, kind))

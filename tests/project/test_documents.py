@@ -115,6 +115,17 @@ def run(arguments: Sequence[str]) -> Result:
     return CliRunner().invoke(main, list(arguments), prog_name="lockstep")
 
 
+@cache
+def collect(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Collects what the command would run; of all tests, those that take its options."""
+    folders = [each for each in arguments if each.startswith("tests")] or [
+        "tests/conformance"
+    ]
+    options = [each for each in arguments if each not in folders]
+    command = [sys.executable, "-m", "pytest", *folders, *options, "--collect-only", "-q"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
 def test_there_are_commands_in_the_documents() -> None:
     assert len(list_commands()) > 25
 
@@ -125,13 +136,7 @@ def test_a_command_of_a_document_runs(command: str, desk: Path) -> None:
     if program in NOT_HERE:
         pytest.skip(f"{program}: {NOT_HERE[program]}")
     if program == "pytest":
-        arguments = [each for each in arguments if each not in ("-n", "auto")]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
+        done = collect(*(each for each in arguments if each not in ("-n", "auto")))
         assert done.returncode == 0, done.stdout + done.stderr
     elif program == "lockstep":
         for made in desk.glob("my_*.py"):

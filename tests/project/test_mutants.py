@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,34 @@ FILE = "impl/shared/encoder.py"
 SOURCE = (ROOT / FILE).read_bytes()
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+RUNNER = """
+import functools, json, sys
+from ci import mutants
+from click.testing import CliRunner
+
+mutants.measure = functools.cache(mutants.measure)
+ended = [CliRunner().invoke(mutants.main, own) for own in json.load(sys.stdin)]
+print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in ended]))
+"""
+
+
+def run(*commands: Sequence[object]) -> list[tuple[int, str, str]]:
+    """Runs the command several times in one process that measures the backends once.
+
+    Returns:
+        The exit status, the output and the errors of each.
+    """
     pytest.importorskip("torch")
-    command = [sys.executable, "ci/mutants.py", "--programs", "6", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    few = [[FILE, "--programs", "6", "--time", "1", *map(str, one)] for one in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(few),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [tuple(one) for one in json.loads(done.stdout)]
 
 
 def get_mutant(function: str, mutated: str) -> Mutant:
@@ -48,32 +73,37 @@ def explain(path: Path, *explanations: dict[str, str]) -> Path:
     return path
 
 
-def test_a_mutant_is_found_and_another_survives(tmp_path: Path) -> None:
+def test_mutants_are_found_survive_or_are_explained(tmp_path: Path) -> None:
     out, none = tmp_path / "out.json", explain(tmp_path / "none.json")
+    right = explain(tmp_path / "one.json", EXPLANATION)
+    wrong = {"function": FOUND.function, "original": FOUND.original}
+    wrong = EXPLANATION | wrong | {"mutated": FOUND.mutated}
+    stale = explain(tmp_path / "two.json", wrong, EXPLANATION | {"mutated": "gone"})
     ids = [f"--mutant={each.id}" for each in (FOUND, EQUIVALENT)]
-    done = run(FILE, *ids, "--json", out, "--explained", none)
-    assert done.returncode == 1, done.stderr
-    assert f"survived: {EQUIVALENT.id} in EncoderCacheBase.__init__" in done.stdout
-    assert "- self.position = 0\n+ self.position = 1" in done.stdout
+    survives, is_explained, is_stale = run(
+        [*ids, "--json", out, "--explained", none],
+        [ids[1], "--explained", right],
+        [ids[0], "--explained", stale],
+    )
+
+    status, text, errors = survives
+    assert status == 1, errors
+    assert f"survived: {EQUIVALENT.id} in EncoderCacheBase.__init__" in text
+    assert "- self.position = 0\n+ self.position = 1" in text
     found, survived = json.loads(out.read_text())["mutants"]
     assert (found["verdict"], survived["verdict"]) == ("found", "survived")
     assert found["how"].startswith(("unified-encoder-", "unified-wrapper-"))
     assert survived["programs"] >= 6  # those that have such a cache
 
+    status, text, errors = is_explained
+    assert status == 0, errors
+    assert f"explained: {EQUIVALENT.id}" in text
+    assert "nothing is cached yet" in text
 
-def test_an_explanation_is_held_against_what_is_found(tmp_path: Path) -> None:
-    path = explain(tmp_path / "one.json", EXPLANATION)
-    done = run(FILE, "--mutant", EQUIVALENT.id, "--explained", path)
-    assert done.returncode == 0, done.stderr
-    assert f"explained: {EQUIVALENT.id}" in done.stdout
-    assert "nothing is cached yet" in done.stdout
-    wrong = {"function": FOUND.function, "original": FOUND.original}
-    wrong = EXPLANATION | wrong | {"mutated": FOUND.mutated}
-    path = explain(tmp_path / "two.json", wrong, EXPLANATION | {"mutated": "gone"})
-    done = run(FILE, "--mutant", FOUND.id, "--explained", path)
-    assert done.returncode == 2
-    assert "explained, but found: " in done.stderr
-    assert "explained, but no longer there: " in done.stderr
+    status, _, errors = is_stale
+    assert status == 2
+    assert "explained, but found: " in errors
+    assert "explained, but no longer there: " in errors
 
 
 BAD = [
@@ -95,6 +125,12 @@ def test_bad_input_is_refused(
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_the_script_finds_its_modules() -> None:
+    command = [sys.executable, ROOT / "ci" / "mutants.py", "--mutant", "nothing"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert (done.returncode, "there is no mutant nothing" in done.stderr) == (2, True)
 
 
 def test_hangs_crashes_and_exceptions_end_a_trial(

@@ -15,7 +15,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.paged.domain import get_domain
-from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
+from lockstep.harness.contracts.paged.drawn import CHOICES, FEW_BLOCKS, GROUPS
 from lockstep.harness.contracts.paged.model import (
     CONFIG,
     FACTS,
@@ -89,6 +89,8 @@ class PagedContract(Contract):
             return declared.config.get(name, GROUPS[config["kind"]])
         options = super().list_options(name, config, declared)
         types = {group["type"] for group in config["groups"]}
+        if name == "blocks" and types == {"state"} and options == CHOICES[name]:
+            return FEW_BLOCKS
         if name == "lookahead" and "state" in types:
             return (0,)
         if name == "hash_block":

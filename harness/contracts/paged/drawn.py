@@ -60,3 +60,6 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "value_dim": (4, 6),
     "dtype": ("float32", "float16", "bfloat16"),
 }
+
+FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
+"""The same for states alone, of which a request needs few."""
