@@ -250,8 +250,9 @@ class BlockManager:
     def withdraw(self, one: PagedRequest) -> None:
         """Forgets the prefixes of a request, where no other holds their blocks."""
         own = {block for table in one.tables or () for block in list_held(table)}
+        keys = one.hash.extend(one.tokens)[: one.computed // self.unit]
         for entries in self.blocks.entries:
-            for key in one.hash.keys:
+            for key in keys:
                 block = entries.get(key)
                 if block is not None and self.blocks.references[block] <= (block in own):
                     self.blocks.forget(block)

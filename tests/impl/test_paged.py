@@ -157,6 +157,16 @@ def test_a_rewind_leaves_what_others_can_hit() -> None:
     assert compute(manager, "b", 1, 2, 3, 4, 5) == 4
 
 
+def test_what_nobody_wants_reused_goes_with_the_last_who_holds_it() -> None:
+    manager = make()
+    compute(manager, "a", 1, 2)
+    manager.fork("a", "b", [3])
+    manager.free("a", False)
+    assert len(manager.blocks.entries[0]) == 1
+    manager.free("b", False)
+    assert manager.blocks.entries == [{}]
+
+
 def test_events_replay_to_the_entries() -> None:
     manager = Telling([FULL], 2, 24)
     compute(manager, "a", 1, 2)

@@ -51,7 +51,7 @@ GROUPS: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]] = {
 """The groups that are drawn for a kind, the simplest first."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
-    "blocks": (12, 8, 6, 16, 24, 40),
+    "blocks": (12, 8, 6, 4, 16, 24, 40),
     "max_length": (24, 24, 12),
     "prefix_cache": (True, True, True, False),
     "lookahead": (0, 2, 1, 3, 2),
