@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     block: int
 
 
-TELLS = ("pool", "entries", "events")
+TELLS = ("pool", "entries", "events", "attend")
 """What a paged cache may tell beside its tables; see `Kind.tells`."""
 
 
@@ -136,6 +136,17 @@ class PagedCache(Protocol):
         Returns:
             For each request K and V of the positions from the oldest that its first token
             attends to, up to its last token: [1, heads, positions, dim].
+        """
+
+    def attend(self, layer: int, queries: Array) -> Array:
+        """Computes attention of the step in a layer that is updated, through the tables.
+
+        Args:
+            layer: not of a state group.
+            queries: [1, heads, tokens, key_dim], in the order of `update`.
+
+        Returns:
+            [1, heads, tokens, value_dim]; the scale is key_dim ** -0.5.
         """
 
     def read_states(self, layer: int) -> Sequence[tuple[Array, Array] | None]:

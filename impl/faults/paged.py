@@ -290,6 +290,15 @@ def paged_copy_first_layer(cache: Any) -> None:
     memory.copy = copy_first
 
 
+@mistake("paged-sliding", 3)
+def paged_chunk_without_mask(cache: Any) -> None:
+    """Attention of a chunk has no mask: a token sees those behind it."""
+    memory = getattr(cache, "memory", None)
+    if memory is not None:
+        attend = memory.attend
+        memory.attend = lambda queries, pair, seen: attend(queries, pair, None)
+
+
 # --- what is told -----------------------------------------------------------------------
 
 

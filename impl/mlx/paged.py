@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from lockstep.impl.shared.paged_memory import BlockMemory
+from lockstep.impl.shared.paged_memory import BlockMemory, Seen
 
 Pair = tuple[mx.array, mx.array]
 
 
 class MlxBlocks(BlockMemory):
-    """K and V in two arrays for each layer, [slots, heads, dim].
+    """K and V in two arrays for each layer, [1, heads, slots, dim].
 
     Args:
         blocks, size, layers: see `BlockMemory`.
@@ -27,34 +27,42 @@ class MlxBlocks(BlockMemory):
         size: int,
         layers: int,
         heads: int,
-        dims: Sequence[int],
+        dims: tuple[int, int],
         dtype: mx.Dtype,
         fill: float = 0.0,
     ) -> None:
         super().__init__(blocks, size, layers)
-        self.buffers = [
-            [mx.full((blocks * size, heads, dim), fill, dtype) for dim in dims]
-            for _ in range(layers)
-        ]
+
+        def make(dim: int) -> mx.array:
+            return mx.full((1, heads, blocks * size, dim), fill, dtype)
+
+        self.buffers = [[make(dims[0]), make(dims[1])] for _ in range(layers)]
 
     def write(
         self, layer: int, slots: Sequence[int], keys: mx.array, values: mx.array
     ) -> None:
         index = mx.array(slots)
         for buffer, array in zip(self.buffers[layer], (keys, values), strict=True):
-            buffer[index] = array[0].swapaxes(0, 1)
+            buffer[:, :, index] = array
 
     def read(self, layer: int, slots: Sequence[int]) -> Pair:
         keys, values = self.buffers[layer]
         index = mx.array(slots)
-        return self.gather(keys, index), self.gather(values, index)
+        return keys[:, :, index], values[:, :, index]
 
-    def gather(self, buffer: mx.array, index: mx.array) -> mx.array:
-        return buffer[index].swapaxes(0, 1)[None]
+    def attend(self, queries: mx.array, pair: Pair, seen: Seen) -> mx.array:
+        scale = queries.shape[-1] ** -0.5
+        mask = None if seen is None else mx.array(seen)
+        return mx.fast.scaled_dot_product_attention(
+            queries, *pair, scale=scale, mask=mask
+        )
+
+    def join(self, parts: Sequence[mx.array]) -> mx.array:
+        return mx.concatenate([*parts], axis=2)
 
     def copy(self, source: int, target: int) -> None:
         size = self.size
         for pair in self.buffers:
             for buffer in pair:
-                moved = buffer[source * size : (source + 1) * size]
-                buffer[target * size : (target + 1) * size] = moved
+                moved = buffer[:, :, source * size : (source + 1) * size]
+                buffer[:, :, target * size : (target + 1) * size] = moved

@@ -58,4 +58,4 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "data": ("tags", "backend"),
 }
-PAGED_TELLS = frozenset({"pool", "entries", "events"})
+PAGED_TELLS = frozenset({"pool", "entries", "events", "attend"})

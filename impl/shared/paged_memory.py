@@ -6,10 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lockstep.impl.shared.paged import BlockManager, PagedRequest
-from lockstep.impl.shared.paged_groups import StateGroup
+from lockstep.impl.shared.paged_groups import Group, StateGroup
 
 Pair = tuple[Any, Any]
+
+Seen = npt.NDArray[np.bool_] | None
+"""[queries, columns]: which columns each query sees; None for all."""
 
 
 class BlockMemory(ABC):
@@ -38,6 +44,20 @@ class BlockMemory(ABC):
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
         """Copies one block in all layers."""
+
+    @abstractmethod
+    def attend(self, queries: Any, pair: Pair, seen: Seen) -> Any:
+        """Computes attention, [1, heads, queries, value_dim].
+
+        Args:
+            queries: [1, heads, queries, key_dim]; heads may be several times those of K.
+            pair: K and V [1, heads, columns, dim].
+            seen: see `Seen`.
+        """
+
+    @abstractmethod
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Joins arrays along their axis of tokens."""
 
 
 class StoringManager(BlockManager):
@@ -75,6 +95,11 @@ class StoringManager(BlockManager):
     def update(self, layer: int, keys: Any, values: Any) -> list[Pair]:
         """Writes K and V of the step, and returns what it attends to; see
         `harness.backends.paged`."""
+        self.write(layer, keys, values)
+        return [self.read(layer, one) for one in self.step]
+
+    def write(self, layer: int, keys: Any, values: Any) -> None:
+        """Writes K and V of the step in one layer, as `update` does."""
         number, buffer = self.layers[layer]
         written = [
             slot
@@ -82,13 +107,34 @@ class StoringManager(BlockManager):
             for slot in self.list_slots(one, number, one.computed, one.end)
         ]
         self.memory.write(buffer, written, keys, values)
-        first = self.groups[number].first
-        return [
-            self.memory.read(
-                buffer, self.list_slots(one, number, first(one.computed), one.end)
-            )
-            for one in self.step
-        ]
+
+    def read(self, layer: int, one: PagedRequest) -> Pair:
+        """Returns K and V of all positions that a token of the step attends to."""
+        number, buffer = self.layers[layer]
+        first = self.groups[number].first(one.computed)
+        return self.memory.read(buffer, self.list_slots(one, number, first, one.end))
+
+    def attend(self, layer: int, queries: Any) -> Any:
+        """Computes attention of all tokens of the step in one layer, once K and V are
+        written.
+
+        Args:
+            layer: as of `update`.
+            queries: [1, heads, tokens, key_dim], in the order of `update`; heads may be
+                several times those of K.
+
+        Returns:
+            [1, heads, tokens, value_dim].
+        """
+        number, _ = self.layers[layer]
+        attended, at = [], 0
+        for one in self.step:
+            count = one.end - one.computed
+            own = queries[:, :, at : at + count]
+            seen = see(self.groups[number], one) if count > 1 else None
+            attended.append(self.memory.attend(own, self.read(layer, one), seen))
+            at += count
+        return self.memory.join(attended)
 
     def list_slots(
         self, one: PagedRequest, group: int, begin: int, end: int
@@ -150,3 +196,12 @@ class StoringManager(BlockManager):
         table, block = one.tables[group], self.groups[group].block
         blocks = [table[(end - 1) // block] for end in ends]
         return [number * self.memory.size for number in blocks if number is not None]
+
+
+def see(group: Group, one: PagedRequest) -> npt.NDArray[np.bool_]:
+    """Says which of the positions that come back each token of a step attends to."""
+    positions = np.arange(group.first(one.computed), one.end)
+    queries = np.arange(one.computed, one.end)
+    firsts = np.array([group.first(query) for query in queries.tolist()])
+    seen: npt.NDArray[np.bool_] = positions >= firsts[:, None]
+    return seen & (positions <= queries[:, None])

@@ -72,18 +72,20 @@ def open_cache(
     if config["kind"] in BATCHED_OPERATIONS:
         return open_batched(config, device)
     if config["kind"].startswith("paged"):
-        return open_paged(config, make_blocks(config, device))
+        return open_paged(config, make_blocks(config, device, kernels))
     return open_layer(config, device)
 
 
-def make_blocks(config: Mapping[str, Any], device: torch.device) -> TorchBlocks | None:
+def make_blocks(
+    config: Mapping[str, Any], device: torch.device, kernels: Kernels | None
+) -> TorchBlocks | None:
     """Makes the memory of a paged cache; None where the harness holds it."""
     if config["data"] == "tags":
         return None
     like = torch.empty(0, dtype=DTYPES[config["dtype"]], device=device)
     dims = config["key_dim"], config["value_dim"]
     fill = math.nan if config["poison"] else 0.0
-    return TorchBlocks(*get_room(config), config["heads"], dims, like, fill)
+    return TorchBlocks(*get_room(config), config["heads"], dims, like, fill, kernels)
 
 
 def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:

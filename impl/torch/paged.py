@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from lockstep.impl.shared.paged_memory import BlockMemory
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from lockstep.impl.shared.paged_memory import BlockMemory, Seen
+from lockstep.impl.torch.kernels import Kernels, Pair, choose
 
 
 class TorchBlocks(BlockMemory):
-    """K and V in two tensors for each layer, [slots, heads, dim].
+    """K and V in two tensors for each layer, [1, heads, slots, dim].
 
     Args:
         blocks, size, layers: see `BlockMemory`.
         heads, dims: heads, and the dimensions of K and V.
         like: the dtype and the device.
         fill: initial content.
+        kernels: move K and V; None to choose by the device.
     """
 
     def __init__(
@@ -27,33 +29,41 @@ class TorchBlocks(BlockMemory):
         size: int,
         layers: int,
         heads: int,
-        dims: Sequence[int],
+        dims: tuple[int, int],
         like: torch.Tensor,
         fill: float = 0.0,
+        kernels: Kernels | None = None,
     ) -> None:
         super().__init__(blocks, size, layers)
-        self.buffers = [
-            tuple(like.new_full((blocks * size, heads, dim), fill) for dim in dims)
-            for _ in range(layers)
-        ]
+        self.kernels, self.device = kernels or choose(like.device), like.device
+
+        def make(dim: int) -> torch.Tensor:
+            return like.new_full((1, heads, blocks * size, dim), fill)
+
+        self.buffers: list[Pair] = [(make(dims[0]), make(dims[1])) for _ in range(layers)]
 
     def write(
         self, layer: int, slots: Sequence[int], keys: torch.Tensor, values: torch.Tensor
     ) -> None:
-        index = torch.tensor(slots, device=keys.device)
-        for buffer, array in zip(self.buffers[layer], (keys, values), strict=True):
-            buffer.index_copy_(0, index, array[0].transpose(0, 1).detach())
+        index = self.kernels.place(np.array(slots), self.device)
+        self.kernels.scatter(self.buffers[layer], (keys, values), index, False)
 
     def read(self, layer: int, slots: Sequence[int]) -> Pair:
-        keys, values = self.buffers[layer]
-        index = torch.tensor(slots, device=keys.device)
-        return self.gather(keys, index), self.gather(values, index)
+        index = self.kernels.place(np.array(slots), self.device)
+        return self.kernels.gather(self.buffers[layer], index, False)
 
-    def gather(self, buffer: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        return buffer[index].transpose(0, 1)[None]
+    def attend(self, queries: torch.Tensor, pair: Pair, seen: Seen) -> torch.Tensor:
+        mask = None if seen is None else torch.from_numpy(seen).to(self.device)
+        shares_heads = queries.shape[1] != pair[0].shape[1]
+        return scaled_dot_product_attention(
+            queries, *pair, attn_mask=mask, enable_gqa=shares_heads
+        )
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([*parts], dim=2)
 
     def copy(self, source: int, target: int) -> None:
         for pair in self.buffers:
             for buffer in pair:
-                blocks = buffer.view(self.blocks, self.size, *buffer.shape[1:])
-                blocks[target] = blocks[source]
+                blocks = buffer.unflatten(2, (self.blocks, self.size))
+                blocks[:, :, target] = blocks[:, :, source]

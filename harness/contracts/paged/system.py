@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -21,9 +21,14 @@ from lockstep.harness.contracts.paged.checks import (
     name_content,
 )
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
-from lockstep.harness.contracts.system import Reader, System
+from lockstep.harness.contracts.system import (
+    Reader,
+    System,
+    judge_attention,
+    to_numpy,
+)
 from lockstep.harness.core.errors import Broken, format_plain
-from lockstep.harness.core.payload import Margins
+from lockstep.harness.core.payload import get_attention_tolerance
 from lockstep.reference.paged import Request
 
 NO_TOKEN = -1
@@ -50,26 +55,28 @@ class PagedSystem(System):
         told: the tables of each request after the last operation.
     """
 
-    margins: Margins = {}
+    margins: dict[str, float]
 
     def __init__(
         self, backend: Backend, declared: Kind, config: Config, tags: int, every: bool
     ) -> None:
         super().__init__(backend, declared, config, tags, every)
+        self.margins = {"attention": 0.0}
         self.memory: dict[Slot, tuple[int, int]] = {}
         self.told: dict[str, Tables] = {}
         self.cache = backend.open({**self.config, "tells": declared.tells})
         self.events = EventBook()
         self.stores = config["data"] == "backend"
+        self.group_of = [
+            number
+            for number, group in enumerate(config["groups"])
+            for _ in range(group["layers"])
+        ]
         self.readers = [
-            Reader(backend, config, self.limit, layer) for layer in range(self.count())
+            Reader(backend, config, self.limit, layer)
+            for layer in range(len(self.group_of) if self.stores else 0)
         ]
         self.capacity = self.count_blocks() if "pool" in declared.tells else 0
-
-    def count(self) -> int:
-        """Counts the layers whose K and V the backend stores."""
-        layers = sum(group["layers"] for group in self.config["groups"])
-        return layers if self.stores else 0
 
     def count_blocks(self) -> int:
         pool = read_pool(self.cache.pool())
@@ -256,7 +263,35 @@ class PagedSystem(System):
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
             pairs = read_list(answer, "update", len(step))
-            return [list(reader.read(one, "update")) for one in pairs]
+            read = [list(reader.read(one, "update")) for one in pairs]
+        if self.every and "attend" in self.declared.tells:
+            self.check_attention(layer, tags, model)
+        return read
+
+    def check_attention(self, layer: int, tags: Sequence[int], model: PagedModel) -> None:
+        """Compares the attention of each token of the step with double precision."""
+        reader, queries = self.readers[layer], self.readers[layer].queries
+        array = self.arrays.from_numpy(queries.get_vectors(tags), self.config["dtype"])
+        with self.lend("a", "attend", [array]):
+            attended = to_numpy(self.arrays, self.cache.attend(layer, array), "attend")
+        form = [1, self.config["heads"], len(tags), self.config["value_dim"]]
+        if list(attended.shape) != form:
+            words = f"attend returned shape {list(attended.shape)}, not {form}"
+            raise Broken("malformed", words)
+        for row, seen in enumerate(self.list_seen(layer, model)):
+            wanted = reader.compute_row(tags[row], seen)
+            allowed = get_attention_tolerance(reader.dtype, reader.keys.dim, len(seen))
+            got = attended[0, :, row]
+            share = judge_attention(got, wanted, allowed, row, "attend")
+            self.margins["attention"] = max(share, self.margins["attention"])
+
+    def list_seen(self, layer: int, model: PagedModel) -> Iterator[list[int]]:
+        """Lists the tags that each token of the step attends to in a layer."""
+        group = model.cache.groups[self.group_of[layer]]
+        for name, start, end in model.ran:
+            request = model.cache.requests[name]
+            for query in range(start, end):
+                yield model.list_tags(request, group.first(query), query + 1)
 
     def move_states(
         self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
