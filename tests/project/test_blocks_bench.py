@@ -1,20 +1,35 @@
-"""The benchmark of block managers runs, with vLLM or without it."""
+"""The benchmarks of block managers run, with vLLM or without it."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "ci/bench" / script), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 def test_it_measures_all_that_it_names(tmp_path: Path) -> None:
     path = tmp_path / "blocks.json"
-    script = ROOT / "ci/bench/blocks.py"
-    command = [sys.executable, str(script), "--rounds", "1", "--json", str(path)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    ended = run("blocks.py", tmp_path, "--rounds", "1", "--json", str(path))
     assert ended.stderr == ""
     found = json.loads(path.read_text())
     assert {"request", "match", "step"} == found["microseconds"].keys()
     assert all(times["ours"] > 0 for times in found["microseconds"].values())
     assert found["ratios"] or "vLLM is not measured" in ended.stdout
+
+
+def test_attention_through_tables_is_that_of_transformers(tmp_path: Path) -> None:
+    """The two sides are compared before they are timed."""
+    pytest.importorskip("transformers")
+    path = tmp_path / "tables.json"
+    sizes = "--requests", "3", "--tokens", "40", "--rounds", "1"
+    ended = run("tables.py", tmp_path, *sizes, "--json", str(path))
+    assert "ratio" in ended.stdout, ended.stderr
+    assert json.loads(path.read_text())["ratio"] > 0
