@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
+import numpy as np
 
-from lockstep.impl.shared.paged_memory import BlockMemory, Seen
+from lockstep.impl.shared.paged_memory import BlockMemory, HostSpans, Seen
 
 Pair = tuple[mx.array, mx.array]
 
@@ -56,6 +57,26 @@ class MlxBlocks(BlockMemory):
         return mx.fast.scaled_dot_product_attention(
             queries, *pair, scale=scale, mask=mask
         )
+
+    def prepare(self, spans: HostSpans) -> list[mx.array]:
+        pairs = zip(spans.tables, spans.firsts, spans.ends, strict=True)
+        every = [(table, np.arange(first, end)) for table, first, end in pairs]
+        return [
+            mx.array(table[at // spans.block] * self.size + at % spans.block)
+            for table, at in every
+        ]
+
+    def attend_each(
+        self, layer: int, queries: mx.array, spans: Sequence[mx.array]
+    ) -> mx.array:
+        keys, values = self.buffers[layer]
+        attended = [
+            self.attend(
+                queries[:, :, row : row + 1], (keys[:, :, own], values[:, :, own]), None
+            )
+            for row, own in enumerate(spans)
+        ]
+        return self.join(attended)
 
     def join(self, parts: Sequence[mx.array]) -> mx.array:
         return mx.concatenate([*parts], axis=2)

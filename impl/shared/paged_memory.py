@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,21 @@ Pair = tuple[Any, Any]
 
 Seen = npt.NDArray[np.bool_] | None
 """[queries, columns]: which columns each query sees; None for all."""
+
+
+class HostSpans(NamedTuple):
+    """Where the tokens of some requests are in one group.
+
+    Attributes:
+        tables: int32 [requests, places], the block of each place; 0 where there is none.
+        firsts, ends: int32 [requests], the positions that are attended to.
+        block: positions of a place.
+    """
+
+    tables: npt.NDArray[np.int32]
+    firsts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+    block: int
 
 
 class BlockMemory(ABC):
@@ -56,6 +71,20 @@ class BlockMemory(ABC):
         """
 
     @abstractmethod
+    def prepare(self, spans: HostSpans) -> Any:
+        """Makes what `attend_each` needs, once for all layers of a group."""
+
+    @abstractmethod
+    def attend_each(self, layer: int, queries: Any, spans: Any) -> Any:
+        """Computes attention of one token of each request, [1, heads, requests, dim].
+
+        Args:
+            layer: the number of the buffer.
+            queries: [1, heads, requests, key_dim]; heads may be several times those of K.
+            spans: from `prepare`.
+        """
+
+    @abstractmethod
     def join(self, parts: Sequence[Any]) -> Any:
         """Joins arrays along their axis of tokens."""
 
@@ -69,6 +98,9 @@ class StoringManager(BlockManager):
     Args:
         memory: of the blocks.
         groups, options: see `BlockManager`; and the "layers" of each group.
+
+    Attributes:
+        spans: group → what `BlockMemory.prepare` made for this step.
     """
 
     def __init__(
@@ -76,6 +108,7 @@ class StoringManager(BlockManager):
     ) -> None:
         super().__init__(groups, *options)
         self.memory = memory
+        self.spans: dict[int, Any] = {}
         self.layers = [
             (number, layer)
             for number, group in enumerate(groups)
@@ -86,8 +119,17 @@ class StoringManager(BlockManager):
         super().copy(source, target)
         self.memory.copy(source, target)
 
+    def schedule(self, request: str, count: int) -> int | None:
+        self.spans.clear()
+        return super().schedule(request, count)
+
+    def let_go(self, one: PagedRequest) -> None:
+        self.spans.clear()
+        super().let_go(one)
+
     def run(self) -> None:
         self.pending = []
+        self.spans.clear()
         super().run()
 
     # --- K and V ------------------------------------------------------------------------
@@ -126,7 +168,11 @@ class StoringManager(BlockManager):
         Returns:
             [1, heads, tokens, value_dim].
         """
-        number, _ = self.layers[layer]
+        number, buffer = self.layers[layer]
+        if all(one.end == one.computed + 1 for one in self.step):
+            if number not in self.spans:
+                self.spans[number] = self.memory.prepare(self.make_spans(number))
+            return self.memory.attend_each(buffer, queries, self.spans[number])
         attended, at = [], 0
         for one in self.step:
             count = one.end - one.computed
@@ -135,6 +181,19 @@ class StoringManager(BlockManager):
             attended.append(self.memory.attend(own, self.read(layer, one), seen))
             at += count
         return self.memory.join(attended)
+
+    def make_spans(self, number: int) -> HostSpans:
+        """Says where what each request of the step attends to is, in one group."""
+        group = self.groups[number]
+        tables = [one.tables[number] for one in self.step if one.tables is not None]
+        blocks = np.zeros((len(tables), max(map(len, tables))), np.int32)
+        for row, table in zip(blocks, tables, strict=True):
+            row[: len(table)] = [block or 0 for block in table]
+        firsts = [group.first(one.computed) for one in self.step]
+        ends = [one.end for one in self.step]
+        return HostSpans(
+            blocks, np.array(firsts, np.int32), np.array(ends, np.int32), group.block
+        )
 
     def list_slots(
         self, one: PagedRequest, group: int, begin: int, end: int

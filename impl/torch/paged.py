@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lockstep.impl.shared.paged_memory import BlockMemory, Seen
-from lockstep.impl.torch.kernels import Kernels, Pair, choose
+from lockstep.impl.shared.paged_memory import BlockMemory, HostSpans, Seen
+from lockstep.impl.torch.kernels import Kernels, Pair, Spans, choose, upload
 
 
 class TorchBlocks(BlockMemory):
@@ -58,6 +58,16 @@ class TorchBlocks(BlockMemory):
         return scaled_dot_product_attention(
             queries, *pair, attn_mask=mask, enable_gqa=shares_heads
         )
+
+    def prepare(self, spans: HostSpans) -> Spans:
+        tables, firsts, ends = (upload(array, self.device) for array in spans[:3])
+        longest = int((spans.ends - spans.firsts).max())
+        return Spans(tables, firsts, ends, spans.block, self.size, longest)
+
+    def attend_each(
+        self, layer: int, queries: torch.Tensor, spans: Spans
+    ) -> torch.Tensor:
+        return self.kernels.attend(queries, self.buffers[layer], spans)
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat([*parts], dim=2)

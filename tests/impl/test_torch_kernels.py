@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
+from torch.nn.functional import scaled_dot_product_attention
 
 from ci.bench.speed.kernels import Decoding, Form, list_cases
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.torch.backend import is_fatal
-from lockstep.impl.torch.kernels import Table, choose
+from lockstep.impl.torch.kernels import Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.rope import Rope
@@ -204,6 +205,60 @@ def test_keys_turn_in_place(
     assert error.max() <= 0.51 * torch.finfo(dtype).eps + 1e-6
     PLAIN.turn(before, PLAIN.place(cells, DEVICE), rope, distance)
     assert (keys == before).all()
+
+
+# --- attention through tables -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernels", [FUSED, PLAIN], ids=["fused", "plain"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "group", "dims", "block", "size"),
+    [
+        (2, 1, (4, 6), 2, 4),  # smaller blocks than the memory has
+        (1, 3, (20, 32), 3, 3),
+        (1, 8, (64, 64), 16, 16),
+    ],
+)
+def test_each_request_attends_to_its_own_positions(
+    kernels: Any,
+    dtype: torch.dtype,
+    heads: int,
+    group: int,
+    dims: tuple[int, int],
+    block: int,
+    size: int,
+) -> None:
+    """Beside double precision. What is not in a table, or outside of a window, is NaN."""
+    ends, firsts = [1, 7, block * 6 - 1], [0, 3, block + 1]
+    blocks = 20
+    order = np.random.default_rng(3).permutation(blocks)
+    tables = np.full((3, 6), -7, np.int32)
+    pools = [
+        torch.full((1, heads, blocks * size, dim), torch.nan, dtype=dtype, device=DEVICE)
+        for dim in dims
+    ]
+    queries = draw(1, heads * group, 3, dims[0], dtype=dtype)
+    wanted, taken = [], 0
+    for row, (first, end) in enumerate(zip(firsts, ends, strict=True)):
+        places = -(-end // block)
+        tables[row, :places] = order[taken : taken + places]
+        taken += places
+        at = np.arange(first, end)
+        slots = torch.from_numpy(tables[row, at // block] * size + at % block)
+        pair = [draw(1, heads, len(at), dim, dtype=dtype) for dim in dims]
+        for pool, own in zip(pools, pair, strict=True):
+            pool[:, :, slots.long().to(DEVICE)] = own
+        double = [array.double() for array in (queries[:, :, row : row + 1], *pair)]
+        wanted.append(scaled_dot_product_attention(*double, enable_gqa=True))
+    limits = (
+        torch.tensor(one, dtype=torch.int32, device=DEVICE) for one in (firsts, ends)
+    )
+    spans = Spans(torch.from_numpy(tables).to(DEVICE), *limits, block, size, block * 6)
+    attended = kernels.attend(queries, tuple(pools), spans)
+    assert attended.dtype == dtype
+    largest = (attended.double() - torch.cat(wanted, dim=2)).abs().max()
+    assert largest < {torch.float32: 1e-5, torch.float16: 4e-3}.get(dtype, 3e-2)
 
 
 # --- masks of batches -------------------------------------------------------------------
@@ -445,7 +500,8 @@ def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
     done = run("ci/ptx.py", "--target", "90", "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["launch"]: row for row in json.loads(path.read_text())["rows"]}
-    assert {"put", "gather", "mask", "see", "turn", "update"} <= set(rows)
+    named = {"put", "gather", "mask", "see", "turn", "update", "attend", "attend, 2"}
+    assert named <= set(rows)
     assert not any(row["spills"] for row in rows.values())
     assert set(rows["put"]["accesses"]) == {"load 8", "load 16", "store 16"}
     assert rows["mask"]["shared"] == 0

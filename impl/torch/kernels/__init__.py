@@ -38,9 +38,30 @@ class Table:
     short_sets: bool = False
 
 
+@dataclass(frozen=True)
+class Spans:
+    """Where the tokens of some requests are, in a paged cache.
+
+    Attributes:
+        blocks: int32 [requests, places], the block of each place; any number where there
+            is none.
+        firsts, ends: int32 [requests], the positions that are attended to.
+        block: positions of a place.
+        size: slots of a block, at least as many.
+        longest: the largest number of positions.
+    """
+
+    blocks: torch.Tensor
+    firsts: torch.Tensor
+    ends: torch.Tensor
+    block: int
+    size: int
+    longest: int
+
+
 class Kernels(Protocol):
-    """The device work of a causal cache, and the masks of batches; no method waits for
-    the device.
+    """The device work of causal and paged caches, and the masks of batches; no method
+    waits for the device.
 
     Attributes:
         alignment: the row stride of masks should be a multiple of this, in numbers.
@@ -126,6 +147,18 @@ class Kernels(Protocol):
 
         Returns:
             [rows, 1, length, columns].
+        """
+
+    def attend(self, queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
+        """Computes attention of one token of each request, through its table.
+
+        Args:
+            queries: [1, query heads, requests, key_dim]; several may share a head of K.
+            pools: K and V [1, heads, slots, dim].
+            spans: of the requests; each attends to one position at least.
+
+        Returns:
+            [1, query heads, requests, value_dim].
         """
 
 

@@ -9,10 +9,12 @@ from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.torch.kernels import (
     Pair,
+    Spans,
     Table,
     batches,
     copies,
     masks,
+    paged,
     tables,
     turns,
     upload,
@@ -48,6 +50,9 @@ class TritonKernels:
             copies.copy(pools, tokens, index, permuted, to_pool=True)
 
     def gather(self, pools: Pair, index: torch.Tensor, permuted: bool) -> Pair:
+        if pools[0].ndim == 4:  # one layer
+            keys, values = self.gather((pools[0][None], pools[1][None]), index, permuted)
+            return keys[0], values[0]
         keys, values = pools
         layers, _, heads, _, dim = keys.shape
         rows = len(index)
@@ -95,6 +100,10 @@ class TritonKernels:
     ) -> torch.Tensor:
         with on_device_of(firsts):
             return batches.see(firsts, starts, length, span, window, like)
+
+    def attend(self, queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
+        with on_device_of(queries):
+            return paged.attend(queries, pools, spans)
 
 
 def on_device_of(array: torch.Tensor) -> torch.cuda.device_of:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from lockstep.impl.shared.batch import Ints, as_slice
-from lockstep.impl.torch.kernels import Pair, Table, upload
+from lockstep.impl.torch.kernels import Pair, Spans, Table, upload
 from lockstep.impl.torch.masks import make_additive
 from lockstep.impl.torch.rope import Rope
 
@@ -96,6 +97,22 @@ class PlainKernels:
             ages = ages % window
         seen = (ages <= queries) & (ages >= 0)
         return seen if like.dtype == torch.bool else make_additive(seen, like.dtype)
+
+    def attend(self, queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
+        shares_heads = queries.shape[1] != pools[0].shape[1]
+        limits = torch.stack((spans.firsts, spans.ends)).T.tolist()
+        attended = []
+        for row, (first, end) in enumerate(limits):
+            positions = torch.arange(first, end, device=queries.device)
+            blocks = spans.blocks[row, positions // spans.block]
+            slots = blocks * spans.size + positions % spans.block
+            own = scaled_dot_product_attention(
+                queries[:, :, row : row + 1],
+                *self.gather(pools, slots, False),
+                enable_gqa=shares_heads,
+            )
+            attended.append(own)
+        return torch.cat(attended, dim=2)
 
 
 def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> None:
