@@ -43,12 +43,14 @@ class Entry(NamedTuple):
     block: int
 
 
+EVENTS = ("stored", "removed", "cleared")
+
 TELLS = ("pool", "entries", "events")
 """What a paged cache may tell beside its tables; see `Kind.tells`."""
 
 
 class PagedCache(Protocol):
-    """What a scheduler asks of a paged cache. `reference.paged` defines the meaning.
+    """A block manager, as a scheduler calls it; `reference.paged` defines the meaning.
 
     A kind declares the operations that it has. A call that breaks a rule of usage raises
     ValueError and changes nothing, where the kind declares `refuses`.
@@ -114,8 +116,12 @@ class PagedCache(Protocol):
     def copies(self) -> Sequence[tuple[int, int]]:
         """Returns, and forgets, the blocks to copy before the step runs: from, to."""
 
-    def pool(self) -> Pool: ...
-    def entries(self) -> Sequence[Entry]: ...
+    def pool(self) -> Pool:
+        """Returns all blocks: those that tables hold, those free and those cached."""
+
+    def entries(self) -> Sequence[Entry]:
+        """Returns every prefix that can be hit now, with its block."""
+
     def events(self) -> Sequence[tuple[str, Entry | None]]:
         """Returns, and forgets, the events since the last call: "stored" and "removed"
         with the entry, and "cleared" with None."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import Entry, Pool, Tables
-from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.backends.paged import Entry, Tables
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
     EventBook,
@@ -21,8 +21,15 @@ from lockstep.harness.contracts.paged.checks import (
     name_content,
 )
 from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.reading import (
+    read_copies,
+    read_entries,
+    read_events,
+    read_pool,
+    read_tables,
+)
 from lockstep.harness.contracts.system import Reader, System
-from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins
 from lockstep.reference.paged import Request
 
@@ -151,7 +158,7 @@ class PagedSystem(System):
 
     def copy_blocks(self) -> None:
         """Copies what the backend asks for, in its order."""
-        for source, target in read_list(self.cache.copies(), "copies"):
+        for source, target in read_copies(self.cache.copies()):
             moved = {
                 (target, place): content
                 for (block, place), content in self.memory.items()
@@ -279,16 +286,7 @@ class PagedSystem(System):
     # --- what it tells ------------------------------------------------------------------
 
     def read_tables(self, name: str) -> Tables:
-        answer = read_list(self.cache.tables(name), "tables", len(self.config["groups"]))
-        tables = [read_list(one, "tables") for one in answer]
-        for table in tables:
-            for block in table:
-                if block is not None and not isinstance(block, int):
-                    raise Broken(
-                        "malformed",
-                        f"tables({name}) has {format_plain(block)}, not a block or None",
-                    )
-        return tables
+        return read_tables(self.cache.tables(name), name, len(self.config["groups"]))
 
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
         """Checks all that holds after every operation; see `checks`."""
@@ -304,11 +302,12 @@ class PagedSystem(System):
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)
         entries: list[Entry] = []
+        groups = len(self.config["groups"])
         if "entries" in tells:
-            entries = [Entry(*one) for one in read_list(self.cache.entries(), "entries")]
+            entries = read_entries(self.cache.entries(), groups)
             check_entries(model, entries, self.memory)
         if "events" in tells:
-            self.events.follow(read_list(self.cache.events(), "events"))
+            self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
 
     def check_contents(
@@ -325,11 +324,6 @@ class PagedSystem(System):
                     f"position {place.position} of request {name}, group {place.group},"
                     f" {found}, not token {place.tag}",
                 )
-
-
-def read_pool(answer: Any) -> Pool:
-    pool: Pool = read_object(answer, Pool._fields, "pool", "a pool")
-    return pool
 
 
 def rename(answer: Answer, name: str) -> Answer:
