@@ -78,7 +78,7 @@ class PagedContract(Contract):
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        return ["tables", "copies", *super().list_methods(kind, operations)]
+        return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
