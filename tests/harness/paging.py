@@ -13,9 +13,10 @@ import numpy as np
 from misbehaving import NumpyArrays
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import TELLS, Entry, Pool
+from lockstep.harness.backends.paged import Entry, Pool
 from lockstep.harness.contracts import CONTRACTS
 
+TOLD = frozenset({"pool", "entries", "events"})
 OPERATIONS = frozenset(CONTRACTS["paged"].operations)
 FULL = {"type": "full", "layers": 1}
 GROUPS = (
@@ -315,7 +316,7 @@ class Storing(Manager):
 
 def declare(cache: type[Manager], name: str = "paging", **more: Any) -> Backend:
     config = {"groups": GROUPS, "data": ("tags", "backend")}
-    promise = {"config": config, "refuses": True, "tells": frozenset(TELLS)}
+    promise = {"config": config, "refuses": True, "tells": TOLD}
     kind = Kind(OPERATIONS, **{**promise, **more})
     return Backend(
         name=name,

@@ -136,7 +136,7 @@ def Cache(config, rows):
 import paging
 
 OPERATIONS += LATER
-TELLS += TELLS_LATER
+TELLS += ["pool", "entries", "events"]
 CONFIG |= {"groups": paging.GROUPS, "data": ["tags", "backend"]}
 Cache = paging.Storing
 """,

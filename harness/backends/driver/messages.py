@@ -353,6 +353,7 @@ PAGED: Messages = {
     "entries": ({}, {"entries": list[Entry]}),
     "events": ({}, {"events": list[Event]}),
     "update": ({**LAYER_NUMBER, **PAIR}, {"requests": list[Pair]}),
+    "attend": ({**LAYER_NUMBER, "queries": Array}, {"attended": Array}),
     "read_states": (LAYER_NUMBER, {"requests": list[Pair | None]}),
     "list_ends": (LAYER_NUMBER, {"ends": list[list[int]]}),
     "write_states": ({**LAYER_NUMBER, **PAIR}, {}),

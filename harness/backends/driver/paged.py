@@ -17,7 +17,7 @@ from lockstep.harness.backends.paged import Entry, Pool
 class PagedCache(
     Cache,
     sends="match schedule run accept preempt free fork rewind evict reset tables copies"
-    " update read_states list_ends write_states",
+    " update attend read_states list_ends write_states",
 ):
     """Has all methods of `harness.backends.paged.PagedCache`; a driver need not answer
     those that its kind does not declare."""

@@ -141,7 +141,7 @@ def open_parts(
     return parts
 
 
-ARRAYS = ("keys", "values", "mask", "conv", "delta")
+ARRAYS = ("keys", "values", "mask", "conv", "delta", "attended")
 UNSAID = ("id", "offset")
 
 

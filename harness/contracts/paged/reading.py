@@ -29,6 +29,7 @@ def read_copies(answer: Any) -> list[tuple[int, int]]:
 
 
 def read_pool(answer: Any) -> Pool:
+    """Returns the pool, without the references of blocks that nobody holds."""
     read_object(answer, Pool._fields, "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
@@ -38,7 +39,8 @@ def read_pool(answer: Any) -> Pool:
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
-    return Pool(answer.references, free, cached)
+    held = {block: count for block, count in answer.references.items() if count}
+    return Pool(held, free, cached)
 
 
 def read_entries(answer: Any, groups: int) -> list[Entry]:

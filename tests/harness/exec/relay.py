@@ -261,7 +261,7 @@ class Relay:
 
 
 PREFIX = ("session", "trie", "slots")
-ARRAYS = ("keys", "values", "conv", "delta")
+ARRAYS = ("keys", "values", "conv", "delta", "queries")
 
 PLANS = {
     "size": "-> size",
@@ -374,6 +374,7 @@ PAGED_PLANS = {
     "entries": "-> entries",
     "events": "-> events",
     "update": "layer keys values -> requests",
+    "attend": "layer queries -> attended",
     "read_states": "layer -> requests",
     "list_ends": "layer -> ends",
     "write_states": "layer keys values",
@@ -397,6 +398,8 @@ def relay_paged(relay: Relay, cache: Any, config: Message, message: Message) -> 
 def give_paged(relay: Relay, name: str, got: Any) -> Any:
     if name == "requests":
         return [relay.give_row(["keys", "values"], pair) for pair in got]
+    if name == "attended":
+        return relay.give_array(got)
     if name == "references":
         return list(got.items())
     if name == "entries":
