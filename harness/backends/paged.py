@@ -13,6 +13,10 @@ none. A state group keeps in entry i the state after its last computed token in 
 positions of block i. Block numbers of different memory differ."""
 
 
+EVENTS = ("stored", "removed", "cleared")
+"""The names of events; see `PagedCache.events`."""
+
+
 class Pool(NamedTuple):
     """The blocks of a cache. Each is held, free or cached.
 
@@ -42,8 +46,6 @@ class Entry(NamedTuple):
     tokens: Sequence[int]
     block: int
 
-
-EVENTS = ("stored", "removed", "cleared")
 
 TELLS = ("pool", "entries", "events")
 """What a paged cache may tell beside its tables; see `Kind.tells`."""

@@ -10,6 +10,7 @@ import pytest
 from paging import GROUPS, Manager, Request, Storing, declare
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.native import open_native
 from lockstep.harness.backends.paged import Entry, Pool
 from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.checks import (
@@ -278,9 +279,9 @@ def test_events_that_leave_something_out(
         (lambda: read_copies([(1, 2, 3)]), "copies returned [1, 2, 3], not a list of 2"),
         (lambda: read_copies([(1, None)]), "copies has None, not a block"),
         (lambda: read_pool(None), "pool returned None, not a pool: it has no references"),
-        (lambda: read_pool(Pool([1], [], [])), "references of pool has [1], not counts"),  # type: ignore[arg-type]
-        (lambda: read_pool(Pool({1: None}, [], [])), "of pool has None, not a count"),  # type: ignore[dict-item]
-        (lambda: read_pool(Pool({}, ["x"], [])), "pool has x, not a block"),  # type: ignore[list-item]
+        (lambda: read_pool(Pool([1], [], [])), "references of pool has [1], not counts"),
+        (lambda: read_pool(Pool({1: None}, [], [])), "of pool has None, not a count"),
+        (lambda: read_pool(Pool({}, ["x"], [])), "pool has x, not a block"),
         (lambda: read_entries([(0, None, [1])], 1), "not a list of 4"),
         (lambda: read_entries([(1, None, [1], 0)], 1), "has 1, not a group below 1"),
         (lambda: read_entries([(0, 7, [1], 0)], 1), "has 7, not a namespace or None"),
@@ -468,6 +469,13 @@ def test_a_mistake_is_named(
     assert divergence is not None
     assert divergence.what == what, divergence
     assert words in divergence.message
+
+
+def test_a_cache_in_python_stands_for_itself() -> None:
+    """Only one that is not written in Python is wrapped."""
+    backend = declare(Manager)
+    config = {"groups": [{"block": 2}], "blocks": 4}
+    assert type(open_native(backend.open)(config)) is Manager
 
 
 # --- the declaration --------------------------------------------------------------------
