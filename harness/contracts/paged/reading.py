@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Tables
@@ -23,8 +23,7 @@ def read_tables(answer: Any, name: str, groups: int) -> Tables:
 def read_copies(answer: Any) -> list[tuple[int, int]]:
     pairs = [read_list(one, "copies", 2) for one in read_list(answer, "copies")]
     for pair in pairs:
-        for block in pair:
-            require_block("copies", block)
+        require_blocks("copies", pair)
     return [(source, target) for source, target in pairs]
 
 
@@ -34,8 +33,8 @@ def read_pool(answer: Any) -> Pool:
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
     free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
-    for block in (*answer.references, *free, *cached):
-        require_block("pool", block)
+    for blocks in (answer.references, free, cached):
+        require_blocks("pool", blocks)
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
@@ -66,18 +65,20 @@ def read_entry(answer: Any, name: str, groups: int) -> Entry:
     group, namespace, listed, block = read_list(answer, name, len(Entry._fields))
     tokens = tuple(read_list(listed, name))
     if not (isinstance(group, int) and 0 <= group < groups):
-        reject(f"an entry of {name}", group, f"a group below {groups}")
-    if not isinstance(namespace, str | None):
-        reject(f"an entry of {name}", namespace, "a namespace or None")
-    if not tokens or not all(isinstance(token, int) for token in tokens):
-        reject(f"an entry of {name}", listed, "at least one token")
-    require_block(f"an entry of {name}", block)
+        reject(name, group, f"a group below {groups}")
+    if not (namespace is None or isinstance(namespace, str)):
+        reject(name, namespace, "a namespace or None")
+    if {*map(type, tokens)} != {int}:
+        reject(name, listed, "at least one token")
+    if not isinstance(block, int):
+        reject(name, block, "a block")
     return Entry(group, namespace, tokens, block)
 
 
-def require_block(place: str, value: Any) -> None:
-    if not isinstance(value, int):
-        reject(place, value, "a block")
+def require_blocks(place: str, blocks: Iterable[Any]) -> None:
+    for block in blocks:
+        if not isinstance(block, int):
+            reject(place, block, "a block")
 
 
 def reject(place: str, value: Any, wanted: str) -> NoReturn:
