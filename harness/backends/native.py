@@ -12,7 +12,7 @@ from inspect import getattr_static
 from types import FunctionType
 from typing import Any
 
-METHODS = ("update", "read", "forward", "begin")
+METHODS = ("update", "read", "forward", "begin", "schedule")
 """Each kind of cache has one of them."""
 
 OTHERS = ("clone", "of", "cache", "extract")

@@ -13,6 +13,10 @@ none. A state group keeps in entry i the state after its last computed token in 
 positions of block i. Block numbers of different memory differ."""
 
 
+EVENTS = ("stored", "removed", "cleared")
+"""The names of events; see `PagedCache.events`."""
+
+
 class Pool(NamedTuple):
     """The blocks of a cache. Each is held, free or cached.
 
@@ -48,7 +52,7 @@ TELLS = ("pool", "entries", "events", "attend")
 
 
 class PagedCache(Protocol):
-    """What a scheduler asks of a paged cache. `reference.paged` defines the meaning.
+    """A block manager, as a scheduler calls it; `reference.paged` defines the meaning.
 
     A kind declares the operations that it has. A call that breaks a rule of usage raises
     ValueError and changes nothing, where the kind declares `refuses`.
@@ -114,8 +118,12 @@ class PagedCache(Protocol):
     def copies(self) -> Sequence[tuple[int, int]]:
         """Returns, and forgets, the blocks to copy before the step runs: from, to."""
 
-    def pool(self) -> Pool: ...
-    def entries(self) -> Sequence[Entry]: ...
+    def pool(self) -> Pool:
+        """Returns all blocks: those that tables hold, those free and those cached."""
+
+    def entries(self) -> Sequence[Entry]:
+        """Returns every prefix that can be hit now, with its block."""
+
     def events(self) -> Sequence[tuple[str, Entry | None]]:
         """Returns, and forgets, the events since the last call: "stored" and "removed"
         with the entry, and "cleared" with None."""

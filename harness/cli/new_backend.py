@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
@@ -15,7 +15,7 @@ import click
 import jinja2
 
 from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
-from lockstep.harness.backends.driver.messages import PLACE
+from lockstep.harness.backends.driver.messages import PLACE, get_operation
 from lockstep.harness.backends.interface import (
     BatchCache,
     BatchListCache,
@@ -25,10 +25,13 @@ from lockstep.harness.backends.interface import (
     StateCache,
     UnifiedCache,
 )
+from lockstep.harness.backends.paged import PagedCache
 from lockstep.harness.cli.options import command
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.model import LIST
 from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.paged.model import HYBRID
+from lockstep.harness.contracts.paged.model import KINDS as PAGED
 from lockstep.harness.core.errors import UsageError
 
 # --- the text ---------------------------------------------------------------------------
@@ -43,6 +46,7 @@ INTERFACES: Mapping[str, type] = {
     **dict.fromkeys(
         ("causal", "swa", "swa-memory", "chunked", "encoder", "recurrent"), UnifiedCache
     ),
+    **dict.fromkeys(PAGED, PagedCache),
 }
 """Kind → what a cache of that kind looks like, of those that stand alone."""
 
@@ -85,6 +89,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "chunked": ("chunk", *POOL),
     "encoder": POOL,
     "recurrent": (*POOL, *STATES),
+    **dict.fromkeys(PAGED, ("groups", "blocks", "max_length", "prefix_cache")),
 }
 """The fields of its config that a cache of each kind has to heed."""
 
@@ -150,6 +155,7 @@ def render(
         contract=rules.name,
         classes=[describe(each, write_methods) for each in list_classes(rules, kind)],
         has_parts=kind == LIST,
+        tells=list_lines(rules.tells),
         required=", ".join(f'"{each}"' for each in rules.required),
         others=list_lines(later),
         **more,
@@ -160,7 +166,8 @@ def describe(written: Written, write_methods: Write) -> dict[str, Any]:
     """A class, for the templates."""
     kind, margin = written.kind, " " * 8
     fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
-    lines = fill(fields, WIDTH, initial_indent=margin, subsequent_indent=margin)
+    width = WIDTH - len('."""')
+    lines = fill(fields, width, initial_indent=margin, subsequent_indent=margin)
     return {
         "name": written.name,
         "kind": kind,
@@ -222,14 +229,22 @@ def list_messages(written: Written) -> Iterator[str]:
     messages = MESSAGES[written.rules.name]
     names = [name for name in ("offsets", "update", "cached") if is_asked(name, kind)]
     for name in dict.fromkeys([*names, *written.methods]):
-        variant = f"{name}.{VARIANTS.get(kind.removeprefix(BATCH))}"
-        message = variant if variant in messages else name
+        message = name_message(name, kind, messages)
         if message in messages:
             asked, answered = messages[message]
             fields = [field for field in asked if field not in PLACE]
             text = get_words(members[name])
             end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
-            yield write_body(name, ["self", *fields], f"{text}\n\n{end}")
+            operation = get_operation(message)
+            yield write_body(operation, ["self", *fields], f"{text}\n\n{end}")
+
+
+def name_message(method: str, kind: str, messages: Iterable[str]) -> str:
+    """Returns the message that a driver gets for a method of a cache of this kind."""
+    if kind in PAGED:
+        return "open_request" if method == "open" else method
+    variant = f"{method}.{VARIANTS.get(kind.removeprefix(BATCH))}"
+    return variant if variant in messages else method
 
 
 VARIANTS = {"state": "states", "list": "list"}
@@ -252,7 +267,19 @@ def list_names(rules: Contract, kind: str, operations: Sequence[str]) -> list[st
     required = rules.list_methods(kind, rules.required)
     padding = ["pad_left"] if kind.startswith(BATCH) else []
     every = rules.list_methods(kind, operations)
-    return list(dict.fromkeys([*required, *padding, *every]))
+    return list(dict.fromkeys([*required, *padding, *every, *list_more(rules, kind)]))
+
+
+def list_more(rules: Contract, kind: str) -> Sequence[str]:
+    """Lists the methods that no operation needs: of a paged cache what it may tell, and
+    the memory of K and V or of states."""
+    if kind not in PAGED:
+        return ()
+    states = OF_STATES if kind in ("paged-state", HYBRID) else ()
+    return (*rules.tells, *(() if kind == "paged-state" else ("update",)), *states)
+
+
+OF_STATES = ("read_states", "list_ends", "write_states")
 
 
 def is_asked(name: str, kind: str) -> bool:
@@ -297,6 +324,7 @@ Examples:
   lockstep new-backend my-batch --kind batch-kv
   lockstep new-backend my-list --kind batch-list
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
+  lockstep new-backend my-blocks --kind paged-full
   lockstep new-backend my-driver --exec       a program that answers JSON lines
 """
 

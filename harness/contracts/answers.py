@@ -34,13 +34,21 @@ def ask_backend(
 def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
     """Returns a sequence that a backend answered, as a list; else raises Broken."""
     try:
-        items = None if isinstance(answer, str | bytes | Mapping) else list(answer)
+        items = list(answer) if is_list(answer) else None
     except TypeError:
         items = None
     if items is None or length not in (None, len(items)):
         wanted = "a list" if length is None else f"a list of {length}"
         raise Broken("malformed", f"{name} returned {format_plain(answer)}, not {wanted}")
     return items
+
+
+def is_list(answer: Any) -> bool:
+    """Says whether an answer can be a list; one that is costs no look at what it is."""
+    return isinstance(answer, LISTS) or not isinstance(answer, str | bytes | Mapping)
+
+
+LISTS = (list, tuple)
 
 
 def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) -> Any:

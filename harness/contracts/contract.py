@@ -43,6 +43,7 @@ class Contract(ABC):
         weights: how often an operation is drawn, where its own weight does not say so.
         states: the names of all abstract states.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
+        tells: what a cache may tell beside its answers; see `Kind.tells`.
         facts: the numbers that `get_facts` of the model gives: name → meaning.
         next: after an operation, those that use what it made, or put it to the test:
             chance alone seldom draws one after the other.
@@ -63,6 +64,7 @@ class Contract(ABC):
     weights: ClassVar[Mapping[str, int]] = {}
     states: ClassVar[Sequence[str]]
     errors: ClassVar[Sequence[str]] = ()
+    tells: ClassVar[Sequence[str]] = ()
     facts: ClassVar[Mapping[str, str]] = {}
     next: ClassVar[Mapping[str, Sequence[str]]] = {}
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}

@@ -257,6 +257,11 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     if held is not None and not (isinstance(held, int | float) and held >= 1):
         raise Unloadable(f"declares {kind} with held={held!r}, not a factor of 1 or more")
     require(declared.inputs, dict.fromkeys(get_args(Inputs)), f"inputs of {kind}")
+    for name in sorted(declared.tells - frozenset(contract.tells)):
+        known = ", ".join(contract.tells) or "nothing"
+        raise Unloadable(
+            f'declares that {kind} tells "{name}"; {contract.name} caches tell {known}'
+        )
     for operation in contract.required:
         if operation not in declared.operations:
             raise Unloadable(f"declares {kind} without {operation}")
@@ -296,7 +301,7 @@ def check_operations(
             cache = rules.open_cache(backend, config)
         except Broken as broken:
             raise Unloadable(f"opening a {kind} cache: {broken}") from None
-    methods = rules.list_methods(kind, declared.operations)
+    methods = [*rules.list_methods(kind, declared.operations), *sorted(declared.tells)]
     if declared.held is not None and contract != "prefix":
         methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]

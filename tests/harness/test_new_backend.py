@@ -19,7 +19,7 @@ from tests.harness.commands import HERE, ROOT, Ended, Run, invoke
 
 UNWRITTEN = ("--backend", f"{HERE}:has_no_trim_yet")
 
-EACH = ("kv", "state", "causal", "batch-kv", "batch-state", "batch-list")
+EACH = ("kv", "state", "causal", "batch-kv", "batch-state", "batch-list", "paged-hybrid")
 """One kind of each interface."""
 
 
@@ -31,6 +31,11 @@ OF_A_ROW = {
     "batch-list": OF_TOKENS - {"trim", "clone", "free"},
 }
 """The methods of a single cache: what is asked of one that left its batch."""
+
+
+OF_STATES = {"read_states", "list_ends", "write_states"}
+MEMORY = {"paged-state": OF_STATES, "paged-hybrid": {"update", *OF_STATES}}
+"""The methods of a paged cache that stores states; that of others is `update`."""
 
 
 def write(folder: Path, *arguments: str) -> Ended:
@@ -52,6 +57,8 @@ def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) ->
     is_list = kind == "batch-list"
     rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
     wanted = set(rules.list_methods(kind, rules.list_operations(kind)))
+    if rules.name == "paged":
+        wanted |= {"pool", "entries", "events", *MEMORY.get(kind, {"update"})}
     if rules.name == "batched":
         wanted |= {"pad_left"}
         assert {method.name for method in classes["Row"]} == OF_A_ROW[kind]
@@ -125,11 +132,19 @@ def List(config):
 def Cache(config, rows):
     return batching.ListBatch(BegunCache(config, rows).parts)
 """,
+    "paged-full": """
+import paging
+
+OPERATIONS += LATER
+TELLS += ["pool", "entries", "events"]
+CONFIG |= {"groups": paging.GROUPS, "data": ["tags", "backend"]}
+Cache = paging.Storing
+""",
 }
 
 
 @pytest.mark.parametrize("kind", COMPLETE)
-def test_a_skeleton_of_a_batch_is_completed_by_its_classes(
+def test_a_skeleton_is_completed_by_its_classes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     name = f"completed_{kind.replace('-', '_')}"
@@ -153,6 +168,7 @@ def test_a_skeleton_of_a_batch_is_completed_by_its_classes(
         ("batch-kv", "offsets"),
         ("batch-state", "offsets"),
         ("batch-list", "offsets"),
+        ("paged-full", "open_request"),
     ],
 )
 def test_a_driver_is_unfinished_and_says_so(
@@ -170,6 +186,42 @@ def test_a_driver_is_unfinished_and_says_so(
     assert not list(tmp_path.glob("failures/*/*"))
 
 
+FIRST = f"""
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests" / "harness")!r}]
+import paging
+
+CONFIG["groups"] = paging.GROUPS
+
+
+class Cache(paging.Manager):
+    def open_request(self, request, tokens, namespace):
+        self.open(request, tokens, namespace)
+
+    def schedule(self, request, count):
+        return {{"start": super().schedule(request, count)}}
+
+    def tables(self, request):
+        return {{"tables": super().tables(request)}}
+
+    def copies(self):
+        return {{"copies": super().copies()}}
+
+
+def main():"""
+"""The required operations alone, for a driver."""
+
+
+def test_a_driver_of_a_paged_cache_begins_with_few_methods(
+    run: Run, tmp_path: Path
+) -> None:
+    write(tmp_path, "my-driver", "--kind", "paged-full", "--exec")
+    path = tmp_path / "my_driver.py"
+    path.write_text(path.read_text().replace("\ndef main():", FIRST))
+    ended = run("check", "--backend", f"exec:{path}", "--programs", 20, "--strict")
+    assert "all agree" in ended.words, ended.text
+    assert "not declared, not checked: match, accept," in ended.words
+
+
 @pytest.mark.parametrize("kind", INTERFACES)
 def test_a_driver_has_a_method_for_each_message(tmp_path: Path, kind: str) -> None:
     write(tmp_path, "my-driver", "--kind", kind, "--exec")
@@ -178,6 +230,8 @@ def test_a_driver_has_a_method_for_each_message(tmp_path: Path, kind: str) -> No
     rules = next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
     for operation in rules.list_operations(kind):
         is_state = operation == "update" and kind.endswith("state")
+        if rules.name == "paged" and operation == "open":
+            operation = "open_request"
         if operation not in ("open", "stack") and not is_state:
             assert f"    def {operation}(self" in text
 

@@ -36,7 +36,7 @@ def test_every_step_of_the_guide_says_what_it_says(
             got = run(command)
             assert agrees(said, got), f"$ {command}\n{got}"
             taken += 1
-    assert taken == 8
+    assert taken == 14
 
 
 def run(command: str) -> str:
@@ -67,18 +67,23 @@ def plain(line: str) -> str:
 
 
 def fill_in(text: str, block: str) -> str:
-    """A module with the methods and the list of `block` in the place of its own."""
+    """A module with the methods and lists of `block` in the place of its own; a method
+    that is new comes behind the one before it."""
     tree, lines = ast.parse(text), text.split("\n")
     names = {name: node for node in ast.walk(tree) for name in list_names(node)}
-    edits = []
+    edits: list[tuple[int, int | None, list[str]]] = []
     for node in ast.parse(block).body:
         (name,) = list_names(node)
-        old = names[name]
-        margin = " " * old.col_offset
         new = block.split("\n")[get_first(node) : node.end_lineno]
-        edits.append((get_first(old), old.end_lineno, margin, new))
-    for first, last, margin, new in sorted(edits, reverse=True):
-        lines[first:last] = [margin + line if line else line for line in new]
+        if name in names:
+            old = names[name]
+            edits.append((get_first(old), old.end_lineno, []))
+            margin = " " * old.col_offset
+        else:
+            edits[-1][2].append("")
+        edits[-1][2].extend(margin + line if line else line for line in new)
+    for first, last, changed in sorted(edits, reverse=True):
+        lines[first:last] = changed
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from lockstep.harness.backends.driver.batches import BATCHES, open_batched
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
 from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
+from lockstep.harness.backends.driver.paged import PagedCache
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
     Cache,
@@ -74,7 +75,8 @@ def make_kind(document: Any, place: str) -> Kind:
         if field not in IN_PYTHON
     }
     duties = tuple([Duty(duty.when, duty.rule) for duty in declared.duties])
-    promises = {name: getattr(declared, name) for name in ("refuses", "atomic")}
+    names = ("refuses", "atomic", "tells")
+    promises = {name: getattr(declared, name) for name in names}
     return Kind(declared.operations, config, duties=duties, **promises)
 
 
@@ -148,10 +150,14 @@ def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
     kind = config["kind"]
     sent = {name: to_wire(value) for name, value in config.items() if name != "below"}
     number = driver.ask("session", "open", config=sent).cache
-    return KINDS.get(kind, open_unified)(driver, number, config)
+    is_paged = kind.startswith(PAGED)
+    open_proxy = PagedCache if is_paged else KINDS.get(kind, open_unified)
+    return open_proxy(driver, number, config)
 
 
-# Kind → its proxy; the rest are those of the unified contract.
+PAGED = "paged-"
+
+# Kind → its proxy; the rest are those of the paged and the unified contract.
 KINDS: Mapping[str, Callable[[Driver, int, Mapping[str, Any]], Cache]] = {
     **LAYER,
     **dict.fromkeys(BATCHES, open_batched),

@@ -21,6 +21,7 @@ from lockstep.harness.backends.driver.messages import (
     Dtype,
     ErrorName,
 )
+from lockstep.harness.backends.paged import EVENTS, TELLS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import clean
 
@@ -49,6 +50,8 @@ CHOICES = {
     "dtypes": f"one of {', '.join(get_args(Dtype))}",
     "causal": f"one of {', '.join(get_args(Alignment))}",
     "error": f"one of {', '.join(get_args(ErrorName))}",
+    "event": f"one of {', '.join(EVENTS)}",
+    "tells": f"one of {', '.join(TELLS)}",
     "mask": 'null, "causal" or an array',
 }
 

@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.interface import STATISTICS
+from lockstep.harness.backends.paged import EVENTS, TELLS
 from lockstep.harness.core.errors import Reported, clean
 
 PROTOCOL = 1
@@ -27,7 +28,8 @@ ArrayDtype = Literal["float32", "float16", "bfloat16", "bool"]
 ErrorName = Literal[
     "usage", "cache-full", "not-supported", "shared", "no-slot", "missing", "failed"
 ]
-Contract = Literal["layer", "batched", "unified", "prefix"]
+Contract = Literal["layer", "batched", "unified", "prefix", "paged"]
+Tell = Literal[TELLS]  # type: ignore[valid-type]
 Id = Annotated[int, Meta(ge=1)]
 Size = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -76,7 +78,7 @@ class Snapshot(Struct):
 
 
 class Pair(Struct):
-    """The K and V of the tokens in one row of a batch."""
+    """K and V of one row of a batch, or of one request in a step of a paged cache."""
 
     keys: Array
     values: Array
@@ -94,6 +96,22 @@ class Layer(Struct):
 
     cache: int
     offset: int
+
+
+class Entry(Struct):
+    """A prefix that can be hit in one group of a paged cache."""
+
+    group: Annotated[int, Meta(ge=0)]
+    namespace: str | None
+    tokens: Annotated[list[int], Meta(min_length=1)]
+    block: int
+
+
+class Event(Struct):
+    """A change of what can be hit. The entry is null for "cleared" alone."""
+
+    event: Literal[EVENTS]  # type: ignore[valid-type]
+    entry: Entry | None
 
 
 class Duty(Struct):
@@ -114,6 +132,7 @@ class Declared(Struct):
     refuses: bool = False
     atomic: bool = True
     duties: tuple[Duty, ...] = ()
+    tells: Annotated[frozenset[Tell], Meta(extra_json_schema=SET)] = frozenset()
 
     def __post_init__(self) -> None:
         require_names(sorted(self.operations), "operation")
@@ -182,6 +201,8 @@ COMMON: Mapping[str, type[Struct]] = {
     "pair": Pair,
     "state": State,
     "layer": Layer,
+    "entry": Entry,
+    "event": Event,
     "duty": Duty,
     "kind": Declared,
     "error": Refusal,
@@ -308,6 +329,36 @@ PREFIX: Messages = {
     "commit": ({**SLOT, **COUNT}, {}),
 }
 
+REQUEST, LAYER_NUMBER = {"request": str}, {"layer": int}
+KNOWN = {"tokens": list[int]}
+NUMBER_PAIRS = list[tuple[int, int]]
+PAGED: Messages = {
+    "open_request": ({**REQUEST, **KNOWN, "namespace": str | None}, {}),
+    "match": (REQUEST, {"hit": int}),
+    "schedule": ({**REQUEST, "count": Positive}, {"start": int | None}),
+    "run": ({}, {}),
+    "accept": ({**REQUEST, "kept": int, "sampled": int, "drafts": list[int]}, {}),
+    "preempt": (REQUEST, {}),
+    "free": ({**REQUEST, "reuse": bool}, {}),
+    "fork": ({"source": str, "target": str, **KNOWN}, {"ok": bool}),
+    "rewind": ({**REQUEST, "to": int, **KNOWN}, {"ok": bool}),
+    "evict": ({"count": Positive}, {"evicted": int}),
+    "reset": ({}, {"ok": bool}),
+    "tables": (REQUEST, {"tables": list[list[int | None]]}),
+    "copies": ({}, {"copies": NUMBER_PAIRS}),
+    "pool": (
+        {},
+        {"references": NUMBER_PAIRS, "free": list[int], "cached": list[int]},
+    ),
+    "entries": ({}, {"entries": list[Entry]}),
+    "events": ({}, {"events": list[Event]}),
+    "update": ({**LAYER_NUMBER, **PAIR}, {"requests": list[Pair]}),
+    "attend": ({**LAYER_NUMBER, "queries": Array}, {"attended": Array}),
+    "read_states": (LAYER_NUMBER, {"requests": list[Pair | None]}),
+    "list_ends": (LAYER_NUMBER, {"ends": list[list[int]]}),
+    "write_states": ({**LAYER_NUMBER, **PAIR}, {}),
+}
+
 # Those of the session belong to no contract.
 CONTRACTS: Mapping[str, Messages] = {
     "session": SESSION,
@@ -315,6 +366,7 @@ CONTRACTS: Mapping[str, Messages] = {
     "batched": BATCHED,
     "unified": UNIFIED,
     "prefix": PREFIX,
+    "paged": PAGED,
 }
 
 

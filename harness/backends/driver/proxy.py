@@ -26,7 +26,7 @@ class Proxy:
     owned = True
 
     def __init__(self, driver: Driver, number: int) -> None:
-        self.driver, self.number, self.run = driver, number, driver.run
+        self.driver, self.number, self.driver_run = driver, number, driver.run
 
     def release(self) -> None:
         """It is not ours, or not any more: whoever has it drops it."""
@@ -34,7 +34,7 @@ class Proxy:
 
     def __del__(self) -> None:
         if self.owned:
-            self.driver.drop(self.run, self.what, self.number)
+            self.driver.drop(self.driver_run, self.what, self.number)
 
 
 class Snapshot(Proxy):
@@ -92,7 +92,7 @@ class Cache(Proxy):
 
     def check(self) -> None:
         """The driver that has this cache must still run."""
-        if self.run != self.driver.run or self.driver.process is None:
+        if self.driver_run != self.driver.run or self.driver.process is None:
             raise Broken("crash", "the driver was ended before")
 
     def from_wire(self, name: str, value: Any) -> Any:
@@ -110,9 +110,11 @@ class Cache(Proxy):
 
     def make_tensor(self, name: str, array: messages.Array | None) -> Tensor:
         """An array of an answer, in the dtype of the config unless it says another."""
-        dtypes = {"delta": "float32", "mask": self.get_mask_dtype()}
+        dtype = "float32" if name == "delta" else str(self.config["dtype"])
+        if name == "mask":
+            dtype = self.get_mask_dtype()
         try:
-            return make_tensor(array, name, dtypes.get(name, self.config["dtype"]))
+            return make_tensor(array, name, dtype)
         except Malformed as malformed:
             self.driver.reject(malformed)
 
@@ -139,7 +141,7 @@ def open_parts(
     return parts
 
 
-ARRAYS = ("keys", "values", "mask", "conv", "delta")
+ARRAYS = ("keys", "values", "mask", "conv", "delta", "attended")
 UNSAID = ("id", "offset")
 
 
@@ -149,7 +151,7 @@ def to_wire(value: Any) -> Any:
         return value.number
     if isinstance(value, Sequence) and not isinstance(value, str):
         return list(map(to_wire, value))
-    return value
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def make_method(message: str) -> Callable[..., Any]:

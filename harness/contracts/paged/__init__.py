@@ -1,9 +1,9 @@
 """The paged contract: requests whose K and V lie in blocks, behind tables.
 
 `model`: the config and the reference side. `operations`: one class for each. `system`:
-the side of a backend, and the memory that its tables name. `checks`: what holds after
-every operation. `states`: the abstract states. `domain`: small worlds. `shrinking`:
-simpler programs.
+the side of a backend, and the memory that its tables name. `reading`: its answers in
+the right form. `checks`: what holds after every operation. `states`: the abstract states.
+`domain`: small worlds. `shrinking`: simpler programs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.paged import TELLS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.paged.domain import get_domain
@@ -62,6 +63,7 @@ class PagedContract(Contract):
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     states = STATES
+    tells = TELLS
     facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
@@ -76,7 +78,7 @@ class PagedContract(Contract):
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        return ["tables", "copies", *super().list_methods(kind, operations)]
+        return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

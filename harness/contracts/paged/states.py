@@ -89,6 +89,7 @@ def list_states(kind: str, declared: Kind) -> Sequence[str]:
     drafts = max(config.get("lookahead", CHOICES["lookahead"])) and any(
         all(one["type"] != "state" for one in each) for each in groups
     )
+    drafts = drafts and "accept" in has
     hashes = config.get("hash_block", (None,))
     partly = kind != "paged-state" and any(one is not None for one in hashes)
     left_out = {

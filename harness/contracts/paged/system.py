@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import Entry, Pool, Tables
-from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.backends.paged import Entry, Tables
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
     EventBook,
@@ -21,13 +21,20 @@ from lockstep.harness.contracts.paged.checks import (
     name_content,
 )
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
+from lockstep.harness.contracts.paged.reading import (
+    read_copies,
+    read_entries,
+    read_events,
+    read_pool,
+    read_tables,
+)
 from lockstep.harness.contracts.system import (
     Reader,
     System,
     judge_attention,
     to_numpy,
 )
-from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import get_attention_tolerance
 from lockstep.reference.paged import Request
 
@@ -160,7 +167,7 @@ class PagedSystem(System):
 
     def copy_blocks(self) -> None:
         """Copies what the backend asks for, in its order."""
-        for source, target in read_list(self.cache.copies(), "copies"):
+        for source, target in read_copies(self.cache.copies()):
             moved = {
                 (target, place): content
                 for (block, place), content in self.memory.items()
@@ -315,16 +322,7 @@ class PagedSystem(System):
     # --- what it tells ------------------------------------------------------------------
 
     def read_tables(self, name: str) -> Tables:
-        answer = read_list(self.cache.tables(name), "tables", len(self.config["groups"]))
-        tables = [read_list(one, "tables") for one in answer]
-        for table in tables:
-            for block in table:
-                if block is not None and not isinstance(block, int):
-                    raise Broken(
-                        "malformed",
-                        f"tables({name}) has {format_plain(block)}, not a block or None",
-                    )
-        return tables
+        return read_tables(self.cache.tables(name), name, len(self.config["groups"]))
 
     def tell_held(self) -> dict[str, list[tuple[str, str]]]:
         """Puts the tables in words: their blocks, and with whom each is shared."""
@@ -355,11 +353,12 @@ class PagedSystem(System):
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)
         entries: list[Entry] = []
+        groups = len(self.config["groups"])
         if "entries" in tells:
-            entries = [Entry(*one) for one in read_list(self.cache.entries(), "entries")]
+            entries = read_entries(self.cache.entries(), groups)
             check_entries(model, entries, self.memory)
         if "events" in tells:
-            self.events.follow(read_list(self.cache.events(), "events"))
+            self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
 
     def check_contents(
@@ -384,11 +383,6 @@ def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]])
         return "–"
     others = [other for other in users[block] if other != name]
     return f"{block} (also {', '.join(others)})" if others else str(block)
-
-
-def read_pool(answer: Any) -> Pool:
-    pool: Pool = read_object(answer, Pool._fields, "pool", "a pool")
-    return pool
 
 
 def rename(answer: Answer, name: str) -> Answer:

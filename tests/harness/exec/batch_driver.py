@@ -112,9 +112,11 @@ and the change."""
 
 
 class Misbehaving(Relay):
-    def __init__(self, backend: Any, way: str) -> None:
+    """Changes the answers to one operation."""
+
+    def __init__(self, backend: Any, way: tuple[str, Change]) -> None:
         super().__init__(backend)
-        self.operation, self.change = WAYS[way]
+        self.operation, self.change = way
 
     def answer(self, message: Message) -> Answer:
         answer = super().answer(message)
@@ -127,7 +129,7 @@ class Misbehaving(Relay):
 def main() -> None:
     from tests.harness.batching import make
 
-    serve(Misbehaving(make(), sys.argv[1]))
+    serve(Misbehaving(make(), WAYS[sys.argv[1]]))
 
 
 if __name__ == "__main__":

@@ -194,6 +194,10 @@ def declare_duty(**duty: Any) -> Callable[[Answer], None]:
     return change(contracts={"layer": {"kv": {**KV, "duties": duties}}})
 
 
+def declare_tells(tells: Any) -> Callable[[Answer], None]:
+    return change(contracts={"layer": {"kv": {**KV, "tells": tells}}})
+
+
 HELLOS: Mapping[str, Callable[[Answer], Any]] = {
     "hello-silent": stays_silent,
     "hello-exit": exits_with_1,
@@ -209,6 +213,10 @@ HELLOS: Mapping[str, Callable[[Answer], Any]] = {
     "hello-duty-number": declare_duty(when=3),
     "hello-duty-rule": declare_duty(rule="two\nlines"),
     "hello-duty-more": declare_duty(why="?"),
+    "hello-tells": declare_tells(["pool"]),
+    "hello-tells-tables": declare_tells(["table"]),
+    "hello-tells-twice": declare_tells(["pool", "pool"]),
+    "hello-tells-one": declare_tells("pool"),
     "hello-lies": change(contracts={"layer": {"kv": {**KV, "operations": MORE}}}),
 }
 """What it does instead of saying what it has."""

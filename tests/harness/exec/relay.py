@@ -57,6 +57,8 @@ class Relay:
         if "part" in message:
             cache = cache.parts[message["part"]]
             config = {**config["parts"][message["part"]], **get_rows(config)}
+        if config["kind"].startswith("paged-"):
+            return relay_paged(self, cache, config, message)
         if config["kind"] in PREFIX and op in PREFIX_PLANS:
             return self.relay(cache, config, message, PREFIX_PLANS[op])
         if is_batch(config) and op in BATCHED_PLANS:
@@ -149,6 +151,7 @@ class Relay:
                     "config": {k: list(v) for k, v in declared.config.items()},
                     "refuses": declared.refuses,
                     "atomic": declared.atomic,
+                    "tells": sorted(declared.tells),
                     "duties": [asdict(duty) for duty in declared.duties],
                 }
                 for kind, declared in kinds.items()
@@ -258,7 +261,7 @@ class Relay:
 
 
 PREFIX = ("session", "trie", "slots")
-ARRAYS = ("keys", "values", "conv", "delta")
+ARRAYS = ("keys", "values", "conv", "delta", "queries")
 
 PLANS = {
     "size": "-> size",
@@ -352,6 +355,59 @@ PREFIX_PLANS = {
     "commit": "slot count",
 }
 """The same, of the prefix contract; `slot` is handed over where a message has it."""
+
+PAGED_PLANS = {
+    "open": "request tokens namespace",
+    "match": "request -> hit",
+    "schedule": "request count -> start",
+    "run": "",
+    "accept": "request kept sampled drafts",
+    "preempt": "request",
+    "free": "request reuse",
+    "fork": "source target tokens -> ok",
+    "rewind": "request to tokens -> ok",
+    "evict": "count -> evicted",
+    "reset": "-> ok",
+    "tables": "request -> tables",
+    "copies": "-> copies",
+    "pool": "-> references free cached",
+    "entries": "-> entries",
+    "events": "-> events",
+    "update": "layer keys values -> requests",
+    "attend": "layer queries -> attended",
+    "read_states": "layer -> requests",
+    "list_ends": "layer -> ends",
+    "write_states": "layer keys values",
+}
+"""The same, of the paged contract."""
+
+
+def relay_paged(relay: Relay, cache: Any, config: Message, message: Message) -> Answer:
+    operation = "open" if message["op"] == "open_request" else message["op"]
+    fields, _, answered = PAGED_PLANS[operation].partition("->")
+    arguments = [
+        relay.take(name, message[name], config["dtype"]) for name in fields.split()
+    ]
+    got = getattr(cache, operation)(*arguments)
+    names = answered.split()
+    items = [got] if len(names) == 1 else got
+    told = zip(names, items or (), strict=bool(names))
+    return {name: give_paged(relay, name, item) for name, item in told}
+
+
+def give_paged(relay: Relay, name: str, got: Any) -> Any:
+    if name == "requests":
+        return [relay.give_row(["keys", "values"], pair) for pair in got]
+    if name == "attended":
+        return relay.give_array(got)
+    if name == "references":
+        return list(got.items())
+    if name == "entries":
+        return [entry._asdict() for entry in got]
+    if name == "events":
+        return [{"event": event, "entry": of and of._asdict()} for event, of in got]
+    return got
+
 
 HARNESS = {"refuse"}
 """What the harness does to caches that it opened itself."""

@@ -183,6 +183,10 @@ UNLOADABLE = [
     ("hello-duty-number", "duties[0].when is 3; expected an object"),
     ("hello-duty-rule", "has a rule that is not one line of printable text"),
     ("hello-duty-more", 'has "why", which its schema does not have'),
+    ("hello-tells", 'declares that kv tells "pool"; layer caches tell nothing'),
+    ("hello-tells-tables", 'tells[0] is "table"; expected one of pool, entries, events'),
+    ("hello-tells-twice", "tells has an item twice"),
+    ("hello-tells-one", 'tells is "pool"; expected a list'),
     ("hello-dtype", 'dtypes[0] is "float64"; expected one of float32, float16'),
 ]
 

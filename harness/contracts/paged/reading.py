@@ -1,0 +1,85 @@
+"""What a paged cache tells, in the right form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Tables
+from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.core.errors import Broken, format_plain
+
+
+def read_tables(answer: Any, name: str, groups: int) -> Tables:
+    """Returns the tables of request `name`, one for each group."""
+    tables = [read_list(one, "tables") for one in read_list(answer, "tables", groups)]
+    for table in tables:
+        for block in table:
+            if block is not None and not isinstance(block, int):
+                reject(f"tables({name})", block, "a block or None")
+    return tables
+
+
+def read_copies(answer: Any) -> list[tuple[int, int]]:
+    pairs = [read_list(one, "copies", 2) for one in read_list(answer, "copies")]
+    for pair in pairs:
+        require_blocks("copies", pair)
+    return [(source, target) for source, target in pairs]
+
+
+def read_pool(answer: Any) -> Pool:
+    """Returns the pool, without the references of blocks that nobody holds."""
+    read_object(answer, Pool._fields, "pool", "a pool")
+    if not isinstance(answer.references, Mapping):
+        reject("the references of pool", answer.references, "counts by block")
+    free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
+    for blocks in (answer.references, free, cached):
+        require_blocks("pool", blocks)
+    for count in answer.references.values():
+        if not isinstance(count, int):
+            reject("the references of pool", count, "a count")
+    held = {block: count for block, count in answer.references.items() if count}
+    return Pool(held, free, cached)
+
+
+def read_entries(answer: Any, groups: int) -> list[Entry]:
+    return [read_entry(one, "entries", groups) for one in read_list(answer, "entries")]
+
+
+def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:
+    events: list[tuple[str, Entry | None]] = []
+    for name, told in (
+        read_list(one, "events", 2) for one in read_list(answer, "events")
+    ):
+        if name not in EVENTS:
+            reject("events", name, f"one of {', '.join(EVENTS)}")
+        cleared = name == "cleared"
+        if cleared and told is not None:
+            reject('the event "cleared"', told, "None")
+        events.append((name, None if cleared else read_entry(told, "events", groups)))
+    return events
+
+
+def read_entry(answer: Any, name: str, groups: int) -> Entry:
+    """Returns an entry, its tokens as a tuple; `groups` is how many groups there are."""
+    group, namespace, listed, block = read_list(answer, name, len(Entry._fields))
+    tokens = tuple(read_list(listed, name))
+    if not (isinstance(group, int) and 0 <= group < groups):
+        reject(name, group, f"a group below {groups}")
+    if not (namespace is None or isinstance(namespace, str)):
+        reject(name, namespace, "a namespace or None")
+    if {*map(type, tokens)} != {int}:
+        reject(name, listed, "at least one token")
+    if not isinstance(block, int):
+        reject(name, block, "a block")
+    return Entry(group, namespace, tokens, block)
+
+
+def require_blocks(place: str, blocks: Iterable[Any]) -> None:
+    for block in blocks:
+        if not isinstance(block, int):
+            reject(place, block, "a block")
+
+
+def reject(place: str, value: Any, wanted: str) -> NoReturn:
+    raise Broken("malformed", f"{place} has {format_plain(value)}, not {wanted}")
