@@ -119,13 +119,14 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         for block in table
         if block is not None
     )
+    held.update(pool.pinned)
     counted = {block: count for block, count in pool.references.items() if count}
     for block in sorted({*held, *counted}):
         if counted.get(block, 0) != held[block]:
             raise Broken(
                 "references",
                 f"block {block} has {counted.get(block, 0)} references, and"
-                f" {held[block]} tables hold it",
+                f" {held[block]} tables and copies hold it",
             )
     for block, times in Counter([*pool.free, *pool.cached]).items():
         if times > 1:

@@ -105,7 +105,8 @@ class PagedModel:
         told: the contents of requests that ended, for new ones to begin with.
         ran: of each request of the last step its name, and where that began and ended.
         leaning: the requests of this step that reuse what the step computes.
-        spans: request → where its latest step began and ended, for counting blocks.
+        spans: request → where its latest step began, and where its slots may end, for
+            counting blocks.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -178,6 +179,22 @@ class PagedModel:
         start = request.computed if request.is_held else 0
         blocks: int = self.config["blocks"]
         return needed + self.count_blocks(name, start, end) <= blocks
+
+    def may_put_off(self, name: str, start: int, count: int) -> bool:
+        """Says whether a request with states may wait although there is room: because
+        `count` tokens from `start` on do not reach the end of a block, or because another
+        request of the step computes a state that it could reuse later."""
+        blocks = [one["block"] for one in self.config["groups"] if one["type"] == "state"]
+        request, end = self.cache.requests[name], start + count
+        if end < len(request.known) and any(end // b == start // b for b in blocks):
+            return True
+        begun = request.get_content(self.unit - 1)
+        others = (self.cache.requests[other] for other in self.cache.step)
+        return (
+            bool(blocks)
+            and not request.is_held
+            and any(other.get_content(self.unit - 1) == begun for other in others)
+        )
 
     def why_too_long(self, length: int) -> str | None:
         """Says why no request can have so many tokens; None if it can."""

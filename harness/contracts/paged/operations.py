@@ -231,8 +231,11 @@ class Schedule(OnRequest):
             return {"error": "usage"}
         starts = [request.computed] if request.is_held else model.list_hits(name)
         end = min(len(request.known), starts[0] + op["count"])
-        full = [] if model.must_have_room(name, end) else [None]
-        return {"start": leave([*full, *starts])}
+        if not model.must_have_room(name, end):
+            return {"start": leave([None, *starts])}
+        if any(model.may_put_off(name, start, op["count"]) for start in starts):
+            return {"start": leave([*starts, None])}
+        return {"start": leave(starts)}
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
@@ -242,10 +245,12 @@ class Schedule(OnRequest):
             model.happened.add("no-room")
             return
         request = model.cache.requests[name]
+        held = model.spans[name][1] if request.is_held else 0  # rejected drafts included
         if not request.is_held:
             self.note_hit(name, start, model)
-        model.cache.schedule(name, op["count"], 0 if request.is_held else start)
-        model.spans[name] = start, request.end
+        count: Any = observed.get("count", op["count"])
+        model.cache.schedule(name, count, 0 if request.is_held else start)
+        model.spans[name] = start, max(held, request.end)
 
     def note_hit(self, name: str, hit: int, model: PagedModel) -> None:
         model.past[name] |= {"hit"} if hit else {"missed"}
@@ -518,8 +523,10 @@ class Rewind(OnRequest):
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if observed.get("ok"):
-            model.cache.rewind(op["request"], op["to"], op["tokens"])
-            model.name_contents(op["request"], op["to"])
+            name, to = op["request"], op["to"]
+            model.cache.rewind(name, to, op["tokens"])
+            model.name_contents(name, to)
+            model.spans[name] = min(to, model.spans[name][0]), to
             self.note(op, model)
 
     def count_tags(self, op: Op) -> int:
