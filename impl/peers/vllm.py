@@ -114,6 +114,9 @@ def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
     return replace(kind, operations=OPERATIONS - {"match"})
 
 
+FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
+"""Only beside states there are hits inside a block."""
+
 PLAIN = {
     "paged-full": _kind(FULL),
     "paged-sliding": _kind(SLIDING),
@@ -122,7 +125,7 @@ PLAIN = {
 }
 STATES = {
     "paged-state": _kind_with_states(STATE),
-    "paged-hybrid": _kind_with_states(WITH_STATES, hash_block=(None, None, 1, 2)),
+    "paged-hybrid": _kind_with_states(WITH_STATES, **FINER),
 }
 
 
@@ -134,7 +137,7 @@ SPARSE = {
     "paged-sliding": _kind(SLIDING),
     "paged-state": STATES["paged-state"],
     "paged-hybrid": _kind_with_states(
-        [*declare_without_chunks(HYBRID), *WITH_STATES], hash_block=(None, None, 1, 2)
+        [*declare_without_chunks(HYBRID), *WITH_STATES], **FINER
     ),
 }
 
@@ -147,6 +150,11 @@ def vllm() -> Backend:
 def vllm_states() -> Backend:
     """Models with recurrent states, in the mode "align"."""
     return _backend("vllm-states", STATES)
+
+
+def vllm_states_budget() -> Backend:
+    """A step has three tokens at most, so that a block of states may take several."""
+    return _backend("vllm-states-budget", STATES, Options(budget=3), SHARE)
 
 
 def vllm_ngram() -> Backend:

@@ -37,12 +37,15 @@ class Options(NamedTuple):
         drops_last: a hit is one block shorter, for the same reason.
         retention: the interval in which sliding windows and states are kept, in blocks
             of the scheduler; 0 for the end of prompts alone, None for all.
+        budget: the most tokens of a step, `max_num_scheduled_tokens`; None for enough. It
+            matters where states are kept.
     """
 
     has_draft_model: bool = True
     covers_next: bool = False
     drops_last: bool = False
     retention: int | None = None
+    budget: int | None = None
 
 
 # --- opening ----------------------------------------------------------------------------
@@ -334,6 +337,7 @@ class StateBlocks(Blocks):
 
     Attributes:
         block: the positions of a block of states.
+        budget: the most tokens of a step.
     """
 
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
@@ -341,17 +345,19 @@ class StateBlocks(Blocks):
         self.block = next(
             one["block"] for one in config["groups"] if one["type"] == "state"
         )
+        self.budget = options.budget or config["max_length"]
 
     def limit(self, one: Any, start: int, count: int) -> int:
         """Ends a chunk of a prompt where a state can be cached: what is left of
-        `_mamba_block_aligned_split` (line 546) without EAGLE and internal checkpoints,
-        if a step has more tokens than a block."""
+        `_mamba_block_aligned_split` (line 546) without EAGLE and internal checkpoints."""
         block, prefill_end = self.block, max(one.num_prompt_tokens, one.num_tokens - 1)
+        count = min(count, self.budget)
         if start >= prefill_end:
             return count
         end = start + count
-        if end < prefill_end:
-            end = end // block * block
+        aligned = end // block * block
+        if end < prefill_end and (aligned > start or block <= self.budget):
+            end = aligned
         last = self.find_checkpoint(one.num_tokens, block)
         tail = self.find_checkpoint(one.num_prompt_tokens, self.unit)
         has_tail = self.manager.coordinator.enable_partial_hash_hits

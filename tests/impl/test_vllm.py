@@ -46,6 +46,7 @@ PAIRS = [
     *[("vllm_eagle", each) for each in ("full", "sliding", "chunked", "hybrid")],
     *[("vllm_eagle_drop", each) for each in ("full", "sliding", "hybrid")],
     *[("vllm_states", each) for each in ("state", "hybrid")],
+    *[("vllm_states_budget", each) for each in ("state", "hybrid")],
     *[("vllm_sparse", each) for each in ("sliding", "state", "hybrid")],
     *[("vllm_interval", each) for each in ("sliding", "state", "hybrid")],
 ]
