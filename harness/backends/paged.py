@@ -24,11 +24,14 @@ class Pool(NamedTuple):
         references: block → the number of tables that hold it.
         free: blocks that nobody holds and that cannot be hit.
         cached: blocks that nobody holds and that can be hit.
+        pinned: blocks that are held until they have been copied, each as often as it has
+            references for that.
     """
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
+    pinned: Sequence[int] = ()
 
 
 class Entry(NamedTuple):
@@ -64,15 +67,17 @@ class PagedCache(Protocol):
     def match(self, request: str) -> int:
         """Returns how many tokens of a waiting request it would reuse now."""
 
-    def schedule(self, request: str, count: int) -> int | None:
+    def schedule(self, request: str, count: int) -> int | tuple[int, int] | None:
         """Gives slots to the next `count` known tokens, drafts included, or to all that
         there are.
 
         A request that waits first reuses the beginning that is cached, and keeps it.
 
         Returns:
-            The position of the first of these tokens: what is computed or reused. None if
-            there is no room; then nothing changes.
+            The position of the first of these tokens: what is computed or reused. Of a
+            cache that may take fewer tokens, so that a step ends where a state is kept,
+            also their number. None if there is no room, or if with a state group a step
+            of `count` tokens cannot end where a block ends; then nothing changes.
         """
 
     def run(self) -> None:

@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lockstep.harness.core.errors import (
 )
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
+from lockstep.harness.programs.condition import ParsedDuty, find_duty, parse_duties
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
@@ -80,6 +81,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.rules = self.program.rules
+        self.duties, self.refuses = get_limits(self.program, self.backend)
         self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
         self.found: list[Cell] = []
@@ -94,6 +96,8 @@ class Run:
                 for step in self.steps:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
+                    if step.skipped is None and self.duties:
+                        step.skipped = why_not_called(step, self.duties)
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
@@ -148,11 +152,13 @@ class Run:
         """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
-        if self.coverage is not None:
-            name = operation.name
-            self.found += [(state, name) for state in self.rules.get_states(op, model)]
-        system.settle(op)
+        states = [] if self.coverage is None else self.rules.get_states(op, model)
         expected = self.expect(step)
+        if not self.refuses and expected.get("error") == "usage":
+            self.result.skip("a misuse, which the backend is not declared to refuse")
+            return expected, None
+        self.found += [(state, operation.name) for state in states]
+        system.settle(op)
         observed = self.observe(step)
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
@@ -187,6 +193,21 @@ class Run:
             make_plain(leave_out_columns(got)),
             difference.tokens,
         )
+
+
+def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:
+    """Returns the duties of callers, and whether misuses are refused, where only a run
+    can tell what is legal, since it depends on what the backend has answered. Elsewhere
+    no program has such calls."""
+    declared = backend.contracts[program.contract].get(program.kind)
+    if declared is None or not program.rules.leaves_choices:
+        return [], True
+    return parse_duties(declared, program.rules, program.kind), declared.refuses
+
+
+def why_not_called(step: Step, duties: Sequence[ParsedDuty]) -> str | None:
+    duty = find_duty(step.op, step.model, duties)
+    return None if duty is None else f"callers must not: {duty.rule}"
 
 
 def require_backend(error: Exception, program: Program) -> None:

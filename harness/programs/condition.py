@@ -74,7 +74,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Test:
-    """A range for a number: a name, or several joined by +, - and %."""
+    """A range for a number: a name, or several joined by +, - and %. False is 0, and true
+    is 1."""
 
     expression: ast.expr
     low: int | None
@@ -218,7 +219,7 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
         ) from None
     if low is not None and high is not None and low > high:
         raise UsageError(f"{where}: {text}: {low} is more than {high}")
-    if isinstance(expression, ast.Name):
+    if isinstance(expression, ast.Name) and not is_boolean(schemas[text]):
         for bound in (low, high):
             if bound is not None:
                 check_field(bound, schemas[text], f"{where}: {text}")
@@ -226,7 +227,12 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
 
 
 def is_number(schema: Schema) -> bool:
-    return "integer" in schema.get("type", ()) and "enum" not in schema
+    is_integer = "integer" in schema.get("type", ()) and "enum" not in schema
+    return is_integer or is_boolean(schema)
+
+
+def is_boolean(schema: Schema) -> bool:
+    return bool(schema.get("type") == "boolean")
 
 
 # --- the duties of callers --------------------------------------------------------------

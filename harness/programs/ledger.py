@@ -252,7 +252,7 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
             f"{backend.name} does not declare that a refused remove is atomic, and step"
             f" {step} does not clear the sequence"
         )
-    if kinds[program.kind].duties:
+    if kinds[program.kind].duties and not program.rules.leaves_choices:
         return why_callers_must_not(program, backend)
     return None
 

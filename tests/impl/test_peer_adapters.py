@@ -69,6 +69,16 @@ ALLOWED = {
     "transformers_layers.Layer.make_mask: if": "SDPA takes no mask as causal",
     "transformers_layers.Layer.state: if": "a layer has no tensors before an update",
     "transformers_layers.RecurrentLayer.read: if": "a model starts from zeros",
+    "vllm_blocks.open_blocks: if": "which of the two schedulers this is",
+    "vllm_blocks.Blocks.schedule: if": "a step begins; where the scheduler has a request",
+    "vllm_blocks.Blocks.go_on: if": "the scheduler has the same (lines 887, 956)",
+    "vllm_blocks.Blocks.admit: if": "the scheduler has the same (lines 1393, 1454)",
+    "vllm_blocks.Blocks.accept: if": "the scheduler has the same (line 2406)",
+    "vllm_blocks.Blocks.pool: if": "tells which blocks are held, free and cached",
+    "vllm_blocks.Blocks.translate: if": "each event has a class",
+    "vllm_blocks.list_ids: if": "of one hash there is a block, or a dict of several",
+    "vllm_blocks.StateBlocks.__init__: if": "finds the group with states",
+    "vllm_blocks.StateBlocks.limit: if": "what _mamba_block_aligned_split does",
 }
 """Place: construct → reason. Functions of a module that open caches and declare them
 choose by the config, and are not listed."""
@@ -139,5 +149,5 @@ def test_adapters_are_all_looked_at() -> None:
         "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_lists",
         "mlx_lm_prompts",
         "transformers", "transformers_batched", "transformers_batches",
-        "transformers_layers", "transformers_lists",
+        "transformers_layers", "transformers_lists", "vllm", "vllm_blocks",
     }  # fmt: skip

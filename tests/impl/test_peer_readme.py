@@ -17,11 +17,16 @@ TEXT = (FOLDER / "README.md").read_text()
 SCRIPTS = re.findall(
     r"^#### (.+)$(?:(?!^####)[\s\S])*?```python\n([\s\S]*?)```", TEXT, re.M
 )
+LIBRARY = (
+    r"from (?:lockstep\.impl\.peers\.engines\.)?"
+    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang)\b.* import"
+)
+"""The import of what a script needs."""
 
 
 @pytest.mark.parametrize("script", [text for _, text in SCRIPTS])
 def test_a_script_fails_as_it_says(script: str) -> None:
-    (library,) = re.findall(r"from (mlx_lm|mlx_vlm|transformers)\b.* import", script)[:1]
+    (library,) = re.findall(LIBRARY, script)[:1]
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     said = re.findall(r"# (\w+Error)", script)

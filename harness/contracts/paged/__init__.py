@@ -59,7 +59,7 @@ class PagedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"hash_block", "data", "scope"})
+    opt_in = frozenset({"hash_block", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     states = STATES
@@ -95,6 +95,8 @@ class PagedContract(Contract):
             return FEW_BLOCKS
         if name == "lookahead" and "state" in types:
             return (0,)
+        if name == "aligned" and "state" not in types:
+            return (False,)
         if name == "hash_block":
             blocks = [group["block"] for group in config["groups"]]
             return [

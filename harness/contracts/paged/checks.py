@@ -119,12 +119,13 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         for block in table
         if block is not None
     )
+    held.update(pool.pinned)
     for block in sorted({*held, *pool.references}):
         if pool.references.get(block, 0) != held[block]:
             raise Broken(
                 "references",
                 f"block {block} has {pool.references.get(block, 0)} references, and"
-                f" {held[block]} tables hold it",
+                f" {held[block]} tables and copies hold it",
             )
     for block, times in Counter([*pool.free, *pool.cached]).items():
         if times > 1:

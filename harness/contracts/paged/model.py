@@ -52,6 +52,7 @@ CONFIG: Mapping[str, Schema] = {
     "max_length": {**integer(1, MOST_LENGTH), "default": 24},
     "prefix_cache": {"type": "boolean", "default": True},
     "lookahead": {**integer(0, 8), "default": 0},
+    "aligned": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
@@ -61,8 +62,9 @@ of a state group how far apart states are kept; `width`: of a window, the token 
 included, or of a chunk. `blocks`: those that requests can
 have, of all groups together. `hash_block`: a hit is a multiple of it; null for the
 largest that divides every block. `max_length`: tokens and drafts of a request.
-`lookahead`: the most drafts. `data`: "backend" if the backend stores K and V; with
-"tags" the harness does."""
+`lookahead`: the most drafts. `aligned`: steps may be shorter than asked for, or put off,
+so that they end where a state is kept. `data`: "backend" if the backend stores K and V;
+with "tags" the harness does."""
 
 MOST_REQUESTS = 6
 
@@ -83,6 +85,8 @@ def why_illegal_config(config: Config) -> str | None:
     for group in config["groups"]:
         if group["block"] % get_unit(config):
             return f"hash_block {config['hash_block']} divides every block"
+    if config["aligned"] and "state" not in types:
+        return "only steps with states are aligned"
     if "state" in types and config["lookahead"]:
         return "a state cannot take back a draft: no lookahead with a state group"
     return None
@@ -110,7 +114,8 @@ class PagedModel:
         told: the contents of requests that ended, for new ones to begin with.
         ran: of each request of the last step its name, and where that began and ended.
         leaning: the requests of this step that reuse what the step computes.
-        spans: request → where its latest step began and ended, for counting blocks.
+        spans: request → where its latest step began, and where its slots may end, for
+            counting blocks.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -192,6 +197,22 @@ class PagedModel:
         start = request.computed if request.is_held else 0
         blocks: int = self.config["blocks"]
         return needed + self.count_blocks(name, start, end) <= blocks
+
+    def may_put_off(self, name: str, start: int, count: int) -> bool:
+        """Says whether a request with states may wait although there is room: because
+        `count` tokens from `start` on do not reach the end of a block, or because another
+        request of the step computes a state that it could reuse later."""
+        if not self.config["aligned"]:
+            return False
+        blocks = [one["block"] for one in self.config["groups"] if one["type"] == "state"]
+        request, end = self.cache.requests[name], start + count
+        if end < len(request.known) and any(end // b == start // b for b in blocks):
+            return True
+        begun = request.get_content(self.unit - 1)
+        others = (self.cache.requests[other] for other in self.cache.step)
+        return not request.is_held and any(
+            other.get_content(self.unit - 1) == begun for other in others
+        )
 
     def why_too_long(self, length: int) -> str | None:
         """Says why no request can have so many tokens; None if it can."""

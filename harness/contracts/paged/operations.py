@@ -12,6 +12,7 @@ from lockstep.harness.contracts.paged.model import (
     PagedModel,
 )
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
 
 REQUEST: Schema = {**NAME, NAMES: "request"}
@@ -237,8 +238,11 @@ class Schedule(OnRequest):
             return {"error": "usage"}
         starts = [request.computed] if request.is_held else model.list_hits(name)
         end = min(len(request.known), starts[0] + op["count"])
-        full = [] if model.must_have_room(name, end) else [None]
-        return {"start": leave([*full, *starts])}
+        if not model.must_have_room(name, end):
+            return {"start": leave([None, *starts])}
+        if any(model.may_put_off(name, start, op["count"]) for start in starts):
+            return {"start": leave([*starts, None])}
+        return {"start": leave(starts)}
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
@@ -248,10 +252,15 @@ class Schedule(OnRequest):
             model.happened.add("no-room")
             return
         request = model.cache.requests[name]
+        held = model.spans[name][1] if request.is_held else 0  # rejected drafts included
         if not request.is_held:
             self.note_hit(name, start, model)
-        model.cache.schedule(name, op["count"], 0 if request.is_held else start)
-        model.spans[name] = start, request.end
+        whole = min(op["count"], len(request.known) - start)
+        count: Any = observed.get("count", whole)
+        if not (1 if model.config["aligned"] else whole) <= count <= whole:
+            raise Broken("result", f"took {count} tokens; {whole} were asked for")
+        model.cache.schedule(name, count, 0 if request.is_held else start)
+        model.spans[name] = start, max(held, request.end)
 
     def note_hit(self, name: str, hit: int, model: PagedModel) -> None:
         model.past[name] |= {"hit"} if hit else {"missed"}
@@ -527,8 +536,10 @@ class Rewind(OnRequest):
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if observed.get("ok"):
-            model.cache.rewind(op["request"], op["to"], op["tokens"])
-            model.name_contents(op["request"], op["to"])
+            name, to = op["request"], op["to"]
+            model.cache.rewind(name, to, op["tokens"])
+            model.name_contents(name, to)
+            model.spans[name] = min(to, model.spans[name][0]), to
             self.note(op, model)
 
     def count_tags(self, op: Op) -> int:

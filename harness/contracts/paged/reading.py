@@ -29,17 +29,18 @@ def read_copies(answer: Any) -> list[tuple[int, int]]:
 
 def read_pool(answer: Any) -> Pool:
     """Returns the pool, without the references of blocks that nobody holds."""
-    read_object(answer, Pool._fields, "pool", "a pool")
+    read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
     free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
-    for blocks in (answer.references, free, cached):
+    pinned = read_list(getattr(answer, "pinned", ()), "pool")
+    for blocks in (answer.references, free, cached, pinned):
         require_blocks("pool", blocks)
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
     held = {block: count for block, count in answer.references.items() if count}
-    return Pool(held, free, cached)
+    return Pool(held, free, cached, pinned)
 
 
 def read_entries(answer: Any, groups: int) -> list[Entry]:

@@ -102,10 +102,24 @@ def list_states(kind: str, declared: Kind) -> Sequence[str]:
         "rewound": "rewind" not in has,
         **dict.fromkeys(("drafted", "kept", "rejected"), not drafts),
         "all-computed": False,
+        "withdrawn": is_left_out(declared, "free", "reuse", 0),
         "evicted": "evict" not in has,
         "reset": "reset" not in has,
     }
     return [state for state in STATES if not left_out.get(state)]
+
+
+def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
+    """Says whether callers have the duty not to make a call with this value."""
+    ranges = [
+        duty.when[name]
+        for duty in declared.duties
+        if duty.when.get("op") == op and duty.when.keys() == {"op", name}
+    ]
+    return any(
+        (low is None or low <= value) and (high is None or value <= high)
+        for low, high in ranges
+    )
 
 
 COMPUTED = ("block-end", "inside-block", "window-passed", "chunk-passed", "shared")
@@ -138,4 +152,10 @@ WITHOUT_MISUSE = (
 
 
 def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    return UNREACHABLE if declared.refuses else (*UNREACHABLE, *WITHOUT_MISUSE)
+    left_out = [
+        Unreachable("callers must not", ("scheduled",), never=(name,))
+        for name in ("free", "preempt")
+        if is_left_out(declared, name, "scheduled", 1)
+    ]
+    misuse = () if declared.refuses else WITHOUT_MISUSE
+    return (*UNREACHABLE, *misuse, *left_out)

@@ -34,7 +34,7 @@ from lockstep.harness.contracts.system import (
     judge_attention,
     to_numpy,
 )
-from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import get_attention_tolerance
 from lockstep.reference.paged import Request
 
@@ -115,7 +115,16 @@ class PagedSystem(System):
 
     def schedule(self, op: Op) -> Answer:
         answer = self.call(op, "request", "count")
-        return answer if "error" in answer else {"start": answer.get("result")}
+        if "error" in answer:
+            return answer
+        result = answer.get("result")
+        if not is_list(result):
+            return {"start": result}
+        start, count = read_list(result, "schedule", 2)
+        if not isinstance(count, int):
+            words = f"schedule returned {format_plain(count)} for a number of tokens"
+            raise Broken("malformed", words)
+        return {"start": start, "count": count}
 
     def accept(self, op: Op) -> Answer:
         return self.call(op, "request", "kept", "sampled", "drafts")
@@ -344,12 +353,12 @@ class PagedSystem(System):
         requests = model.cache.requests.items()
         held = {name: one for name, one in requests if one.is_held}
         tables = self.told = {name: self.read_tables(name) for name in held}
+        self.copy_blocks()  # nothing is written before the next step
         check_tables(model, tables)
         tells = self.declared.tells
         if "pool" in tells:
             check_pool(tables, read_pool(self.cache.pool()), self.capacity)
         if not model.cache.step:
-            self.copy_blocks()
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)
         entries: list[Entry] = []

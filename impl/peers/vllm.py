@@ -1,0 +1,211 @@
+"""Backends over vLLM's `KVCacheManager`: what each is declared to promise.
+
+`vllm_blocks` drives the manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lockstep.harness.backends import Backend, Duty, Kind
+from lockstep.impl.peers.vllm_blocks import Options, open_blocks
+from lockstep.impl.torch.arrays import TorchArrays
+
+LEDGER = Path(__file__).parent / "ledger"
+SHARE = 8
+DEFAULT = Options()
+
+OPERATIONS = frozenset(
+    {
+        *("open", "match", "schedule", "run", "accept", "preempt", "free", "evict"),
+        "reset",
+    }
+)
+"""No `fork` and `rewind`: several answers to one prompt are requests that hit it."""
+
+TELLS = frozenset({"pool", "entries", "events"})
+
+WITHDRAW = Duty(
+    {"op": "free", "reuse": [0, 0]}, "free with reuse false: there is no such call"
+)
+ABORT = Duty(
+    {"op": "free", "scheduled": [1, None]},
+    "free of a scheduled request: EngineCore.step aborts requests when the step has run",
+)
+VICTIM = Duty(
+    {"op": "preempt", "scheduled": [1, None]},
+    "preempt of a scheduled request: policy fcfs preempts the last running one, which is"
+    " not scheduled yet",
+)
+DUTIES = (WITHDRAW, ABORT, VICTIM)
+
+Groups = Sequence[Sequence[Mapping[str, Any]]]
+
+
+def declare_group(type: str, block: int, width: int = 0) -> dict[str, Any]:
+    sizes = {"width": width} if width else {}
+    return {"type": type, "block": block, **sizes, "layers": 1}
+
+
+def _full(block: int) -> dict[str, Any]:
+    return declare_group("full", block)
+
+
+def _sliding(block: int, width: int) -> dict[str, Any]:
+    return declare_group("sliding", block, width)
+
+
+def _chunked(block: int, width: int) -> dict[str, Any]:
+    return declare_group("chunked", block, width)
+
+
+def _state(block: int) -> dict[str, Any]:
+    return declare_group("state", block)
+
+
+FULL: Groups = (
+    [_full(2)], [_full(1)], [_full(4)], [_full(3)], [_full(2), _full(2)],
+    [_full(4), _full(2)],
+)  # fmt: skip
+SLIDING: Groups = (
+    [_sliding(2, 3)], [_sliding(2, 4)], [_sliding(4, 3)], [_sliding(1, 2)],
+    [_sliding(2, 1)], [_sliding(3, 8)], [_sliding(2, 3), _sliding(2, 5)],
+    [_sliding(4, 6), _sliding(2, 3)],
+)  # fmt: skip
+CHUNKED: Groups = (
+    [_chunked(2, 4)], [_chunked(1, 3)], [_chunked(2, 6)], [_chunked(4, 4)],
+    [_chunked(2, 4), _chunked(2, 8)],
+)  # fmt: skip
+HYBRID: Groups = (
+    [_full(2), _sliding(2, 3)],
+    [_full(2), _chunked(2, 4)],
+    [_full(2), _chunked(2, 4), _sliding(2, 3)],
+    [_full(4), _sliding(2, 5)],
+    [_full(2), _sliding(4, 5)],
+    [_sliding(2, 3), _full(2), _sliding(2, 6)],
+    [_full(3), _sliding(2, 4)],
+    [_full(1), _sliding(1, 1)],
+)
+STATE: Groups = ([_state(2)], [_state(1)], [_state(4)], [_state(3)])
+WITH_STATES: Groups = (
+    [_full(2), _state(2)],
+    [_full(4), _state(4)],
+    [_full(1), _state(1)],
+    [_full(2), _sliding(2, 3), _state(2)],
+    [_full(4), _state(4), _state(4)],
+)
+"""An engine gives states the blocks of its other layers."""
+
+
+def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
+    return Kind(
+        OPERATIONS, {"groups": tuple(groups), **config}, duties=DUTIES, tells=TELLS
+    )
+
+
+def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
+    """Without `match`: a state of this step is found, and refused when it is allocated.
+    Without caching, states are not kept where blocks end."""
+    kind = _kind(groups, prefix_cache=(True,), lookahead=(0,), aligned=(True,), **config)
+    return replace(kind, operations=OPERATIONS - {"match"})
+
+
+FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
+"""Only beside states there are hits inside a block."""
+
+PLAIN = {
+    "paged-full": _kind(FULL),
+    "paged-sliding": _kind(SLIDING),
+    "paged-chunked": _kind(CHUNKED),
+    "paged-hybrid": _kind(HYBRID),
+}
+STATES = {
+    "paged-state": _kind_with_states(STATE),
+    "paged-hybrid": _kind_with_states(WITH_STATES, **FINER),
+}
+
+
+def declare_without_chunks(groups: Groups) -> Groups:
+    return [one for one in groups if all(each["type"] != "chunked" for each in one)]
+
+
+SPARSE = {
+    "paged-sliding": _kind(SLIDING),
+    "paged-state": STATES["paged-state"],
+    "paged-hybrid": _kind_with_states(
+        [*declare_without_chunks(HYBRID), *WITH_STATES], **FINER
+    ),
+}
+
+
+def vllm() -> Backend:
+    """With the policy fcfs, and a draft model."""
+    return _backend("vllm", PLAIN)
+
+
+def vllm_states() -> Backend:
+    """Models with recurrent states, in the mode "align"."""
+    return _backend("vllm-states", STATES)
+
+
+def vllm_states_budget() -> Backend:
+    """A step has three tokens at most, so that a block of states may take several."""
+    return _backend("vllm-states-budget", STATES, Options(budget=3), SHARE)
+
+
+def vllm_ngram() -> Backend:
+    """Drafts are looked up, and need no slots behind them."""
+    kinds = {kind: declare_drafting(each) for kind, each in PLAIN.items()}
+    return _backend("vllm-ngram", kinds, Options(has_draft_model=False), SHARE)
+
+
+def vllm_eagle() -> Backend:
+    """With EAGLE: what the draft model has stored of the last token of a block depends on
+    the token behind it, which the hash covers, too."""
+    kinds = {kind: declare_drafting(each) for kind, each in PLAIN.items()}
+    return _backend("vllm-eagle", kinds, Options(covers_next=True), SHARE)
+
+
+def vllm_eagle_drop() -> Backend:
+    """With `disable_lookahead_block_hashes` the last block of a hit is computed again. It
+    refuses chunks."""
+    kinds = {
+        "paged-full": declare_drafting(_kind(FULL)),
+        "paged-sliding": declare_drafting(_kind(SLIDING)),
+        "paged-hybrid": declare_drafting(_kind(declare_without_chunks(HYBRID))),
+    }
+    return _backend("vllm-eagle-drop", kinds, Options(drops_last=True), SHARE)
+
+
+def vllm_sparse() -> Backend:
+    """`prefix_cache_retention_interval` 0: of windows and states, only those at the end
+    of prompts and of shared beginnings are kept."""
+    return _backend("vllm-sparse", SPARSE, Options(retention=0), SHARE)
+
+
+def vllm_interval() -> Backend:
+    """`prefix_cache_retention_interval` of two blocks."""
+    return _backend("vllm-interval", SPARSE, Options(retention=2), SHARE)
+
+
+def declare_drafting(kind: Kind) -> Kind:
+    return replace(kind, config={**kind.config, "lookahead": (2, 1, 3)})
+
+
+def _backend(
+    name: str, kinds: Mapping[str, Kind], options: Options = DEFAULT, share: int = 1
+) -> Backend:
+    return Backend(
+        name=name,
+        device="cpu",
+        contracts={"paged": kinds},
+        arrays=TorchArrays("cpu"),
+        open=lambda config: open_blocks(config, options),
+        ledger=LEDGER,
+        versions={package: version(package) for package in ("vllm", "torch")},
+        share=share,
+    )

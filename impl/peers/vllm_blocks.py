@@ -1,0 +1,378 @@
+"""vLLM's `KVCacheManager`, driven as its scheduler does; line numbers are those of
+`vllm/v1/core/sched/scheduler.py`, version 0.33.0.
+
+`vllm` declares what each backend promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import gcd, lcm
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from lockstep.harness.backends.paged import Entry, Pool
+from lockstep.impl.peers.engines.vllm import load_vllm, open_vllm
+
+Config = Mapping[str, Any]
+vllm = load_vllm()
+
+SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+SAMPLING = SimpleNamespace(
+    max_tokens=1 << 20, extra_args=None, skip_reading_prefix_cache=None
+)
+"""All that a manager reads of the sampling parameters."""
+
+
+class Options(NamedTuple):
+    """Settings of a server.
+
+    Attributes:
+        has_draft_model: drafts come from a model, which needs slots behind them.
+        covers_next: a hash covers the token behind its block, too, which the draft model
+            of EAGLE has read.
+        drops_last: a hit is one block shorter, for the same reason.
+        retention: the interval in which sliding windows and states are kept, in blocks
+            of the scheduler; 0 for the end of prompts alone, None for all.
+        budget: the most tokens of a step, `max_num_scheduled_tokens`; None for enough. It
+            matters where states are kept.
+    """
+
+    has_draft_model: bool = True
+    covers_next: bool = False
+    drops_last: bool = False
+    retention: int | None = None
+    budget: int | None = None
+
+
+# --- opening ----------------------------------------------------------------------------
+
+
+@cache
+def _open_hash() -> Any:
+    """Returns the hash of a server's default settings; blocks need it initialized."""
+    sha256 = open_vllm().load("vllm.utils.hashing").sha256
+    vllm.init_none_hash(sha256)
+    return sha256
+
+
+def _open_spec(group: Mapping[str, Any]) -> Any:
+    """Returns the layers of a group, as a model describes them."""
+    block = group["block"]
+    if group["type"] == "sliding":
+        width = group["width"]
+        return vllm.SlidingWindowSpec(block_size=block, sliding_window=width, **SHAPE)
+    if group["type"] == "chunked":
+        return vllm.ChunkedLocalAttentionSpec(
+            block_size=block, attention_chunk_size=group["width"], **SHAPE
+        )
+    if group["type"] == "state":
+        return vllm.MambaSpec(
+            block_size=block,
+            shapes=((1,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode="align",
+        )
+    return vllm.FullAttentionSpec(block_size=block, **SHAPE)
+
+
+def _open_manager(config: Config, options: Options) -> Any:
+    """Returns the manager that a scheduler makes for a config (line 340)."""
+    block = lcm(*(group["block"] for group in config["groups"]))
+    groups = [
+        vllm.KVCacheGroupSpec([f"layer.{number}"], _open_spec(group))
+        for number, group in enumerate(config["groups"])
+    ]
+    return vllm.KVCacheManager(
+        vllm.KVCacheConfig(
+            config["blocks"] + 1,  # the first is the null block
+            [],
+            groups,
+            prefix_cache_retention_interval=_open_retention(block, options),
+        ),
+        # A request ends when it is as long as that, so none computes its last token.
+        max_model_len=config["max_length"] + 1,
+        scheduler_block_size=block,
+        hash_block_size=_open_unit(config),
+        max_in_flight_tokens=config["max_length"],
+        enable_caching=config["prefix_cache"],
+        use_eagle=options.drops_last,
+        num_hash_lookahead_tokens=int(options.covers_next),
+        num_prefill_lookahead=int(options.covers_next or options.drops_last),
+        enable_kv_cache_events=True,
+    )
+
+
+def _open_retention(block: int, options: Options) -> int | None:
+    return None if options.retention is None else options.retention * block
+
+
+def _open_unit(config: Config) -> int:
+    """Returns the tokens of a hash."""
+    return int(
+        config["hash_block"] or gcd(*(group["block"] for group in config["groups"]))
+    )
+
+
+def open_blocks(config: Config, options: Options) -> Blocks:
+    """Opens a manager and its scheduler for a complete config of the paged contract."""
+    states = [one["block"] for one in config["groups"] if one["type"] == "state"]
+    manager = _open_manager(config, options)
+    kind = StateBlocks if states else Blocks
+    return kind(manager, config, options)
+
+
+# --- the scheduler ----------------------------------------------------------------------
+
+
+class Blocks:
+    """One manager, and the part of the scheduler that calls it.
+
+    Attributes:
+        manager: the `KVCacheManager`.
+        requests: name → its `Request`.
+        step: name → tokens of the step that is being made.
+        drafted: name → drafts that were scheduled.
+        prefixes: hash → the namespace and the tokens that it stands for.
+        retained: blocks that a copy of this step reads or writes.
+    """
+
+    def __init__(self, manager: Any, config: Config, options: Options) -> None:
+        self.manager = manager
+        self.unit = _open_unit(config)
+        self.drafts = config["lookahead"]  # num_spec_tokens
+        self.lookahead = config["lookahead"] * options.has_draft_model
+        self.hasher = vllm.get_request_block_hasher(
+            self.unit, _open_hash(), int(options.covers_next)
+        )
+        self.requests: dict[str, Any] = {}
+        self.step: dict[str, int] = {}
+        self.drafted: dict[str, Sequence[int]] = {}
+        self.prefixes: dict[Any, tuple[str | None, tuple[int, ...]]] = {}
+        self.retained: list[Any] = []
+
+    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        self.requests[request] = vllm.Request(
+            request,
+            list(tokens),
+            SAMPLING,
+            None,
+            cache_salt=namespace,
+            block_hasher=self.hasher,
+        )
+        self.note(self.requests[request])
+
+    def note(self, one: Any) -> None:
+        """Remembers the tokens of each hash, to tell of entries and events."""
+        for number, key in enumerate(one.block_hashes, 1):
+            prefix = one.cache_salt, tuple(one.all_token_ids[: number * self.unit])
+            self.prefixes[key] = prefix
+            self.prefixes[vllm.maybe_convert_block_hash(key)] = prefix
+
+    def match(self, request: str) -> int:
+        _, hit, _ = self.manager.get_computed_blocks(self.requests[request])
+        return int(hit)
+
+    # --- a step -------------------------------------------------------------------------
+
+    def schedule(self, request: str, count: int) -> tuple[int, int] | None:
+        one = self.requests[request]
+        if not self.step:
+            self.manager.new_step_starts()  # line 746
+        if one.status == vllm.RequestStatus.RUNNING:
+            return self.go_on(one, count)
+        return self.admit(one, count)
+
+    def go_on(self, one: Any, count: int) -> tuple[int, int] | None:
+        """Schedules a running request (lines 830 to 1025)."""
+        start = one.num_computed_tokens
+        more = self.limit(one, start, min(count, one.num_tokens_with_spec - start))
+        if more == 0:
+            return None
+        got = self.manager.allocate_slots(one, more, num_lookahead_tokens=self.lookahead)
+        if got is None:
+            return None
+        scheduled = start + more - one.num_tokens
+        self.drafted[one.request_id] = one.spec_token_ids[: max(0, scheduled)]
+        one.spec_token_ids = []
+        self.step[one.request_id] = more
+        return start, more
+
+    def admit(self, one: Any, count: int) -> tuple[int, int] | None:
+        """Schedules a waiting request behind its hit (lines 1110 to 1600)."""
+        blocks, hit, one.shared_prefix_boundary = self.manager.get_computed_blocks(one)
+        more = self.limit(one, hit, min(count, one.num_tokens - hit))
+        if more == 0:
+            return None
+        got = self.manager.allocate_slots(
+            one,
+            more,
+            num_new_computed_tokens=hit,
+            new_computed_blocks=blocks,
+            num_lookahead_tokens=self.lookahead,
+            full_sequence_must_fit=False,  # scheduler_reserve_full_isl
+        )
+        if got is None:
+            return None
+        one.status = vllm.RequestStatus.RUNNING
+        one.num_computed_tokens = hit
+        self.step[one.request_id] = more
+        return int(hit), more
+
+    def limit(self, one: Any, start: int, count: int) -> int:
+        """Returns how many tokens a step from `start` on has, of `count` at most."""
+        return count
+
+    def copies(self) -> list[tuple[int, int]]:
+        copies, retained = self.manager.take_kv_cache_block_copies()  # line 1699
+        self.retained += retained
+        return [(one.src_block_id, one.dst_block_id) for one in copies]
+
+    def run(self) -> None:
+        """The end of scheduling, and the step (lines 1681 to 1860, 3095)."""
+        self.manager.take_boundary_state_offloads()
+        self.manager.block_pool.free_blocks(self.retained)
+        self.retained = []
+        self.manager.take_new_block_ids()
+        for name, count in self.step.items():
+            self.requests[name].num_computed_tokens += count
+        self.step = {}
+
+    def accept(
+        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+    ) -> None:
+        """Takes the output of a request (lines 2346 to 2415, 2753, 2879)."""
+        one = self.requests[request]
+        drafted = self.drafted.pop(request, ())
+        one.num_computed_tokens -= len(drafted) - kept
+        for token in (*drafted[:kept], sampled):
+            one.append_output_token_ids(token)
+        self.note(one)
+        if self.drafts:
+            self.manager.cache_blocks(one, one.num_computed_tokens)
+        one.spec_token_ids = list(drafts)
+
+    # --- letting go ---------------------------------------------------------------------
+
+    def preempt(self, request: str) -> None:
+        """Preempts a request (line 1799)."""
+        one = self.requests[request]
+        self.manager.free(one)
+        one.status = vllm.RequestStatus.PREEMPTED
+        one.num_computed_tokens = 0
+        one.spec_token_ids = []
+        one.num_preemptions += 1
+        self.forget(request)
+
+    def free(self, request: str, reuse: bool) -> None:
+        """Ends a request (line 3084)."""
+        self.manager.free(self.requests.pop(request))
+        self.forget(request)
+
+    def forget(self, request: str) -> None:
+        self.step.pop(request, None)
+        self.drafted.pop(request, None)
+
+    def evict(self, count: int) -> int:
+        victims = self.pool().cached[:count]
+        self.manager.evict_blocks(set(victims))
+        return len(victims)
+
+    def reset(self) -> bool:
+        return bool(self.manager.reset_prefix_cache())
+
+    # --- what it tells ------------------------------------------------------------------
+
+    def tables(self, request: str) -> list[list[int | None]]:
+        groups = self.manager.get_block_ids(request)
+        return [[block or None for block in blocks] for blocks in groups]
+
+    def pool(self) -> Pool:
+        pool = self.manager.block_pool
+        held = {
+            one.block_id: one.ref_cnt
+            for one in pool.blocks
+            if one.ref_cnt and not one.is_null
+        }
+        idle = pool.free_block_queue.get_all_free_blocks()
+        free = [one.block_id for one in idle if one.block_hash is None]
+        cached = [one.block_id for one in idle if one.block_hash is not None]
+        pinned = [one.block_id for one in self.retained]
+        return Pool(held, free, cached, pinned)
+
+    def entries(self) -> list[Entry]:
+        cached = self.manager.block_pool.cached_block_hash_to_block._cache
+        return [
+            Entry(vllm.get_group_id(key), *self.prefixes[vllm.get_block_hash(key)], block)
+            for key, blocks in cached.items()
+            for block in list_ids(blocks)
+        ]
+
+    def events(self) -> list[tuple[str, Entry | None]]:
+        return [
+            one for event in self.manager.take_events() for one in self.translate(event)
+        ]
+
+    def translate(self, event: Any) -> list[tuple[str, Entry | None]]:
+        """Returns what an event tells; it names no block."""
+        if isinstance(event, vllm.AllBlocksCleared):
+            return [("cleared", None)]
+        name = "stored" if isinstance(event, vllm.BlockStored) else "removed"
+        return [
+            (name, Entry(event.group_idx, *self.prefixes[key], 0))
+            for key in event.block_hashes
+        ]
+
+
+def list_ids(blocks: Any) -> list[int]:
+    """Returns the blocks of one hash: several are a dict."""
+    return list(blocks) if isinstance(blocks, dict) else [blocks.block_id]
+
+
+class StateBlocks(Blocks):
+    """The same with recurrent states, kept where blocks end ("align").
+
+    Attributes:
+        block: the positions of a block of states.
+        budget: the most tokens of a step.
+    """
+
+    def __init__(self, manager: Any, config: Config, options: Options) -> None:
+        super().__init__(manager, config, options)
+        self.block = next(
+            one["block"] for one in config["groups"] if one["type"] == "state"
+        )
+        self.budget = options.budget or config["max_length"]
+
+    def limit(self, one: Any, start: int, count: int) -> int:
+        """Ends a chunk of a prompt where a state can be cached: what is left of
+        `_mamba_block_aligned_split` (line 546) without EAGLE and internal checkpoints."""
+        block, prefill_end = self.block, max(one.num_prompt_tokens, one.num_tokens - 1)
+        count = min(count, self.budget)
+        if start >= prefill_end:
+            return count
+        end = start + count
+        aligned = end // block * block
+        if end < prefill_end and (aligned > start or block <= self.budget):
+            end = aligned
+        last = self.find_checkpoint(one.num_tokens, block)
+        tail = self.find_checkpoint(one.num_prompt_tokens, self.unit)
+        has_tail = self.manager.coordinator.enable_partial_hash_hits
+        junction = one.shared_prefix_boundary
+        stops = (
+            (start // block + 1) * block if start % block else 0,
+            last,
+            tail if has_tail and last < tail < one.num_prompt_tokens else 0,
+            start + (junction - start) // block * block if start < junction < end else 0,
+        )
+        end = min((stop for stop in stops if start < stop < end), default=end)
+        return max(end - start, 0)
+
+    def find_checkpoint(self, tokens: int, block: int) -> int:
+        """Returns the last end of a block from which something is left to compute."""
+        find = open_vllm().load("vllm.v1.kv_cache_interface")
+        position: int = find.get_mamba_prefill_checkpoint_position(tokens, block, False)
+        return position

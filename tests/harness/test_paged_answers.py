@@ -1,0 +1,224 @@
+"""What a paged cache may answer, and what of a program depends on its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend, Duty, Kind
+from lockstep.harness.backends.paged import Pool
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.paged.checks import check_pool
+from lockstep.harness.core.errors import Broken
+from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.impl.shared.operations import PAGED_OPERATIONS, PAGED_TELLS
+from lockstep.impl.shared.paged_facts import Telling
+from tests.harness.misbehaving import correct
+
+FULL = {"type": "full", "block": 1, "layers": 1}
+STATE = {"type": "state", "block": 2, "layers": 1}
+VICTIM = Duty({"op": "preempt", "scheduled": [1, None]}, "preempt of a scheduled one")
+WITHDRAW = Duty({"op": "free", "reuse": [0, 0]}, "free with reuse false")
+
+RUN: Op = {"op": "run"}
+
+
+def open_request(name: str, *tokens: int) -> Op:
+    return {"op": "open", "request": name, "tokens": list(tokens)}
+
+
+def ask(name: str, op: str, **fields: Any) -> Op:
+    return {"op": op, "request": name, **fields}
+
+
+def make(*ops: Op, groups: Sequence[Mapping[str, Any]] = (FULL,), **config: Any) -> Any:
+    kind = f"paged-{groups[0]['type']}"
+    config = {"kind": kind, "groups": list(groups), **config}
+    program = {"contract": "paged", "config": config, "ops": list(ops)}
+    return parse_program({"format": "lockstep/1", **program}, "a program")
+
+
+class Manager(Telling):
+    """Ours.
+
+    Attributes:
+        answers: request → what to answer for it in place of the right answer.
+    """
+
+    answers: Mapping[str, Any] = {}
+
+    def schedule(self, request: str, count: int) -> Any:
+        if request not in self.answers:
+            return super().schedule(request, count)
+        answer = self.answers[request]
+        if answer is None:
+            return None
+        return super().schedule(request, answer[1]), answer[1]
+
+
+def declare(answers: Mapping[str, Any] = {}, **promises: Any) -> Backend:
+    def open_cache(config: Mapping[str, Any]) -> Manager:
+        names = "blocks", "max_length", "hash_block", "prefix_cache"
+        cache = Manager(config["groups"], *(config[name] for name in names))
+        cache.answers = answers
+        return cache
+
+    kind = Kind(PAGED_OPERATIONS, tells=PAGED_TELLS, **promises)
+    kinds = dict.fromkeys(CONTRACTS["paged"].kinds, kind)
+    return replace(correct(), contracts={"paged": kinds}, open=open_cache)
+
+
+def run_on(program: Program, answers: Mapping[str, Any] = {}, **promises: Any) -> Result:
+    return run(program, declare(answers, **promises))
+
+
+def get_what(result: Result) -> str | None:
+    return result.divergence and result.divergence.what
+
+
+# --- what is legal --------------------------------------------------------------------
+
+
+def test_a_duty_is_kept_while_a_program_runs() -> None:
+    program = make(
+        open_request("a", 1, 1), ask("a", "schedule"), ask("a", "preempt"), RUN
+    )
+    kept = run_on(program, duties=(VICTIM,))
+    assert (kept.steps, kept.skipped, kept.divergence) == (3, 1, None)
+    assert kept.why_skipped == "callers must not: preempt of a scheduled one"
+    assert run_on(program).why_skipped == "the step is empty"
+    assert why_unsupported(program, declare(duties=(VICTIM,))) is None
+
+
+def test_a_call_that_only_the_answers_make_a_misuse_is_skipped() -> None:
+    program = make(open_request("a", 1), open_request("a", 1), ask("a", "schedule"))
+    skipped = run_on(program)
+    assert (skipped.steps, skipped.skipped) == (2, 1)
+    assert skipped.why_skipped == "a misuse, which the backend is not declared to refuse"
+    assert run_on(program, refuses=True).steps == 3
+
+
+@pytest.mark.parametrize(("reuse", "steps"), [(True, 4), (False, 3)])
+def test_a_duty_may_be_about_a_boolean(reuse: bool, steps: int) -> None:
+    program = make(
+        open_request("a", 1), ask("a", "schedule"), RUN, ask("a", "free", reuse=reuse)
+    )
+    assert run_on(program, duties=(WITHDRAW,)).steps == steps
+
+
+def test_what_a_duty_leaves_out_is_not_to_be_reached() -> None:
+    rules = CONTRACTS["paged"]
+    declared = Kind(PAGED_OPERATIONS)
+    left_out = {("withdrawn", "open"), ("scheduled", "preempt")}
+    cells = set(rules.list_cells("paged-full", declared))
+    kept = rules.list_cells("paged-full", replace(declared, duties=(VICTIM, WITHDRAW)))
+    assert left_out <= cells
+    assert not left_out & set(kept)
+    assert ("scheduled", "free") in kept
+
+
+# --- answers --------------------------------------------------------------------------
+
+
+def test_a_step_may_have_fewer_tokens() -> None:
+    program = make(
+        *(open_request("a", 1, 1, 2), ask("a", "schedule", count=3), RUN),
+        *(ask("a", "accept", sampled=1), ask("a", "schedule", count=1), RUN),
+        groups=[STATE],
+        aligned=True,
+    )
+    result = run_on(program, {"a": (0, 1)})
+    assert result.divergence is None
+    assert result.why_skipped == "it has tokens that are not computed"
+
+
+def test_a_step_that_is_not_aligned_has_all_that_was_asked_for() -> None:
+    ops = open_request("a", 1, 1, 2), ask("a", "schedule", count=2)
+    assert get_what(run_on(make(*ops, groups=[STATE]), {"a": (0, 1)})) == "result"
+    assert get_what(run_on(make(*ops), {"a": (0, 2)})) is None
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_number_of_tokens_is_one_that_was_asked_for(count: int) -> None:
+    class Wrong(Telling):
+        def schedule(self, request: str, more: int) -> Any:
+            return 0, count
+
+    backend = replace(declare(), open=lambda config: Wrong([FULL], 8, 8))
+    program = make(open_request("a", 1, 1, 2), ask("a", "schedule", count=2))
+    assert get_what(run(program, backend)) == "result"
+
+
+@pytest.mark.parametrize(("count", "what"), [(1, None), (2, "result"), (3, "result")])
+def test_a_step_that_cannot_end_a_block_of_states_may_wait(
+    count: int, what: str | None
+) -> None:
+    ops = open_request("a", 1, 1, 2), ask("a", "schedule", count=count)
+    aligned = make(*ops, groups=[STATE], aligned=True)
+    assert get_what(run_on(aligned, {"a": None})) == what
+    assert get_what(run_on(make(*ops, groups=[STATE]), {"a": None})) == "result"
+
+
+@pytest.mark.parametrize(("first", "what"), [(1, None), (2, "result")])
+def test_a_request_may_wait_for_a_state_of_the_step(first: int, what: str | None) -> None:
+    program = make(
+        *(open_request("a", 1, 1, 2), open_request("b", first, 1, 2)),
+        *(ask("a", "schedule", count=3), ask("b", "schedule", count=3)),
+        groups=[STATE],
+        aligned=True,
+    )
+    assert get_what(run_on(program, {"b": None})) == what
+
+
+@pytest.mark.parametrize(("blocks", "what"), [(8, None), (9, "result")])
+def test_rejected_drafts_may_keep_their_blocks(blocks: int, what: str | None) -> None:
+    program = make(
+        *(open_request("a", 1), ask("a", "schedule"), RUN),
+        *(ask("a", "accept", sampled=1, drafts=[1, 1]), ask("a", "schedule"), RUN),
+        *(ask("a", "accept", sampled=1), ask("a", "schedule"), RUN),
+        *(open_request("b", 1), ask("b", "schedule")),
+        blocks=blocks,
+        lookahead=2,
+    )
+    assert get_what(run_on(program, {"b": None})) == what
+
+
+def test_blocks_that_wait_for_a_copy_are_held() -> None:
+    tables = {"a": [[1, None]]}
+    check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [1, 2]), 3)
+    with pytest.raises(Broken, match="block 1 has 2 references, and 1 tables"):
+        check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [2]), 3)
+
+
+def test_copies_are_made_before_what_they_wrote_is_checked() -> None:
+    """The copy of a block is told when it is scheduled, and can be hit from then on."""
+    program = make(
+        *(open_request("a", 1, 1, 2), ask("a", "schedule"), RUN),
+        {"op": "fork", "source": "a", "target": "b", "tokens": [1]},
+        ask("b", "schedule"),
+        ask("a", "preempt"),
+        groups=[{**FULL, "block": 4}],
+        hash_block=1,
+    )
+
+    class Moving(Telling):
+        """Lets the copy be hit in place of the original."""
+
+        def copy(self, source: int, target: int) -> None:
+            super().copy(source, target)
+            for key in self.blocks.keys[source]:
+                self.blocks.entries[0][key] = target
+
+    backend = declare()
+    names = "blocks", "max_length", "hash_block"
+    moving = replace(
+        backend,
+        open=lambda config: Moving(config["groups"], *(config[name] for name in names)),
+    )
+    assert run(program, moving).divergence is None
