@@ -218,6 +218,7 @@ class PagedModel:
             "scheduled": request.scheduled if request else None,
             "length": len(request.tokens) if request else None,
             "drafts": len(request.drafts) if request else None,
+            "named": int(op.get("namespace") is not None),
         }
 
 
@@ -229,4 +230,5 @@ FACTS: Mapping[str, str] = {
     "scheduled": "tokens of the request that are scheduled",
     "length": "tokens of the request that are known, without drafts",
     "drafts": "its drafts",
+    "named": "1 if the operation names a namespace, else 0",
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import Entry, Pool, Tables
+from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
@@ -15,6 +15,7 @@ from lockstep.harness.contracts.paged.checks import (
     check_entries,
     check_pool,
     check_tables,
+    list_blocks,
     list_ends,
     list_places,
     locate,
@@ -36,7 +37,7 @@ class Part(NamedTuple):
     start: int
     end: int
     group: int
-    table: Sequence[int | None]
+    table: Table
 
 
 class PagedSystem(System):
@@ -174,6 +175,8 @@ class PagedSystem(System):
 
     def write(self, part: Part, model: PagedModel) -> None:
         """Writes what the step computes to the slots that the table names."""
+        if isinstance(part.table, Ring):
+            return
         request = model.cache.requests[part.name]
         positions: Sequence[int] = range(part.start, part.end)
         is_state = self.is_state(part.group)
@@ -198,11 +201,10 @@ class PagedSystem(System):
         if self.is_state(part.group):
             return {"where": where, "state": list(state)}
         first = model.cache.groups[part.group].first(part.start)
-        return {
-            "where": where,
-            "first": first,
-            "slots": self.read(part, first, part.end),
-        }
+        answer = {"where": where, "first": first}
+        if isinstance(part.table, Ring):  # see `move_arrays`
+            return answer
+        return {**answer, "slots": self.read(part, first, part.end)}
 
     def read(self, part: Part, begin: int, end: int) -> list[Any]:
         """Reads positions: the tag of each, or words for what is none."""
@@ -239,6 +241,7 @@ class PagedSystem(System):
                 for answer, seen in zip(answers[group::groups], read, strict=True):
                     where = f"{answer['where']}, layer {layer}"
                     one = {**answer, "where": where, field: seen, "layers": []}
+                    answer.setdefault(field, seen)
                     answer["layers"] = [*answer.get("layers", ()), one]
                 layer += 1
 
@@ -280,10 +283,18 @@ class PagedSystem(System):
 
     def read_tables(self, name: str) -> Tables:
         answer = read_list(self.cache.tables(name), "tables", len(self.config["groups"]))
-        tables = [read_list(one, "tables") for one in answer]
-        for table in tables:
-            for block in table:
-                if block is not None and not isinstance(block, int):
+        tables = [
+            one if isinstance(one, Ring) else read_list(one, "tables") for one in answer
+        ]
+        for number, table in enumerate(tables):
+            if isinstance(table, Ring) and not self.stores:
+                raise Broken(
+                    "malformed",
+                    f"tables({name}) has a ring for group {number}, whose contents nothing"
+                    ' tells: that needs data "backend"',
+                )
+            for block in list_blocks(table):
+                if not isinstance(block, int):
                     raise Broken(
                         "malformed",
                         f"tables({name}) has {format_plain(block)}, not a block or None",
@@ -316,6 +327,8 @@ class PagedSystem(System):
     ) -> None:
         """Checks that what the next token of a request needs is there."""
         for place in list_places(model, request, request.computed):
+            if isinstance(tables[place.group], Ring):
+                continue
             slot = locate(self.config, tables[place.group], place.group, place.position)
             content = None if slot is None else self.memory.get(slot)
             if content != (place.group, place.tag):
