@@ -6,12 +6,12 @@ import json
 import mmap
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import Answer, Cell, Step
 from lockstep.harness.core.errors import (
     Broken,
@@ -27,6 +27,7 @@ from lockstep.harness.core.errors import (
 )
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
+from lockstep.harness.programs.condition import ParsedDuty, find_duty, parse_duties
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
@@ -34,6 +35,8 @@ Coverage = Counter[Cell]
 
 LAYOUT = ("columns", "seen")
 """Fields of an answer that are not compared: the order in which tokens came back."""
+
+UNREFUSED = "it breaks a rule of usage, which the backend does not promise to refuse"
 
 
 @dataclass
@@ -79,11 +82,16 @@ class Run:
     on_step: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
-        self.rules = self.program.rules
+        self.rules, kind = self.program.rules, self.program.kind
         self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
+        self.declared: Kind | None = None
+        self.duties: Sequence[ParsedDuty] = ()
+        if self.rules.leaves_choices:
+            self.declared = self.backend.contracts[self.rules.name][kind]
+            self.duties = parse_duties(self.declared, self.rules, kind)
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
@@ -94,6 +102,7 @@ class Run:
                 for step in self.steps:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
+                    self.leave_out(step)
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
@@ -144,15 +153,24 @@ class Run:
         if self.on_step:
             self.on_step(step.number)
 
+    def leave_out(self, step: Step) -> None:
+        """Skips an operation that was drawn after other answers than the backend's, and
+        that no caller may ask after these."""
+        if step.skipped is None and self.duties:
+            duty = find_duty(step.op, step.model, self.duties)
+            step.skipped = duty and duty.rule
+
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
-        if self.coverage is not None:
-            name = operation.name
-            self.found += [(state, name) for state in self.rules.get_states(op, model)]
+        states = self.rules.get_states(op, model) if self.coverage is not None else ()
         system.settle(op)
         expected = self.expect(step)
+        if self.is_unrefused(expected):
+            self.result.skip(UNREFUSED)
+            return expected, None
+        self.found += [(state, operation.name) for state in states]
         observed = self.observe(step)
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
@@ -163,6 +181,12 @@ class Run:
             system.verify_memory(op, model)
         self.result.steps += 1
         return observed, difference
+
+    def is_unrefused(self, expected: Answer) -> bool:
+        """Says whether an operation is a misuse after the backend's answers alone: others
+        are drawn for no backend that does not refuse them."""
+        promised = self.declared is None or self.declared.refuses
+        return not promised and expected.get("error") == "usage"
 
     def expect(self, step: Step) -> Answer:
         return step.expect()

@@ -212,6 +212,7 @@ class PagedModel:
         request = self.cache.requests.get(op.get("request", ""))
         return {
             "requests": len(self.cache.requests),
+            "held": sum(one.is_held for one in self.cache.requests.values()),
             "step": len(self.cache.step),
             "blocks_lcm": lcm(*(one["block"] for one in self.config["groups"])),
             "computed": request.computed if request else None,
@@ -224,6 +225,7 @@ class PagedModel:
 
 FACTS: Mapping[str, str] = {
     "requests": "requests that exist",
+    "held": "requests that hold slots",
     "step": "requests that are scheduled",
     "blocks_lcm": "the smallest number of tokens that fills whole blocks of all groups",
     "computed": "tokens of the request that are computed; null without a request",

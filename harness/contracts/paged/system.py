@@ -290,8 +290,8 @@ class PagedSystem(System):
             if isinstance(table, Ring) and not self.stores:
                 raise Broken(
                     "malformed",
-                    f"tables({name}) has a ring for group {number}, whose contents nothing"
-                    ' tells: that needs data "backend"',
+                    f"tables({name}) has a ring for group {number}, whose contents"
+                    ' nothing tells: that needs data "backend"',
                 )
             for block in list_blocks(table):
                 if not isinstance(block, int):
