@@ -158,7 +158,7 @@ class Run:
         that no caller may ask after these."""
         if step.skipped is None and self.duties:
             duty = find_duty(step.op, step.model, self.duties)
-            step.skipped = duty and duty.rule
+            step.skipped = duty.rule if duty else None
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""
