@@ -1,6 +1,6 @@
 """Backends over the paged cache of transformers' continuous batching: what is promised.
 
-`transformers_pages` drives the cache.
+`transformers_pages` drives the cache, `transformers_tables` in two other ways.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 from lockstep.harness.backends import Backend, Duty, Kind
 from lockstep.impl.peers.transformers import SHARE, declare_backend
 from lockstep.impl.peers.transformers_layers import Config
-from lockstep.impl.peers.transformers_pages import PaddedPages, Pages, TablePages
+from lockstep.impl.peers.transformers_pages import Pages
+from lockstep.impl.peers.transformers_tables import PaddedPages, TablePages
 
 MOST_REQUESTS = 8
 """In one step, and so in all."""

@@ -52,7 +52,7 @@ ALLOWED = {
     "transformers_pages.Pages.free: if": "no_cache is a call of its own",
     "transformers_pages.Pages.fork: if": "without room the next step evicts",
     "transformers_pages.Pages.get_table: if": "a ring has no table",
-    "transformers_pages.TablePages.update: if": "flash attention chooses so",
+    "transformers_tables.TablePages.update: if": "flash attention chooses so",
     "mlx_lm_layers.Layer.state: if": "state of an empty cache is (None, None, 0)",
     "mlx_lm_layers.ConcatenateLayer.state: if": "state of an empty cache is (None, None)",
     "mlx_lm_layers.QuantizedLayer.state: if": "MLX dequantizes no array without rows",
@@ -146,5 +146,5 @@ def test_adapters_are_all_looked_at() -> None:
         "mlx_lm_prompts",
         "transformers", "transformers_batched", "transformers_batches",
         "transformers_layers", "transformers_lists", "transformers_paged",
-        "transformers_pages",
+        "transformers_pages", "transformers_tables",
     }  # fmt: skip
