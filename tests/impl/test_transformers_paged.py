@@ -52,7 +52,7 @@ def count_programs(backend: Backend, kind: str, most: int) -> int | None:
 def test_programs_agree(name: str) -> None:
     backend = BACKENDS[name]()
     for kind in backend.contracts["paged"]:
-        assert count_programs(backend, kind, 40) is None
+        assert count_programs(backend, kind, 25) is None
 
 
 CHANGE = {"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
