@@ -7,10 +7,21 @@ from typing import NamedTuple, Protocol
 
 from lockstep.harness.backends.interface import Array
 
-Tables = Sequence[Sequence[int | None]]
-"""Of one request, for each group the block of each `block` positions; None where it has
-none. A state group keeps in entry i the state after its last computed token in the
-positions of block i. Block numbers of different memory differ."""
+
+class Ring(NamedTuple):
+    """Blocks of a sliding group that later positions overwrite, each at its turn: there
+    is no table. The K and V that a backend stores there are checked, and who holds them.
+    """
+
+    blocks: Sequence[int]
+
+
+Table = Sequence[int | None] | Ring
+"""The block of each `block` positions; None where a request has none."""
+
+Tables = Sequence[Table]
+"""Of one request, for each group. A state group keeps in entry i the state after its last
+computed token in the positions of block i. Block numbers of different memory differ."""
 
 
 EVENTS = ("stored", "removed", "cleared")

@@ -93,6 +93,10 @@ class Contract(ABC):
         """Lists the methods that a cache of `kind` needs to declare `operations`."""
         return [name for name in operations if self.operations[name].is_method]
 
+    def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
+        """Lists the methods that a cache of `config` needs to tell what it declares."""
+        return sorted(tells)
+
     def count_tags(self, ops: Sequence[Op]) -> int:
         """Counts the tags that a program uses up."""
         return sum(self.operations[op["op"]].count_tags(op) for op in ops)

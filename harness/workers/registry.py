@@ -301,7 +301,8 @@ def check_operations(
             cache = rules.open_cache(backend, config)
         except Broken as broken:
             raise Unloadable(f"opening a {kind} cache: {broken}") from None
-    methods = [*rules.list_methods(kind, declared.operations), *sorted(declared.tells)]
+    told = rules.list_told(config, declared.tells)
+    methods = [*rules.list_methods(kind, declared.operations), *told]
     if declared.held is not None and contract != "prefix":
         methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]

@@ -272,10 +272,16 @@ def test_events_that_leave_something_out(
 @pytest.mark.parametrize(
     ("read", "words"),
     [
-        (lambda: read_tables(None, "a", 1), "tables returned None, not a list of 1"),
-        (lambda: read_tables([[1], [2]], "a", 1), "[[1], [2]], not a list of 1"),
-        (lambda: read_tables([None], "a", 1), "tables returned None, not a list"),
-        (lambda: read_tables([["x"]], "a", 1), "tables(a) has x, not a block or None"),
+        (
+            lambda: read_tables(None, "a", 1, True),
+            "tables returned None, not a list of 1",
+        ),
+        (lambda: read_tables([[1], [2]], "a", 1, True), "[[1], [2]], not a list of 1"),
+        (lambda: read_tables([None], "a", 1, True), "tables returned None, not a list"),
+        (
+            lambda: read_tables([["x"]], "a", 1, True),
+            "tables(a) has x, not a block or None",
+        ),
         (lambda: read_copies([(1, 2, 3)]), "copies returned [1, 2, 3], not a list of 2"),
         (lambda: read_copies([(1, None)]), "copies has None, not a block"),
         (lambda: read_pool(None), "pool returned None, not a pool: it has no references"),

@@ -80,6 +80,11 @@ class PagedContract(Contract):
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
+    def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
+        """Without K and V there is no attention."""
+        names = super().list_told(config, tells)
+        return [one for one in names if one != "attend" or config["data"] == "backend"]
+
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
 

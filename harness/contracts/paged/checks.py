@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lockstep.harness.backends.paged import Entry, Pool, Tables
+from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.core.errors import Broken
@@ -30,10 +30,11 @@ class Place(NamedTuple):
     tag: int
 
 
-def locate(
-    config: Config, table: Sequence[int | None], group: int, position: int
-) -> Slot | None:
-    """Returns the slot of a position in the table of a group; None if it has none."""
+def locate(config: Config, table: Table, group: int, position: int) -> Slot | None:
+    """Returns the slot of a position in the table of a group; None if it has none, or if
+    that cannot be told."""
+    if isinstance(table, Ring):
+        return None
     settings = config["groups"][group]
     number = position // settings["block"]
     block = table[number] if number < len(table) else None
@@ -66,6 +67,12 @@ def list_ends(start: int, end: int, block: int) -> list[int]:
 # --- tables -----------------------------------------------------------------------------
 
 
+def list_blocks(table: Table) -> list[int]:
+    """Lists the blocks that a request holds for a group."""
+    entries = table.blocks if isinstance(table, Ring) else table
+    return [block for block in entries if block is not None]
+
+
 def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
     """Raises Broken if a table has a block twice, or if two requests share a slot whose
     contents differ."""
@@ -90,8 +97,8 @@ def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
                 )
 
 
-def check_twice(name: str, group: int, table: Sequence[int | None]) -> None:
-    counted = Counter(block for block in table if block is not None)
+def check_twice(name: str, group: int, table: Table) -> None:
+    counted = Counter(list_blocks(table))
     for block, times in counted.items():
         if times > 1:
             raise Broken(
@@ -116,16 +123,16 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         block
         for groups in tables.values()
         for table in groups
-        for block in table
-        if block is not None
+        for block in list_blocks(table)
     )
     held.update(pool.pinned)
+    holders = "tables and copies" if pool.pinned else "tables"
     for block in sorted({*held, *pool.references}):
         if pool.references.get(block, 0) != held[block]:
             raise Broken(
                 "references",
                 f"block {block} has {pool.references.get(block, 0)} references, and"
-                f" {held[block]} tables and copies hold it",
+                f" {held[block]} {holders} hold it",
             )
     for block, times in Counter([*pool.free, *pool.cached]).items():
         if times > 1:

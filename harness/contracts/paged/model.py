@@ -247,21 +247,25 @@ class PagedModel:
         request = self.cache.requests.get(op.get("request", ""))
         return {
             "requests": len(self.cache.requests),
+            "held": sum(one.is_held for one in self.cache.requests.values()),
             "step": len(self.cache.step),
             "blocks_lcm": lcm(*(one["block"] for one in self.config["groups"])),
             "computed": request.computed if request else None,
             "scheduled": request.scheduled if request else None,
             "length": len(request.tokens) if request else None,
             "drafts": len(request.drafts) if request else None,
+            "named": int(op.get("namespace") is not None),
         }
 
 
 FACTS: Mapping[str, str] = {
     "requests": "requests that exist",
+    "held": "requests that hold slots",
     "step": "requests that are scheduled",
     "blocks_lcm": "the smallest number of tokens that fills whole blocks of all groups",
     "computed": "tokens of the request that are computed; null without a request",
     "scheduled": "tokens of the request that are scheduled",
     "length": "tokens of the request that are known, without drafts",
     "drafts": "its drafts",
+    "named": "1 if the operation names a namespace, else 0",
 }

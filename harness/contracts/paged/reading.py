@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Tables
+from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.core.errors import Broken, format_plain
 
 
-def read_tables(answer: Any, name: str, groups: int) -> Tables:
-    """Returns the tables of request `name`, one for each group."""
-    tables = [read_list(one, "tables") for one in read_list(answer, "tables", groups)]
-    for table in tables:
-        for block in table:
-            if block is not None and not isinstance(block, int):
-                reject(f"tables({name})", block, "a block or None")
-    return tables
+def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
+    """Returns the tables of request `name`, one for each group.
+
+    stores: the backend holds the memory; else nothing tells what is in a ring.
+    """
+    return [read_table(one, name, stores) for one in read_list(answer, "tables", groups)]
+
+
+def read_table(answer: Any, name: str, stores: bool) -> Table:
+    if isinstance(answer, Ring):
+        if not stores:
+            words = f'tables({name}) has a ring; that needs data "backend"'
+            raise Broken("malformed", words)
+        blocks = read_list(answer.blocks, "tables")
+        require_blocks(f"tables({name})", blocks)
+        return Ring(blocks)
+    table = read_list(answer, "tables")
+    for block in table:
+        if block is not None and not isinstance(block, int):
+            reject(f"tables({name})", block, "a block or None")
+    return table
 
 
 def read_copies(answer: Any) -> list[tuple[int, int]]:
@@ -33,7 +46,7 @@ def read_pool(answer: Any) -> Pool:
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
     free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
-    pinned = read_list(getattr(answer, "pinned", ()), "pool")
+    pinned = tuple(read_list(getattr(answer, "pinned", ()), "pool"))
     for blocks in (answer.references, free, cached, pinned):
         require_blocks("pool", blocks)
     for count in answer.references.values():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import Entry, Tables
+from lockstep.harness.backends.paged import Entry, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
@@ -15,6 +15,7 @@ from lockstep.harness.contracts.paged.checks import (
     check_entries,
     check_pool,
     check_tables,
+    list_blocks,
     list_ends,
     list_places,
     locate,
@@ -48,7 +49,7 @@ class Part(NamedTuple):
     start: int
     end: int
     group: int
-    table: Sequence[int | None]
+    table: Table
 
 
 class PagedSystem(System):
@@ -199,6 +200,8 @@ class PagedSystem(System):
 
     def write(self, part: Part, model: PagedModel) -> None:
         """Writes what the step computes to the slots that the table names."""
+        if isinstance(part.table, Ring):
+            return
         request = model.cache.requests[part.name]
         positions: Sequence[int] = range(part.start, part.end)
         is_state = self.is_state(part.group)
@@ -222,11 +225,10 @@ class PagedSystem(System):
         if self.is_state(part.group):
             return {"where": where, "state": list(state)}
         first = model.cache.groups[part.group].first(part.start)
-        return {
-            "where": where,
-            "first": first,
-            "slots": self.read(part, first, part.end),
-        }
+        answer = {"where": where, "first": first}
+        if isinstance(part.table, Ring):  # see `move_arrays`
+            return answer
+        return {**answer, "slots": self.read(part, first, part.end)}
 
     def read(self, part: Part, begin: int, end: int) -> list[Any]:
         """Reads positions: the tag of each, or words for what is none."""
@@ -263,6 +265,7 @@ class PagedSystem(System):
                 for answer, seen in zip(answers[group::groups], read, strict=True):
                     where = f"{answer['where']}, layer {layer}"
                     one = {**answer, "where": where, field: seen, "layers": []}
+                    answer.setdefault(field, seen)
                     answer["layers"] = [*answer.get("layers", ()), one]
                 layer += 1
 
@@ -331,19 +334,22 @@ class PagedSystem(System):
     # --- what it tells ------------------------------------------------------------------
 
     def read_tables(self, name: str) -> Tables:
-        return read_tables(self.cache.tables(name), name, len(self.config["groups"]))
+        tables = self.cache.tables(name)
+        return read_tables(tables, name, len(self.config["groups"]), self.stores)
 
     def tell_held(self) -> dict[str, list[tuple[str, str]]]:
         """Puts the tables in words: their blocks, and with whom each is shared."""
         users: dict[int, list[str]] = {}
         for name, tables in self.told.items():
-            for block in {block for table in tables for block in table}:
-                users.setdefault(-1 if block is None else block, []).append(name)
+            for block in {block for table in tables for block in list_blocks(table)}:
+                users.setdefault(block, []).append(name)
         facts: dict[str, list[tuple[str, str]]] = {}
         for name, tables in self.told.items():
             for number, table in enumerate(tables):
                 title = f"request {name}", name_group(self.config, number)
-                words = ", ".join(name_block(block, name, users) for block in table)
+                entries = table.blocks if isinstance(table, Ring) else table
+                words = ", ".join(name_block(block, name, users) for block in entries)
+                words = f"ring of {words}" if isinstance(table, Ring) else words
                 facts.setdefault(title[0], []).append((f"table of {title[1]}", words))
                 facts[", ".join(title)] = [("table", words)]
         return facts
@@ -375,6 +381,8 @@ class PagedSystem(System):
     ) -> None:
         """Checks that what the next token of a request needs is there."""
         for place in list_places(model, request, request.computed):
+            if isinstance(tables[place.group], Ring):
+                continue
             slot = locate(self.config, tables[place.group], place.group, place.position)
             content = None if slot is None else self.memory.get(slot)
             if content != (place.group, place.tag):

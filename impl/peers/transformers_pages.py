@@ -1,0 +1,288 @@
+"""transformers' paged cache, driven as its continuous batching drives it.
+
+`schedule` asks the library's own scheduler for one request, `update` goes through its
+inputs of a batch, and the rest calls what `ContinuousBatchProcessor` and
+`OffloadingManager` call, in their order. Nothing here guards a call.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from transformers.generation.continuous_batching.cache_allocators import cache_allocator
+from transformers.generation.continuous_batching.requests import (
+    FutureRequestState,
+    RequestState,
+    RequestStatus,
+)
+
+from lockstep.harness.backends.paged import Entry, Pool, Ring, Table
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Scheduled(NamedTuple):
+    """A request in a step.
+
+    Attributes:
+        future: what the library notes of it.
+        is_decode: whether a kernel that reads tables may serve it.
+        tokens: how many are computed.
+        reads: how many are read at most.
+    """
+
+    future: FutureRequestState
+    is_decode: bool
+    tokens: int
+    reads: int
+
+
+class Pages:
+    """A `PagedAttentionCache` as a cache of the paged contract.
+
+    Args:
+        cache: the cache.
+        scheduler: of the library.
+        runner: of the library; it has the inputs of a batch.
+        types: of each group of layers the name of its type.
+        layers: the number of each layer in the model, those of the first group first.
+
+    Attributes:
+        states: request → the library's note of it.
+        step: of the requests that are scheduled, in order.
+        inputs: of the model for this step, once they are made.
+        copied: blocks of full attention that were copied, from and to.
+        prefixes: hash → the tokens that it stands for.
+    """
+
+    def __init__(
+        self,
+        cache: Any,
+        scheduler: Any,
+        runner: Any,
+        types: Sequence[str],
+        layers: Sequence[int],
+    ) -> None:
+        self.cache, self.scheduler, self.runner = cache, scheduler, runner
+        self.types, self.layers = types, layers
+        self.states: Mapping[str, Any] = ChainMap(
+            scheduler.active_requests, scheduler.waiting_requests
+        )
+        self.step: dict[str, Scheduled] = {}
+        self.inputs: Mapping[str, Any] | None = None
+        self.copied: list[tuple[int, int]] = []
+        self.prefixes: dict[int, tuple[int, ...]] = {}
+
+    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        state = RequestState(request, list(tokens), max_new_tokens=None)
+        self.scheduler.add_waiting_request(state)
+
+    # --- a step -------------------------------------------------------------------------
+
+    def schedule(self, request: str, count: int) -> int | None:
+        """Goes on as `prepare_next_batch` where there is no room: without what is cached,
+        then by a reset of the request, if it has begun with a hit."""
+        waited = request in self.scheduler.waiting_requests
+        found = self.try_schedule(request, count)
+        if not found:
+            self.cache.evict_cached_blocks()
+            found = self.try_schedule(request, count)
+        if found:
+            start: int = self.states[request].position_offset
+            return start
+        if waited and request in self.scheduler.active_requests:
+            self.preempt(request)
+        return None
+
+    def try_schedule(self, request: str, count: int) -> bool:
+        """Asks the library's scheduler for a batch of this request, as a part of the
+        step."""
+        begun: set[str] = set()
+        reads = self.cache.max_tokens_read - sum(one.reads for one in self.step.values())
+        found, _, *sizes = self.scheduler._process_candidates(
+            [self.states[request]], count, reads, begun
+        )
+        self.scheduler._cleanup_waiting_queue(begun)
+        for future in found:
+            self.step[request] = Scheduled(future, *sizes)
+        return bool(found)
+
+    def prepare(self) -> Mapping[str, Any]:
+        """Makes the inputs of the model, once in a step; this moves the requests on."""
+        if self.inputs is None:
+            step, runner = self.step.values(), self.runner
+            tokens, reads = (
+                sum(one.tokens for one in step),
+                sum(one.reads for one in step),
+            )
+            is_decode = all(one.is_decode for one in step)
+            tokens, reads = runner.maybe_pad_inputs(tokens, reads, is_decode)
+            runner.inputs_and_outputs.prepare_batch_tensors(
+                requests_in_batch=[one.future for one in step],
+                logits_processors=runner.logit_processor,
+                use_decode_fast_path=is_decode,
+                num_q_tokens=tokens,
+                max_kv_read=reads,
+                use_padding=runner.pad_inputs,
+            )
+            self.inputs = runner.inputs_and_outputs.get_model_kwargs(runner.pad_inputs)
+        return self.inputs
+
+    def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
+        inputs = dict(self.prepare())  # `update` changes what a layer is given
+        keys, values = self.cache.update(keys, values, self.layers[layer], inputs)
+        ends = inputs["cu_seq_lens_k"][: len(self.step) + 1].tolist()
+        return [
+            (keys[:, :, begin:end], values[:, :, begin:end])
+            for begin, end in pairwise(ends)
+        ]
+
+    def run(self) -> None:
+        self.prepare()
+        for one in self.step.values():
+            state = one.future.state
+            self.name_prefixes(state)
+            self.cache.mark_complete_blocks(state, one.future.complete_blocks)
+        self.step, self.inputs = {}, None
+
+    def name_prefixes(self, state: Any) -> None:
+        """Notes what the hashes of a request stand for."""
+        tokens = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
+        for allocator in self.cache.cache_allocators.values():
+            parent, page = None, allocator.tokens_per_page
+            for end in range(page, len(tokens) + 1, page):
+                page_tokens = tokens[end - page : end]
+                parent = cache_allocator.compute_block_hash(parent, page_tokens)
+                self.prefixes[parent] = tuple(tokens[:end])
+
+    def accept(
+        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+    ) -> None:
+        self.states[request].update_and_check_completion(sampled, None)
+
+    # --- letting go ---------------------------------------------------------------------
+
+    def preempt(self, request: str) -> None:
+        """Resets a request, as `offload_requests` does without memory on the host."""
+        state = self.states[request]
+        self.step.pop(request, None)
+        self.cache.free_blocks(request, no_cache=True)
+        equivalent = state.create_equivalent_initial_request()
+        state._status = RequestStatus.FINISHED
+        self.scheduler.finish_request(request)
+        self.scheduler.add_waiting_request(equivalent)
+
+    def free(self, request: str, reuse: bool) -> None:
+        self.step.pop(request, None)
+        if not reuse:
+            self.cache.free_blocks(request, no_cache=True)
+        self.scheduler.set_request_cancellation(request)
+        self.scheduler.clear_cancelled_requests()
+
+    def evict(self, count: int) -> int:
+        """Drops all that is cached: the library has no count."""
+        cached = [block for one in self.list_ledgers() for block in one.cached_blocks]
+        self.cache.evict_cached_blocks()
+        return len(cached)
+
+    def reset(self) -> bool:
+        self.cache.reset()
+        return True
+
+    def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
+        """Forks as `update_batch` does; the new request goes on with its own tokens.
+
+        Where there is no room, `update_batch` opens a request without slots. Here what is
+        cached goes first, as the next step would do.
+        """
+        state = self.states[source]
+        if not self.try_fork(state, target):
+            self.cache.evict_cached_blocks()
+            if not self.try_fork(state, target):
+                return False
+        child = state.fork(target)
+        known = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
+        child.initial_tokens, child.generated_tokens = [*known, *tokens], []
+        child.remaining_prefill_tokens = list(tokens)
+        child.status = RequestStatus.PREFILLING
+        self.scheduler.active_requests[target] = child
+        return True
+
+    def try_fork(self, state: Any, target: str) -> bool:
+        copies: dict[str, tuple[list[int], list[int]]]
+        copies = {name: ([], []) for name in self.cache.cache_allocators}
+        self.cache.pool.try_to_free_sectors()
+        forked = self.cache.prepare_fork_request(state, [target], copies)
+        self.cache.perform_cache_copy(copies)
+        full = copies.get("full_attention", ([], []))
+        self.copied += zip(*full, strict=True)
+        return bool(forked)
+
+    # --- what it tells ------------------------------------------------------------------
+
+    def tables(self, request: str) -> list[Table]:
+        """Returns the table of full layers; sliding ones have a ring."""
+        return [self.get_table(name, request) for name in self.types]
+
+    def get_table(self, name: str, request: str) -> Table:
+        allocator = self.cache.cache_allocators[name]
+        blocks = self.list_units(allocator, allocator.block_table[request])
+        return Ring(blocks) if name == "sliding_attention" else blocks
+
+    def copies(self) -> list[tuple[int, int]]:
+        copied, self.copied = self.copied, []
+        return copied
+
+    def pool(self) -> Pool:
+        """Counts in blocks of the type that has the smallest ones: a free sector becomes
+        blocks of any type, and a block of another type is several of these."""
+        pool = self.cache.pool
+        free = [
+            unit
+            for allocator in self.list_allocators()
+            for tree in pool._free_blocks[allocator.index].trees.values()
+            for unit in self.list_units(allocator, tree)
+        ]
+        free += self.list_sectors(pool.free_sectors)
+        cached = [
+            unit
+            for allocator in self.list_allocators()
+            for unit in self.list_units(allocator, allocator.ledger.cached_blocks)
+        ]
+        first = pool.num_reserved_sectors
+        every = self.list_sectors(range(first, first + pool.num_sectors))
+        held = set(every) - {*free, *cached}
+        shared = ChainMap(*(one.shared_ref_counts for one in self.list_ledgers()))
+        return Pool({unit: shared.get(unit, 1) for unit in held}, free, cached)
+
+    def entries(self) -> list[Entry]:
+        return [
+            Entry(group, None, self.prefixes[key], block)
+            for group, name in enumerate(self.types)
+            for key, block in self.get_ledger(name).hash_to_block.items()
+        ]
+
+    def get_ledger(self, name: str) -> Any:
+        return self.cache.cache_allocators[name].ledger
+
+    def list_ledgers(self) -> Iterator[Any]:
+        return (allocator.ledger for allocator in self.list_allocators())
+
+    def list_allocators(self) -> list[Any]:
+        return list(self.cache.cache_allocators.values())
+
+    def list_units(self, allocator: Any, blocks: Sequence[int]) -> list[int]:
+        size = allocator.bytes_per_block // self.get_unit()
+        return [unit for one in blocks for unit in range(one * size, (one + 1) * size)]
+
+    def list_sectors(self, sectors: Sequence[int]) -> list[int]:
+        size = self.cache.bytes_per_sector // self.get_unit()
+        return [unit for one in sectors for unit in range(one * size, (one + 1) * size)]
+
+    def get_unit(self) -> int:
+        """Returns the bytes of the smallest blocks."""
+        return min(allocator.bytes_per_block for allocator in self.list_allocators())

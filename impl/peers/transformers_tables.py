@@ -1,0 +1,75 @@
+"""transformers' paged cache with inputs of other forms: padded, and tables of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from lockstep.impl.peers.transformers_pages import Pages, Pair
+
+
+class PaddedPages(Pages):
+    """The same with batches of fixed sizes, as compiled models have them."""
+
+    def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
+        more = self.prepare()["input_ids"].shape[1] - keys.shape[2]
+        padding = (0, 0, 0, more)
+        pad = torch.nn.functional.pad
+        return super().update(layer, pad(keys, padding), pad(values, padding))
+
+
+class TablePages(Pages):
+    """The same where a step of single tokens goes through tables of blocks.
+
+    On a GPU a kernel of flash attention writes and reads them; here `write_and_read`.
+    """
+
+    def try_schedule(self, request: str, count: int) -> bool:
+        """A step that once needs indices has room for so many reads only; the scheduler
+        learns from its cache whether tables may do."""
+        most = self.cache.max_blocks_per_request
+        is_decode = all(one.is_decode for one in self.step.values())
+        self.cache.max_blocks_per_request = most * is_decode
+        found = super().try_schedule(request, count)
+        self.cache.max_blocks_per_request = most
+        return found
+
+    def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
+        inputs = dict(self.prepare())
+        if inputs["block_table"] is None:
+            return super().update(layer, keys, values)
+        keys, values = self.cache.update(keys, values, self.layers[layer], inputs)
+        ends = inputs["cu_seq_lens_k"].tolist()
+        lengths = [end - begin for begin, end in pairwise(ends)]
+        tables = inputs["block_table"].tolist()
+        read = [
+            write_and_read(inputs[name], new, tables, lengths)
+            for name, new in (("k_cache", keys), ("v_cache", values))
+        ]
+        return list(zip(*read, strict=True))
+
+
+def write_and_read(
+    pages: torch.Tensor,
+    new: torch.Tensor,
+    tables: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+) -> list[torch.Tensor]:
+    """Does what `flash_attn_with_kvcache` does with K, and with V.
+
+    Args:
+        pages: [pages, tokens of a page, heads, dim].
+        new: the last token of each request, [1, heads, requests, dim].
+        tables: of each request the numbers of its pages.
+        lengths: its tokens, the new one included.
+    """
+    size = pages.shape[1]
+    read = []
+    for number, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        page, place = divmod(length - 1, size)
+        pages[table[page], place] = new[0, :, number]
+        held = pages[table[: page + 1]].flatten(0, 1)[:length]
+        read.append(held.transpose(0, 1)[None])
+    return read
