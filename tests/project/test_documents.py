@@ -39,6 +39,7 @@ last."""
 
 STATUS = {
     "lockstep check --backend my_cache:make": 2,  # unfinished, as they say
+    "lockstep check --backend my_blocks:make": 2,
     "lockstep check --backend exec:./my_driver.py": 2,
     "lockstep check --backend 'exec:./my-driver --flag'": 2,
     "lockstep replay failures": 1,  # the failure is still there
@@ -89,7 +90,13 @@ def desk(
     known = json.loads(entry.read_text())
     meta = {"backend": known["backend"], "signature": known["signature"]}
     program = known["program"] | {"meta": meta}
-    for path in ("program.json", "failures/SIGNATURE/FILE.json", "lockstep-0/f.json"):
+    found = "failures/paged-paged-full-free-references/f.json"
+    for path in (
+        "program.json",
+        "failures/SIGNATURE/FILE.json",
+        "lockstep-0/f.json",
+        found,
+    ):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(program))
     shutil.make_archive("artifact", "zip", tmp_path, "failures")
@@ -97,6 +104,7 @@ def desk(
     for name in ("my-cache", "mycache"):
         run(["new-backend", name])
     run(["new-backend", "my-driver", "--exec"])
+    run(["new-backend", "my-blocks", "--kind", "paged-full"])
     shutil.copy("my_driver.py", "my-driver")
     for folder in ("impl", "tests", "ci"):
         Path(folder).symlink_to(ROOT / folder)
