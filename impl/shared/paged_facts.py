@@ -21,11 +21,13 @@ class Entry(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Block → how many tables hold it; the blocks that are free, and those cached."""
+    """Block → how many tables hold it; the blocks that are free, those cached, and those
+    that wait to be copied, which are none: a copied block may be written at once."""
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
+    pinned: Sequence[int] = ()
 
 
 class Telling(BlockManager):

@@ -348,7 +348,12 @@ PAGED: Messages = {
     "copies": ({}, {"copies": NUMBER_PAIRS}),
     "pool": (
         {},
-        {"references": NUMBER_PAIRS, "free": list[int], "cached": list[int]},
+        {
+            "references": NUMBER_PAIRS,
+            "free": list[int],
+            "cached": list[int],
+            "pinned": list[int] | UnsetType,
+        },
     ),
     "entries": ({}, {"entries": list[Entry]}),
     "events": ({}, {"events": list[Event]}),

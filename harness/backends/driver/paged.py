@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
 
+from msgspec import UNSET
 from msgspec.structs import astuple
 
 from lockstep.harness.backends.driver import messages
@@ -34,7 +35,8 @@ class PagedCache(
         for block, times in counted.items():
             if times > 1:
                 self.reject(f"references has block {block} {times} times")
-        return Pool(dict(answer.references), answer.free, answer.cached)
+        pinned = () if answer.pinned is UNSET else answer.pinned
+        return Pool(dict(answer.references), answer.free, answer.cached, pinned)
 
     def entries(self) -> list[Entry]:
         return [make_entry(told) for told in self.ask("entries").entries]

@@ -370,7 +370,7 @@ PAGED_PLANS = {
     "reset": "-> ok",
     "tables": "request -> tables",
     "copies": "-> copies",
-    "pool": "-> references free cached",
+    "pool": "-> references free cached pinned",
     "entries": "-> entries",
     "events": "-> events",
     "update": "layer keys values -> requests",
