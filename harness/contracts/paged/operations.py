@@ -87,10 +87,15 @@ class OnRequest(PagedOperation):
         """Says why it cannot be asked of a request that exists."""
         return None
 
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        """Says whether it must be refused for a request that exists."""
+        return False
+
     def suits(self, model: PagedModel, name: str, request: Request) -> bool:
         """Says whether it can be asked of a request now."""
         op = self.complete({"op": self.name, "request": name})
-        return self.why_illegal_here(op, model, request) is None
+        illegal = self.why_illegal_here(op, model, request)
+        return illegal is None and not self.is_misuse(model, request)
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         requests = model.cache.requests.items()
@@ -105,10 +110,15 @@ class OnRequest(PagedOperation):
         return {}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws the same of a request that does not exist, beside one that does."""
-        if not model.cache.requests:
+        """Draws the same of a request that does not exist, beside one that does, or of
+        one for which it must be refused."""
+        requests = model.cache.requests
+        if not requests:
             return None
-        name = next(one for one in LETTERS if one not in model.cache.requests)
+        wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
+        name = next(one for one in LETTERS if one not in requests)
+        if wrong and source.below(2):
+            name = source.pick(wrong)
         return {"op": self.name, "request": name, **self.get_anything()}
 
     def get_anything(self) -> Mapping[str, Any]:
@@ -209,12 +219,8 @@ class Schedule(OnRequest):
         "count": {**integer(1, MOST_LENGTH), "default": MOST_LENGTH},
     }
 
-    def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        if request.scheduled:
-            return "it is in this step already"
-        if request.is_held and request.computed == len(request.known):
-            return "all its tokens are computed"
-        return None
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return request.scheduled > 0 or model.cache.has_sampled(request)
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         left = len(request.known) - request.computed
@@ -234,8 +240,8 @@ class Schedule(OnRequest):
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
         request = model.cache.requests.get(name)
-        if request is None:
-            return {"error": "usage"}
+        if request is None or self.is_misuse(model, request):
+            return ask(lambda: model.cache.schedule(name, op["count"]))
         starts = [request.computed] if request.is_held else model.list_hits(name)
         end = min(len(request.known), starts[0] + op["count"])
         if not model.must_have_room(name, end):
@@ -322,8 +328,6 @@ class Accept(OnRequest):
     }
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        if not model.cache.has_sampled(request):
-            return "it has tokens that are not computed"
         drafts = len(op.get("drafts", ()))
         if drafts > model.config["lookahead"]:
             return "these are more drafts than the lookahead"
@@ -342,10 +346,13 @@ class Accept(OnRequest):
         [sampled] = draw_tokens(source, 1)
         return {"sampled": sampled, "kept": kept, "drafts": drafts}
 
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return not model.cache.has_sampled(request)
+
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         """Draws more kept drafts than there are, of one that can go on."""
         op = self.draw(source, model)
-        if op is None:
+        if op is None or source.below(2):
             return super().draw_misuse(source, model)
         drafts = len(model.cache.requests[op["request"]].drafts)
         return {**op, "kept": drafts + 1, "drafts": []} if drafts < 8 else None
@@ -442,9 +449,10 @@ class Fork(OnRequest):
         return self.why_illegal_here(op, model, request) if request else None
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        if not request.computed or request.scheduled:
-            return "its step is not computed"
         return model.why_too_long(request.computed + len(op.get("tokens", [1])))
+
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return not request.computed or request.scheduled > 0
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if len(model.cache.requests) >= MOST_REQUESTS:
@@ -459,14 +467,21 @@ class Fork(OnRequest):
         return {"source": fields["request"], "target": target, "tokens": tokens}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        free = [one for one in LETTERS if one not in model.cache.requests]
-        if len(free) == len(LETTERS):
+        requests = model.cache.requests
+        if not requests or len(requests) >= MOST_REQUESTS:
             return None
-        return {"op": self.name, "source": free[0], "target": free[1], "tokens": [1]}
+        free = [one for one in LETTERS if one not in requests]
+        wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
+        right = [name for name in requests if name not in wrong]
+        names = [*wrong, free[0]] if source.below(2) or not right else right
+        name = source.pick(names)
+        tokens = [] if name in right else [1]
+        return {"op": self.name, "source": name, "target": free[1], "tokens": tokens}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
-        if op["source"] not in model.cache.requests or not op["tokens"]:
-            return {"error": "usage"}
+        request = model.cache.requests.get(op["source"])
+        if request is None or self.is_misuse(model, request) or not op["tokens"]:
+            return ask(lambda: model.cache.fork(op["source"], op["target"], op["tokens"]))
         return {"ok": leave([True] if self.has_room(op, model) else [False, True])}
 
     def has_room(self, op: Op, model: PagedModel) -> bool:
@@ -506,15 +521,12 @@ class Rewind(OnRequest):
     }
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        if request.scheduled or not request.computed:
-            return "its step is not computed"
-        if not op.get("tokens", [1]):
-            return "it goes on with at least one token"
-        if not 1 <= op.get("to", 1) <= request.computed:
-            return "so many tokens are not computed"
         if op.get("to", 0) + len(op.get("tokens", [1])) > model.config["max_length"]:
             return "it would be too long"
         return None
+
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return request.scheduled > 0 or not request.computed
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         computed = request.computed
@@ -529,8 +541,14 @@ class Rewind(OnRequest):
         return {"to": 1, "tokens": [1]}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
-        if op["request"] not in model.cache.requests:
-            return {"error": "usage"}
+        name, to, tokens = op["request"], op["to"], op["tokens"]
+        request = model.cache.requests.get(name)
+        if (
+            request is None
+            or self.is_misuse(model, request)
+            or not (tokens and 0 < to <= request.computed)
+        ):
+            return ask(lambda: model.cache.rewind(name, to, tokens))
         full = all(group.type == "full" for group in model.cache.groups)
         return {"ok": leave([True] if full else [True, False])}
 

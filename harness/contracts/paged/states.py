@@ -125,19 +125,10 @@ def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
 COMPUTED = ("block-end", "inside-block", "window-passed", "chunk-passed", "shared")
 UNREACHABLE = (
     Unreachable("the step is not empty", ("none",), never=("run",)),
+    Unreachable("it holds nothing", ("waiting",), never=("run", "preempt")),
+    Unreachable("it is not in the step", ("begun", "all-computed"), never=("run",)),
     Unreachable(
-        "it holds nothing",
-        ("waiting",),
-        never=("run", "accept", "preempt", "fork", "rewind"),
-    ),
-    Unreachable("tokens are left", ("begun",), never=("run", "accept", "match")),
-    Unreachable(
-        "no token is left", ("all-computed",), never=("run", "match", "schedule")
-    ),
-    Unreachable(
-        "the step comes first",
-        ("scheduled",),
-        never=("match", "schedule", "accept", "fork", "rewind"),
+        "it holds slots", ("begun", "all-computed", "scheduled"), never=("match",)
     ),
     Unreachable("one that waits has done nothing", (*COMPUTED, *SINCE), never=("match",)),
     Unreachable(
@@ -148,6 +139,14 @@ UNREACHABLE = (
 )
 WITHOUT_MISUSE = (
     Unreachable("there must be a request", ("none",), only=("open", "evict", "reset")),
+    Unreachable("nothing is computed", ("waiting",), never=("accept", "fork", "rewind")),
+    Unreachable("tokens are left", ("begun",), never=("accept",)),
+    Unreachable("no token is left", ("all-computed",), never=("schedule",)),
+    Unreachable(
+        "the step comes first",
+        ("scheduled",),
+        never=("schedule", "accept", "fork", "rewind"),
+    ),
 )
 
 
