@@ -135,6 +135,8 @@ class Manager:
 
     def schedule(self, request: str, count: int) -> int | None:
         one = self.get(request)
+        if one.end > one.computed or (one.tables and one.computed == len(one.known)):
+            raise ValueError(f"{request} has no token to compute")
         start, tables = one.computed, one.tables
         if tables is None:
             start = self.match(request)
@@ -192,6 +194,8 @@ class Manager:
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         one = self.get(request)
+        if one.end > one.computed or one.computed < len(one.known):
+            raise ValueError(f"{request} has tokens that are not computed")
         if not 0 <= kept <= len(one.drafts):
             raise ValueError(f"{kept} of the {len(one.drafts)} drafts of {request}")
         one.tokens += [*one.drafts[:kept], sampled]
@@ -239,8 +243,8 @@ class Manager:
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
         one = self.get(source)
         known = [*one.known[: one.computed], *tokens]
-        if not tokens:
-            raise ValueError("fork: no token")
+        if not tokens or one.end > one.computed or not one.computed:
+            raise ValueError("fork: no token, or a step that is not computed")
         self.check_new(target, known)
         other = Request(known, one.namespace)
         other.tables = [list(table) for table in one.tables or ()]
@@ -252,6 +256,8 @@ class Manager:
 
     def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
         one = self.get(request)
+        if one.end > one.computed or not 0 < to <= one.computed or not tokens:
+            raise ValueError(f"rewind: {request} to {to}")
         for table in one.tables or ():
             while len(table) > -(-to // self.block):
                 self.release(table.pop())
