@@ -17,6 +17,7 @@ from lockstep.reference.errors import CacheFull
 from lockstep.reference.kv import KVCache
 from lockstep.reference.layers import Layer, Model
 from lockstep.reference.list import ListCache
+from lockstep.reference.paged import Group, PagedCache
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.slots import REFUSALS, Slots
@@ -635,3 +636,77 @@ def parting_captures_nothing(
 def shared_tokens_count_twice(self: Trie) -> int:
     ends = set(self.points) - set(self.get_parents().values())
     return sum(len(path) for path in ends)
+
+
+# --- paged caches -----------------------------------------------------------------------
+
+
+first, accept, can_hit = Group.first, PagedCache.accept, PagedCache.can_hit
+let_go = PagedCache.let_go
+
+
+@mistake("paged-full", "mask", PagedCache, "accept")
+def rejected_drafts_stay(
+    self: PagedCache, name: str, kept: int, sampled: int, drafts: Sequence[int] = ()
+) -> None:
+    accept(self, name, len(self.requests[name].drafts), sampled, drafts)
+
+
+@mistake("paged-full", "return", PagedCache, "let_go")
+def one_who_goes_takes_all(self: PagedCache, name: str, reuse: bool) -> None:
+    """Where nobody may hit what a request has computed, all that ended is forgotten."""
+    let_go(self, name, reuse)
+    if not reuse:
+        self.past = []
+
+
+@mistake("paged-sliding", "mask", Group, "first")
+def window_is_too_wide(self: Group, query: int) -> int:
+    return max(0, first(self, query) - 1)
+
+
+@mistake("paged-sliding", "rename", PagedCache, "can_hit")
+def a_token_is_never_hit(
+    self: PagedCache, name: str, hit: int, in_step: bool = True
+) -> bool:
+    """Token 1 stands for padding."""
+    known = self.get(name).tokens[:hit]
+    return can_hit(self, name, hit, in_step) and not (hit and 1 in known)
+
+
+@mistake("paged-chunked", "mask", Group, "first")
+def chunk_begins_early(self: Group, query: int) -> int:
+    return max(0, query - query % self.width - 1) if self.width else 0
+
+
+@mistake("paged-chunked", "mask", Group, "first")
+def chunk_is_a_window(self: Group, query: int) -> int:
+    return max(0, query - self.width + 1)
+
+
+@mistake("paged-state", "rename", PagedCache, "can_hit")
+def a_token_is_never_hit_by_a_state(
+    self: PagedCache, name: str, hit: int, in_step: bool = True
+) -> bool:
+    known = self.get(name).tokens[:hit]
+    return can_hit(self, name, hit, in_step) and not (hit and 1 in known)
+
+
+@mistake("paged-state", "return", PagedCache, "let_go")
+def a_state_that_goes_takes_all(self: PagedCache, name: str, reuse: bool) -> None:
+    let_go(self, name, reuse)
+    if not reuse:
+        self.past = []
+
+
+@mistake("paged-hybrid", "mask", Group, "first")
+def windows_are_too_narrow(self: Group, query: int) -> int:
+    return min(query, first(self, query) + (self.type == "sliding"))
+
+
+@mistake("paged-hybrid", "rename", PagedCache, "can_hit")
+def a_token_is_never_hit_in_a_hybrid(
+    self: PagedCache, name: str, hit: int, in_step: bool = True
+) -> bool:
+    known = self.get(name).tokens[:hit]
+    return can_hit(self, name, hit, in_step) and not (hit and 1 in known)

@@ -212,7 +212,10 @@ def spoil(backend: Backend, change: Callable[[Told], Told]) -> Backend:
 
 
 @pytest.mark.parametrize("change", [more_bytes, one_more])
-@pytest.mark.parametrize(("contract", "kind"), KINDS)
+@pytest.mark.parametrize(
+    ("contract", "kind"),  # a paged cache tells its pool, which is checked block by block
+    [pair for pair in KINDS if pair[0] != "paged"],
+)
 @pytest.mark.parametrize("name", ["torch-cpu", "mlx-cpu"])
 def test_every_cache_of_ours_is_watched(
     name: str, contract: str, kind: str, change: Callable[[Told], Told]

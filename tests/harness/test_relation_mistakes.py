@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.metamorphic.reference import (
     REFERENCE,
     execute,
@@ -33,6 +34,7 @@ OFTEN = {
         ("batch-kv", "batch-rotating", "batch-state"),
         ("cut-columns", "mask", "recompute", "rename"),
     ),
+    **dict.fromkeys(CONTRACTS["paged"].kinds, ("mask", "rename", "return")),
     "batch-list": ("cut-columns", "mask", "recompute", "rename", "part"),
     **dict.fromkeys(("causal", "chunked"), (*GENERIC, "room", "gap")),
     **dict.fromkeys(
