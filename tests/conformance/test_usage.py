@@ -27,10 +27,12 @@ def test_misuse_is_refused(name: str, contract: str, kind: str) -> None:
         for program in islice(programs, PROGRAMS // 3):
             result = run(program, backend, every=True)
             assert result.divergence is None, program.to_json()
-            assert result.skipped == 0
+            # What a backend chooses may make an operation illegal that was drawn.
+            chosen = program.rules.leaves_choices
+            assert result.skipped <= (result.steps // 4 if chosen else 0)
             refused += sum(answer == {"error": "usage"} for answer in trace(program))
             margin, steps = max([margin, *result.margins.values()]), steps + result.steps
-        plain = contract == "layer" or kind in ("encoder", "batch-state")
+        plain = contract == "layer" or kind in ("encoder", "batch-state", "paged-state")
         assert plain or 0 < margin <= 1
     assert refused > LEAST
     assert steps > 10 * PROGRAMS
