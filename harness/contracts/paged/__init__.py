@@ -1,9 +1,10 @@
 """The paged contract: requests whose K and V lie in blocks, behind tables.
 
-`model`: the config and the reference side. `operations`: one class for each. `system`:
-the side of a backend, and the memory that its tables name. `reading`: its answers in
-the right form. `checks`: what holds after every operation. `states`: the abstract states.
-`domain`: small worlds. `shrinking`: simpler programs.
+`model`: the config and the reference side. `base`, `operations`, `branches`: one class
+for each operation. `system`: the side of a backend, and the memory that its tables name.
+`reading`: its answers in the right form. `checks`: what holds after every operation.
+`states`: the abstract states. `drawn`, `domain`: what is drawn, and small worlds.
+`shrinking`: simpler programs.
 """
 
 from __future__ import annotations

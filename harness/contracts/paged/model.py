@@ -59,9 +59,9 @@ CONFIG: Mapping[str, Schema] = {
 }
 """`groups`: layers that attend alike and share a table; `block`: tokens of a block, and
 of a state group how far apart states are kept; `width`: of a window, the token itself
-included, or of a chunk. `blocks`: those that requests can
-have, of all groups together. `hash_block`: a hit is a multiple of it; null for the
-largest that divides every block. `max_length`: tokens and drafts of a request.
+included, or of a chunk. `blocks`: those that requests can have, of all groups together.
+`hash_block`: a hit is a multiple of it; null for the largest that divides every block.
+`max_length`: tokens and drafts of a request.
 `lookahead`: the most drafts. `aligned`: steps may be shorter than asked for, or put off,
 so that they end where a state is kept. `data`: "backend" if the backend stores K and V;
 with "tags" the harness does."""
