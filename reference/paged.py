@@ -75,6 +75,8 @@ class PagedCache:
     Args:
         groups: of the model's layers.
         prefix_cache: requests may reuse what others have computed.
+        dropped: of the longest possible hit so many tokens at least are computed again,
+            for their outputs.
 
     Attributes:
         requests: name → request.
@@ -82,8 +84,10 @@ class PagedCache:
         past: contents that requests had computed when they let go of them.
     """
 
-    def __init__(self, groups: Sequence[Group], prefix_cache: bool = True) -> None:
-        self.groups, self.prefix_cache = groups, prefix_cache
+    def __init__(
+        self, groups: Sequence[Group], prefix_cache: bool = True, dropped: int = 0
+    ) -> None:
+        self.groups, self.prefix_cache, self.dropped = groups, prefix_cache, dropped
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
         self.past: list[Content] = []
@@ -116,8 +120,14 @@ class PagedCache:
                 state: a layer reads the states of a whole step before it writes one.
         """
         request = self.get(name)
-        if hit == 0:
-            return True
+        longer = range(hit + self.dropped, len(request.tokens))
+        return hit == 0 or (
+            self.is_there(request, hit, in_step)
+            and any(self.is_there(request, more, in_step) for more in longer)
+        )
+
+    def is_there(self, request: Request, hit: int, in_step: bool) -> bool:
+        """Says whether the first `hit` tokens can be reused, `dropped` left aside."""
         if not self.prefix_cache or hit >= len(request.tokens):
             return False
         if all(group.first(hit) == hit for group in self.groups):

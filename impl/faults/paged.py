@@ -110,6 +110,12 @@ def paged_hit_too_long(cache: Any) -> None:
 
 
 @mistake("paged-full", 5)
+def paged_last_not_dropped(cache: Any) -> None:
+    """The last unit of a hit is not computed again."""
+    cache.dropped = 0
+
+
+@mistake("paged-full", 5)
 def paged_withdrawn_hit(cache: Any) -> None:
     """What a request computed can be hit although it asked for the opposite."""
     cache.withdraw = lambda one: None

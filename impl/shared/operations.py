@@ -56,6 +56,7 @@ PAGED_OPERATIONS = frozenset(
 PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
+    "drop_last": (False, False, False, True),
     "data": ("tags", "backend"),
 }
 PAGED_TELLS = frozenset({"pool", "entries", "events", "attend"})

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.impl.shared.block_pool import BlockPool, list_held
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged_groups import Table, make_group
+from lockstep.impl.shared.paged_groups import Group, Table, make_group
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
 
@@ -53,6 +53,7 @@ class BlockManager:
         max_length: the most tokens of a request.
         unit: a hit is a multiple of it; it divides each block.
         prefix_cache: requests reuse what others have computed.
+        drop_last: of the longest possible hit the last unit is computed again.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class BlockManager:
         max_length: int,
         unit: int | None = None,
         prefix_cache: bool = True,
+        drop_last: bool = False,
     ) -> None:
         self.unit = unit or gcd(*(group["block"] for group in groups))
         self.blocks = BlockPool(blocks, len(groups))
@@ -71,6 +73,7 @@ class BlockManager:
         ]
         self.full_blocks = [one["block"] for one in groups if one["type"] == "full"]
         self.max_length, self.prefix_cache = max_length, prefix_cache
+        self.dropped = self.unit if drop_last else 0
         self.requests: dict[str, PagedRequest] = {}
         self.step: list[PagedRequest] = []
         self.pending: list[tuple[int, int]] = []
@@ -108,12 +111,10 @@ class BlockManager:
             return 0
         keys = asked.hash.extend(asked.tokens)
         most = (len(asked.tokens) - 1) // self.unit * self.unit
-        found = -1
-        while found != most:  # each group may shorten what the others have found
-            found = most
-            for group in self.groups:
-                most = group.find(keys, most)
-        return most
+        hit = find(self.groups, keys, most)
+        return (
+            find(self.groups, keys, hit - self.dropped) if hit and self.dropped else hit
+        )
 
     # --- a step -------------------------------------------------------------------------
 
@@ -314,3 +315,13 @@ class BlockManager:
     def copies(self) -> list[tuple[int, int]]:
         copies, self.pending = self.pending, []
         return copies
+
+
+def find(groups: Sequence[Group], keys: Sequence[bytes], most: int) -> int:
+    """Returns the longest hit of at most `most` tokens that all groups have."""
+    found = -1
+    while found != most:  # each group may shorten what the others have found
+        found = most
+        for group in groups:
+            most = group.find(keys, most)
+    return most

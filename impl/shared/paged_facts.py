@@ -76,7 +76,7 @@ def open_paged(config: Mapping[str, Any], memory: BlockMemory | None) -> BlockMa
         config: see `harness.contracts.paged`.
         memory: of the blocks; None where the harness holds it.
     """
-    names = "blocks", "max_length", "hash_block", "prefix_cache"
+    names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
     options = config["groups"], *(config[name] for name in names)
     return Telling(*options) if memory is None else TellingStorage(memory, *options)
 

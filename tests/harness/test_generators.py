@@ -142,7 +142,11 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
     "batched": {},
     "unified": dict.fromkeys(("layers", "cache_padding", "mask_padding"), (1, 2, 4)),
     "prefix": {"interval": (None, 1, 2, 3)},
-    "paged": {"hash_block": (None, 1, 2), "data": ("tags", "backend")},
+    "paged": {
+        "hash_block": (None, 1, 2),
+        "data": ("tags", "backend"),
+        "drop_last": (False, True),
+    },
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
 every_unified_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)

@@ -138,6 +138,23 @@ def test_a_state_is_kept_at_the_end_of_a_block() -> None:
     assert compute(manager, "c", 1, 2, 3, 9) == 0  # the state after 2 was not kept
 
 
+@pytest.mark.parametrize(
+    ("group", "tokens", "hit"),
+    [
+        ({"type": "full", "block": 2}, (1, 2, 3, 4, 9), 2),
+        ({"type": "full", "block": 2}, (1, 2, 9), 0),
+        ({"type": "sliding", "block": 2, "width": 2}, (1, 2, 3, 4, 9), 2),
+        ({"type": "state", "block": 2}, (1, 2, 3, 4, 9), 2),
+    ],
+)
+def test_the_last_unit_of_a_hit_is_computed_again(
+    group: Mapping[str, Any], tokens: Sequence[int], hit: int
+) -> None:
+    manager = BlockManager([group], 8, 24, drop_last=True)
+    compute(manager, "a", 1, 2, 3, 4)
+    assert compute(manager, "b", *tokens) == hit
+
+
 def test_a_rejected_draft_is_no_prefix() -> None:
     manager = make({"type": "full", "block": 1})
     compute(manager, "a", 1)

@@ -48,6 +48,16 @@ where a chunk begins nothing before it is read
 in a hybrid all groups must agree
     full+chunked:2 | open a 1 2 3 4 5; hits a > 0; take a 3; run; open b 1 2 3 4 5;
     hits b > 0 1 2 3
+the end of the longest hit is computed again
+    full dropped=1 | open a 1 2 3 4; take a 2; run; open b 1 2 3 4; hits b > 0 1;
+    take a 9; run; hits b > 0 1 2; open c 1 2 3 4 5; hits c > 0 1 2 3
+a unit of two tokens is dropped
+    full dropped=2 | open a 1 2 3 4 5 6; take a 4; run; open b 1 2 3 4 5; hits b > 0 1 2
+a later chunk that begins is a longer hit
+    chunked:2 dropped=1 | open a 1 2 3 4 5; hits a > 0 2
+without a longer hit there is none
+    chunked:4 dropped=2 | open a 1 2 3 4 5 6 7; hits a > 0; take a 6; run;
+    open b 1 2 3 4 5 6 7; hits b > 0 1 2 3 4
 a window of one reads nothing before its token
     sliding:1 | open a 1 2 3; hits a > 0 1 2
 # --- drafts

@@ -60,7 +60,7 @@ class PagedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"hash_block", "aligned", "data", "scope"})
+    opt_in = frozenset({"hash_block", "drop_last", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     states = STATES

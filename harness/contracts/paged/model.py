@@ -51,6 +51,7 @@ CONFIG: Mapping[str, Schema] = {
     "hash_block": optional(integer(1, 16)),
     "max_length": {**integer(1, MOST_LENGTH), "default": 24},
     "prefix_cache": {"type": "boolean", "default": True},
+    "drop_last": {"type": "boolean", "default": False},
     "lookahead": {**integer(0, 8), "default": 0},
     "aligned": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
@@ -61,10 +62,13 @@ CONFIG: Mapping[str, Schema] = {
 of a state group how far apart states are kept; `width`: of a window, the token itself
 included, or of a chunk. `blocks`: those that requests can have, of all groups together.
 `hash_block`: a hit is a multiple of it; null for the largest that divides every block.
-`max_length`: tokens and drafts of a request.
-`lookahead`: the most drafts. `aligned`: steps may be shorter than asked for, or put off,
-so that they end where a state is kept. `data`: "backend" if the backend stores K and V;
-with "tags" the harness does."""
+`max_length`: tokens and drafts of a request. `drop_last`: of the longest possible hit the
+last unit is computed again, for its outputs (EAGLE). `lookahead`: the most drafts.
+`aligned`: steps may be shorter than asked for, or put off, so that they end where a state
+is kept. `data`: "backend" if the backend stores K and V; with "tags" the harness does.
+
+Which of its states a state group keeps is no field: the backend chooses, and whatever it
+keeps leads to hits that are allowed."""
 
 MOST_REQUESTS = 6
 
@@ -121,8 +125,9 @@ class PagedModel:
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         groups = [Group(one["type"], one.get("width", 0)) for one in config["groups"]]
-        self.cache = PagedCache(groups, config["prefix_cache"])
         self.unit = get_unit(config)
+        dropped = self.unit if config["drop_last"] else 0
+        self.cache = PagedCache(groups, config["prefix_cache"], dropped)
         self.tag = 0
         self.tags: dict[Content, int] = {}
         self.past: dict[str, set[str]] = {}

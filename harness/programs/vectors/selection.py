@@ -65,6 +65,10 @@ POOL: Mapping[str, Sequence[Any]] = {
     "mask_dtype": DTYPES,
     "permuted_values": (False, True),
 }
+BLOCKS: Mapping[str, Sequence[Any]] = {
+    "hash_block": (None, 1, 2),
+    "drop_last": (False, True),
+}
 # Fields that have their default in all levels but the last one; the default comes first.
 SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "kv": {"chunk": (None, 2, 3), **MASKS},
@@ -75,7 +79,7 @@ SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "batch-state": {"pads_left": (True, False)},
     "batch-list": {"pads_left": (True, False), "caches": (*LISTS, SPECIAL)},
     **dict.fromkeys(CONTRACTS["unified"].kinds, POOL),
-    **{kind: {"hash_block": (None, 1, 2)} for kind in CONTRACTS["paged"].kinds},
+    **dict.fromkeys(CONTRACTS["paged"].kinds, BLOCKS),
     "session": {},
     "trie": {"interval": (None, 1, 2, 3)},
     "slots": {"interval": (None, 1, 2, 3)},
