@@ -61,8 +61,10 @@ class Entry(NamedTuple):
     block: int
 
 
-TELLS = ("pool", "entries", "events", "attend")
-"""What a paged cache may tell beside its tables; see `Kind.tells`."""
+TELLS = ("pool", "entries", "events", "attend", "reuse")
+"""What a paged cache may tell beside its tables; see `Kind.tells`. "reuse" is no method,
+but a promise about the entries: all that a step has computed can be hit when it has run,
+and a request that waits reuses as much as the entries allow."""
 
 
 class PagedCache(Protocol):

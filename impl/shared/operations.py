@@ -59,4 +59,4 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "drop_last": (False, False, False, True),
     "data": ("tags", "backend"),
 }
-PAGED_TELLS = frozenset({"pool", "entries", "events", "attend"})
+PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "reuse"})

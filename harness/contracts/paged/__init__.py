@@ -82,9 +82,10 @@ class PagedContract(Contract):
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Without K and V there is no attention."""
-        names = super().list_told(config, tells)
-        return [one for one in names if one != "attend" or config["data"] == "backend"]
+        """Without K and V there is no attention, and "reuse" is no method."""
+        stores = config["data"] == "backend"
+        left_out = {"reuse"} if stores else {"reuse", "attend"}
+        return [one for one in super().list_told(config, tells) if one not in left_out]
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

@@ -119,6 +119,10 @@ class Match(OnRequest):
             return {"error": "usage"}
         return {"hit": leave(model.list_hits(op["request"]))}
 
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.watch_hit(op, model)
+        return answer
+
 
 class Schedule(OnRequest):
     """Gives slots to the next tokens of a request; of one that waits, behind a hit."""
@@ -159,6 +163,10 @@ class Schedule(OnRequest):
         if any(model.may_put_off(name, start, op["count"]) for start in starts):
             return {"start": leave([*starts, None])}
         return {"start": leave(starts)}
+
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.watch_hit(op, model)
+        return answer
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:

@@ -29,6 +29,11 @@ from lockstep.harness.contracts.paged.reading import (
     read_pool,
     read_tables,
 )
+from lockstep.harness.contracts.paged.reuse import (
+    check_longest,
+    check_published,
+    find_longest,
+)
 from lockstep.harness.contracts.system import (
     Reader,
     System,
@@ -126,6 +131,17 @@ class PagedSystem(System):
             words = f"schedule returned {format_plain(count)} for a number of tokens"
             raise Broken("malformed", words)
         return {"start": start, "count": count}
+
+    def watch_hit(self, op: Op, model: PagedModel) -> Answer:
+        """Matches or schedules a request; one that waits reuses as much as it can, if
+        that is promised."""
+        request = model.cache.requests.get(op["request"])
+        longest = 0
+        if "reuse" in self.declared.tells and request and not request.is_held:
+            longest = find_longest(model, request, self.list_entries())
+        answer: Answer = getattr(self, op["op"])(op)
+        check_longest(answer, op["request"], longest)
+        return answer
 
     def accept(self, op: Op) -> Answer:
         return self.call(op, "request", "kept", "sampled", "drafts")
@@ -370,11 +386,16 @@ class PagedSystem(System):
         entries: list[Entry] = []
         groups = len(self.config["groups"])
         if "entries" in tells:
-            entries = read_entries(self.cache.entries(), groups)
+            entries = self.list_entries()
             check_entries(model, entries, self.memory)
+        if "reuse" in tells:
+            check_published(model, op, entries)
         if "events" in tells:
             self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
+
+    def list_entries(self) -> list[Entry]:
+        return read_entries(self.cache.entries(), len(self.config["groups"]))
 
     def check_contents(
         self, name: str, request: Request, tables: Tables, model: PagedModel

@@ -1,0 +1,105 @@
+"""That everything that could be reused is: it can be hit, and hits are the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lockstep.harness.backends.paged import Entry
+from lockstep.harness.contracts.paged.model import PagedModel, name_group
+from lockstep.harness.core.errors import Broken
+from lockstep.reference.paged import Request
+
+Prefix = tuple[int, str | None, tuple[int, ...]]
+"""What an entry stands for: the group, the namespace and the tokens."""
+
+
+def list_prefixes(entries: Iterable[Entry]) -> set[Prefix]:
+    return {(one.group, one.namespace, tuple(one.tokens)) for one in entries}
+
+
+def find_longest(model: PagedModel, request: Request, entries: Sequence[Entry]) -> int:
+    """Returns the longest hit that a waiting request can have over these entries."""
+    if not model.cache.prefix_cache:
+        return 0
+    known = list_prefixes(entries)
+    most = len(request.tokens) - 1
+    hits = range(most - most % model.unit, 0, -model.unit)
+    covered = [hit for hit in hits if covers(model, request, hit, known)]
+    if not covered or not model.cache.dropped:
+        return max(covered, default=0)
+    last = covered[0] - model.cache.dropped
+    return max((hit for hit in covered if hit <= last), default=0)
+
+
+def covers(model: PagedModel, request: Request, hit: int, known: set[Prefix]) -> bool:
+    """Says whether there is an entry for each block that a request holds after a hit; for
+    one that the hit fills in part, of that part."""
+    for number, group in enumerate(model.cache.groups):
+        block = model.config["groups"][number]["block"]
+        first = max(0, hit - 1) if group.type == "state" else group.first(hit)
+        for place in range(first // block, -(-hit // block)):
+            end = min(hit, (place + 1) * block)
+            if (number, request.namespace, tuple(request.tokens[:end])) not in known:
+                return False
+    return True
+
+
+def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
+    """Raises Broken if a request reuses less than it could."""
+    hit = answer.get("start", answer.get("hit"))
+    if isinstance(hit, int) and hit < longest:
+        raise Broken(
+            "reuse",
+            f"request {name} reuses {hit} tokens; there are entries for {longest}",
+        )
+
+
+def check_published(
+    model: PagedModel, op: Mapping[str, Any], entries: Sequence[Entry]
+) -> None:
+    """Raises Broken if what has just become known and computed cannot be hit.
+
+    Args:
+        model: the reference, after the operation.
+        op: the operation; a `run` computes, and an `accept` makes drafts known.
+        entries: after it.
+    """
+    if not model.cache.prefix_cache or op["op"] not in ("run", "accept"):
+        return
+    known = list_prefixes(entries)
+    settled = (
+        model.ran
+        if op["op"] == "run"
+        else [
+            (name, request.computed - op["kept"], request.computed)
+            for name, request in model.cache.requests.items()
+            if name == op["request"]
+        ]
+    )
+    for name, begin, end in settled:
+        request = model.cache.requests[name]
+        for number, stop in list_ends(model, begin, min(end, len(request.tokens))):
+            if (number, request.namespace, tuple(request.tokens[:stop])) not in known:
+                raise Broken(
+                    "reuse",
+                    f"request {name} has computed {end} tokens, and there is no entry"
+                    f" for its first {stop} in {name_group(model.config, number)}",
+                )
+
+
+def list_ends(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Lists where a prefix ends that can be hit once the tokens [begin, end) are
+    computed, with the number of the group: each unit that is still needed; of states the
+    last one at the end of a block."""
+    for number, group in enumerate(model.cache.groups):
+        block = model.config["groups"][number]["block"]
+        if group.type == "state":
+            last = end - end % block
+            ends = range(last, end + 1, block) if last > begin else range(0)
+        else:
+            unit = model.unit
+            ends = range(begin - begin % unit + unit, end + 1, unit)
+        for stop in ends:
+            if group.type == "state" or stop > group.first(end):
+                yield number, stop
