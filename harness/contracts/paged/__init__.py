@@ -82,10 +82,9 @@ class PagedContract(Contract):
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Without K and V there is no attention, and "reuse" is no method."""
-        stores = config["data"] == "backend"
-        left_out = {"reuse"} if stores else {"reuse", "attend"}
-        return [one for one in super().list_told(config, tells) if one not in left_out]
+        """Without K and V there is no attention; "reuse" is about the entries."""
+        names = {"entries" if one == "reuse" else one for one in tells}
+        return sorted(names if config["data"] == "backend" else names - {"attend"})
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

@@ -385,7 +385,7 @@ class PagedSystem(System):
                 self.check_contents(name, request, tables[name], model)
         entries: list[Entry] = []
         groups = len(self.config["groups"])
-        if "entries" in tells:
+        if tells & {"entries", "reuse"}:
             entries = self.list_entries()
             check_entries(model, entries, self.memory)
         if "reuse" in tells:
