@@ -98,10 +98,15 @@ class Ours:
 # --- vLLM -------------------------------------------------------------------------------
 
 
-class Released:
-    """The same of vLLM, called as its scheduler calls it."""
+class VllmBlocks:
+    """vLLM's manager of one full group, with prefix caching.
 
-    def __init__(self) -> None:
+    Args:
+        blocks: that requests can have.
+        longest: the most tokens of a request.
+    """
+
+    def __init__(self, blocks: int, longest: int) -> None:
         self.vllm = vllm = load_vllm()
         hashing = open_vllm().load("vllm.utils.hashing").sha256  # its default
         vllm.init_none_hash(hashing)
@@ -111,31 +116,38 @@ class Released:
         spec = vllm.FullAttentionSpec(block_size=BLOCK, **form)
         groups = [vllm.KVCacheGroupSpec(["layer"], spec)]
         self.manager = vllm.KVCacheManager(
-            vllm.KVCacheConfig(ROOM + 1, [], groups),
-            max_model_len=1 << 20,
+            vllm.KVCacheConfig(blocks + 1, [], groups),
+            max_model_len=longest,
             scheduler_block_size=BLOCK,
             hash_block_size=BLOCK,
-            max_in_flight_tokens=1 << 20,
+            max_in_flight_tokens=longest,
             enable_caching=True,
         )
         self.hasher = vllm.get_request_block_hasher(BLOCK, hashing)
-        self.number = 1000
         self.opened = 0
-        for number in range(CACHED * BLOCK // 16_000):
-            self.manager.free(self.compute(make_tokens(number, 16_000)))
-        self.running = [
-            self.compute(make_tokens(5000 + number, 40)) for number in range(BATCH)
-        ]
 
-    def open(self, tokens: list[int]) -> Any:
+    def make_request(self, tokens: list[int]) -> Any:
         self.opened += 1
         sampling = Sampling()
         return self.vllm.Request(
             str(self.opened), tokens, sampling, None, block_hasher=self.hasher
         )
 
+
+class Released(VllmBlocks):
+    """The same of vLLM, called as its scheduler calls it."""
+
+    def __init__(self) -> None:
+        super().__init__(ROOM, 1 << 20)
+        self.number = 1000
+        for number in range(CACHED * BLOCK // 16_000):
+            self.manager.free(self.compute(make_tokens(number, 16_000)))
+        self.running = [
+            self.compute(make_tokens(5000 + number, 40)) for number in range(BATCH)
+        ]
+
     def compute(self, tokens: list[int]) -> Any:
-        request = self.open(tokens)
+        request = self.make_request(tokens)
         self.manager.new_step_starts()
         blocks, hit, _ = self.manager.get_computed_blocks(request)
         self.manager.allocate_slots(request, len(tokens) - hit, hit, blocks)
@@ -152,7 +164,7 @@ class Released:
     def match(self) -> float:
         tokens = make_tokens(7, MATCH + 1)
         begin = time.perf_counter()
-        _, hit, _ = self.manager.get_computed_blocks(self.open(tokens))
+        _, hit, _ = self.manager.get_computed_blocks(self.make_request(tokens))
         assert hit == MATCH
         return time.perf_counter() - begin
 

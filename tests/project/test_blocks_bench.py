@@ -25,6 +25,20 @@ def test_it_measures_all_that_it_names(tmp_path: Path) -> None:
     assert found["ratios"] or "vLLM is not measured" in ended.stdout
 
 
+def test_a_day_is_played_with_and_without_memory(tmp_path: Path) -> None:
+    """Blocks are few: requests are preempted; what is read is right all the same."""
+    pytest.importorskip("torch")
+    path = tmp_path / "serving.json"
+    sizes = "--requests", "60", "--blocks", "1024"
+    ended = run("serving.py", tmp_path, *sizes, "--json", str(path))
+    assert ended.stderr == ""
+    found = json.loads(path.read_text())
+    counts = found["days"]["ours"]["counts"]
+    assert counts["preempted"] > 0 and counts["reused"] > 0
+    assert found["read"] > counts["reused"] and not found["wrong"]
+    assert "all right" in ended.stdout
+
+
 def test_attention_through_tables_is_that_of_transformers(tmp_path: Path) -> None:
     """The two sides are compared before they are timed."""
     pytest.importorskip("transformers")

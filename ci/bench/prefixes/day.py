@@ -231,12 +231,15 @@ def get_duration(request: Request) -> float:
     return len(request.prompt) / 8_000 + len(request.generated) / 60
 
 
-def make_day(seed: int, count: int) -> list[Request]:
-    """The first `count` requests, in the order in which they are asked."""
+def make_day(seed: int, count: int, every: float = 30) -> list[Request]:
+    """The first `count` requests, in the order in which they are asked.
+
+    every: seconds from one start to the next, on average.
+    """
     author = Author(seed)
     requests: list[Request] = []
     start = 0.0
     while len(requests) < count or sum(each.time <= start for each in requests) < count:
-        start += author.random.exponential(30)
+        start += author.random.exponential(every)
         requests += author.task(start) if author.has(0.25) else author.chat(start)
     return sorted(requests, key=lambda request: request.time)[:count]
