@@ -33,6 +33,7 @@ from lockstep.harness.core.payload import (
     ExpectedPayloads,
     Margins,
     Table,
+    choose_levels,
     snap,
     split_tokens,
 )
@@ -69,7 +70,8 @@ class PairReader(ExpectedPayloads):
     ) -> None:
         self.arrays, self.permuted, self.tolerance = backend.arrays, permuted, tolerance
         self.dtype: str = config["dtype"]
-        super().__init__(config, limit, layer, "coarse" if tolerance else self.dtype)
+        stored = choose_levels(tolerance) if tolerance else self.dtype
+        super().__init__(config, limit, layer, stored)
 
     def check_forms(
         self, keys: Array, values: Array, name: str, rows: int = 1

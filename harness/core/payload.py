@@ -13,6 +13,10 @@ role), chosen so that the tag can be read back from what a cache returns:
   apart: a vector in the wrong place never reads as the right one.
 * Further dimensions hold digits of other products of the code, so that exchanged
   dimensions show.
+
+Storage that rounds, such as a quantized cache, gets the multiples alone. Where it rounds
+by more than half their distance, only 4 or 2 of them are stored, as far apart as can be:
+base 4 or 2, and 8 or 16 dimensions for a code.
 """
 
 from __future__ import annotations
@@ -39,17 +43,41 @@ FINE = 2_654_435
 
 MAX_DIGITS = 4
 
+MAX_CODES = 16**MAX_DIGITS
+
 F32 = npt.NDArray[np.float32]
 
+LEVELS = (16, 4, 2)
+"""How many different numbers may be stored, all from -LARGEST to LARGEST."""
 
-def get_digits(dim: int) -> int:
-    """The number of leading dimensions of a vector that spell its code."""
-    return min(dim, MAX_DIGITS)
+LARGEST = 15 / 16
+
+Stored = str | int
+"""How numbers are stored: the dtype in which they are exact, or, where storage rounds,
+how many different ones there are: one of LEVELS."""
 
 
-def get_tag_limit(dim: int) -> int:
+def get_step(levels: int) -> float:
+    """The distance of two neighbours among so many numbers."""
+    return 2 * LARGEST / (levels - 1)
+
+
+def choose_levels(tolerance: float) -> int:
+    """Returns how many numbers can be told apart that are off by up to `tolerance`."""
+    able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
+    if not able:
+        raise ValueError(f"no numbers can be told apart that are off by {tolerance:g}")
+    return able[0]
+
+
+def count_digits(levels: int = 16) -> int:
+    """The number of dimensions that spell a code, if there are so many."""
+    return 16 // (levels.bit_length() - 1)
+
+
+def get_tag_limit(dim: int, levels: int = 16) -> int:
     """The number of tags that a vector of `dim` dimensions can tell apart."""
-    return int(16 ** get_digits(dim)) if dim else 16**MAX_DIGITS
+    return int(levels ** min(dim, count_digits(levels))) if dim else MAX_CODES
 
 
 def get_salt(layer: int, head: int, role: Role) -> int:
@@ -58,39 +86,44 @@ def get_salt(layer: int, head: int, role: Role) -> int:
     return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
 
 
-# dtype → b: all multiples of 2 ** -b below 1 are exact. "coarse" is for storage that
-# rounds: it has the digits alone.
-BITS = {"float32": 24, "float16": 11, "bfloat16": 8, "coarse": 5}
+# dtype → b: all multiples of 2 ** -b below 1 are exact.
+BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def compute_vectors(
-    tags: npt.NDArray[np.int64], layer: int, head: int, role: Role, dim: int, dtype: str
+    tags: npt.NDArray[np.int64],
+    layer: int,
+    head: int,
+    role: Role,
+    dim: int,
+    stored: Stored,
 ) -> F32:
     """The vectors of `tags`: [tags, dim]."""
-    modulus = get_tag_limit(dim)
+    levels = stored if isinstance(stored, int) else 16
+    modulus = get_tag_limit(dim, levels)
     code = (tags * MULTIPLIER + get_salt(layer, head, role)) % modulus  # [tags]
-    columns = [get_digit(code, dimension) for dimension in range(dim)]
+    columns = [get_digit(code, dimension, levels) for dimension in range(dim)]
     digits = np.stack(columns, axis=1) if columns else np.zeros((len(tags), 0))
-    fine = compute_fine(code, dim, BITS[dtype])
-    vectors: F32 = ((2 * digits - 15) / 16 + fine).astype(np.float32)
-    return vectors
+    vectors = digits * get_step(levels) - LARGEST
+    if isinstance(stored, str):
+        vectors = vectors + compute_fine(code, dim, BITS[stored])
+    return vectors.astype(np.float32)
 
 
 def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
     """The distance of each number from its digit: an odd multiple of 2 ** -bits between
     -1/32 and 1/32. [tags, dim]."""
     spread = 1 << (bits - 5)
-    if spread == 1:
-        return 0.0
     mixed = code[:, None] * FINE + np.arange(dim) * MULTIPLIER
     return (2 * (mixed % spread) + 1 - spread) * 2.0**-bits
 
 
-def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int64]:
-    """The base-16 digit of `code` in one dimension."""
-    place = 16 ** (dimension % MAX_DIGITS)
-    turn = 1 + 2 * (dimension // MAX_DIGITS)
-    digit: npt.NDArray[np.int64] = code * turn // place % 16
+def get_digit(
+    code: npt.NDArray[np.int64], dimension: int, levels: int
+) -> npt.NDArray[np.int64]:
+    """The digit of `code` in one dimension, in base `levels`."""
+    turned, place = divmod(dimension, count_digits(levels))
+    digit: npt.NDArray[np.int64] = code * (1 + 2 * turned) // levels**place % levels
     return digit
 
 
@@ -98,12 +131,13 @@ def get_digit(code: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.int
 class Table:
     """The vectors of the tags 0 … limit - 1 for one (layer, role) and some heads.
 
-    vectors: [1, heads, limit, dim], read-only.
+    vectors: [1, heads, limit, dim], read-only. levels: see `LEVELS`.
     """
 
     layer: int
     role: Role
     vectors: F32
+    levels: int = 16
 
     @cached_property
     def dim(self) -> int:
@@ -119,12 +153,13 @@ class Table:
         array: [1, heads, tokens, dim], finite or not; returns [tokens], each in
         [0, limit); a vector that spells no tag of the table reads as limit.
         """
-        digits = get_digits(self.dim)
-        modulus = 16**digits
-        weights = np.array([16**place for place in range(digits)])
+        digits = min(self.dim, count_digits(self.levels))
+        modulus = self.levels**digits
+        weights = np.array([self.levels**place for place in range(digits)])
+        step = get_step(self.levels)
         with np.errstate(invalid="ignore", over="ignore"):
-            spelled = np.rint(array[0, 0, :, :digits] * 8 + 7.5)  # [tokens, digits]
-            code = spelled.astype(np.int64) @ weights
+            spelled = np.rint((array[0, 0, :, :digits] + LARGEST) / step)
+            code = spelled.astype(np.int64) @ weights  # of [tokens, digits]
         salt = get_salt(self.layer, 0, self.role)
         tags = (code - salt) * pow(MULTIPLIER, -1, modulus) % modulus
         known: npt.NDArray[np.int64] = np.minimum(tags, self.vectors.shape[2])
@@ -180,31 +215,35 @@ def get_token_dtype(size: int) -> np.dtype[np.void]:
 
 @cache
 def get_table(
-    layer: int, role: Role, heads: int, dim: int, limit: int, dtype: str = "float32"
+    layer: int, role: Role, heads: int, dim: int, limit: int, stored: Stored = "float32"
 ) -> Table:
     """The table for tags below `limit`, which is rounded up to a power of two so that
     few tables are ever built."""
-    limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim))
-    return get_rounded_table(layer, role, heads, dim, limit, dtype)
+    levels = stored if isinstance(stored, int) else 16
+    limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim, levels))
+    return get_rounded_table(layer, role, heads, dim, limit, stored)
 
 
 @cache
 def get_rounded_table(
-    layer: int, role: Role, heads: int, dim: int, limit: int, dtype: str
+    layer: int, role: Role, heads: int, dim: int, limit: int, stored: Stored
 ) -> Table:
     tags = np.arange(limit, dtype=np.int64)
     vectors = np.stack(
-        [compute_vectors(tags, layer, head, role, dim, dtype) for head in range(heads)]
+        [compute_vectors(tags, layer, head, role, dim, stored) for head in range(heads)]
     )[None]
     vectors.flags.writeable = False
-    return Table(layer, role, vectors)
+    return Table(layer, role, vectors, stored if isinstance(stored, int) else 16)
 
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
     """Each number moved to the payload number within `tolerance` of it; a number that
     has none nearby stays as it is. For backends that declare inexact storage."""
+    levels = choose_levels(tolerance)
+    step = get_step(levels)
     with np.errstate(invalid="ignore"):  # padding may be neither number nor finite
-        nearest = np.clip(np.round(array * 8 - 0.5) * 2 + 1, -15, 15) / 16
+        digits = np.clip(np.round((array + LARGEST) / step), 0, levels - 1)
+        nearest = digits * step - LARGEST
         close = np.abs(array - nearest) <= tolerance
     return np.where(close, nearest, array).astype(np.float32)
 
@@ -216,12 +255,11 @@ Turn = Callable[[Sequence[Vector]], Sequence[Vector]]
 class ExpectedPayloads:
     """The keys, values and queries of all tokens in one layer.
 
-    limit: tags are below it. stored: the dtype in which the numbers are exact, or
-    "coarse"; see `harness.core.payload`.
+    limit: tags are below it. stored: see `Stored`.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], limit: int, layer: int, stored: str
+        self, config: Mapping[str, Any], limit: int, layer: int, stored: Stored
     ) -> None:
         self.layer, self.limit, self.stored_as = layer, limit, stored
         self.heads, self.key_dim = config["heads"], config["key_dim"]

@@ -47,7 +47,7 @@ from lockstep.harness.core.errors import (
     format_raised,
     is_from_user,
 )
-from lockstep.harness.core.payload import UNIT
+from lockstep.harness.core.payload import UNIT, choose_levels, count_digits
 from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.workers.requirements import require_packages
 
@@ -225,6 +225,7 @@ def check_declaration(backend: Backend, module: str) -> None:
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
             check_kind(kind, declared, contract)
+            check_tolerance(backend.tolerance, kind, declared, contract)
             for operation in declared.operations:
                 require(operation, contract.operations, f"operation of {contract_name}")
             if backend.execute is None:
@@ -288,6 +289,27 @@ def require(name: str, options: Mapping[str, Any], what: str) -> None:
         raise Unloadable(
             f'declares "{name}", which is no {what}; did you mean {", ".join(near)}?'
         )
+
+
+def check_tolerance(
+    tolerance: float, kind: str, declared: Kind, contract: Contract
+) -> None:
+    """Requires that tokens can be told apart although their numbers are rounded."""
+    if not tolerance:
+        return
+    try:
+        digits = count_digits(choose_levels(tolerance))
+    except ValueError as error:
+        raise Unloadable(f"declares tolerance={tolerance!r}: {error}") from None
+    for name in ("key_dim", "value_dim"):
+        dims = declared.config.get(name, contract.choices.get(name, ()))
+        small = [dim for dim in dims if 0 < dim < digits]
+        if small and digits > count_digits():
+            raise Unloadable(
+                f"declares tolerance={tolerance:g}, and {kind} with {name} {small[0]}:"
+                f" to tell tokens apart by such numbers takes {digits} dimensions at"
+                f" least; declare, say, config {name}: [{2 * digits}]"
+            )
 
 
 def check_operations(

@@ -48,10 +48,9 @@ Open = Callable[[Config], Layer]
 Write = Callable[[Config], Code]
 Fields = Mapping[str, tuple[Any, ...]]
 
-ROUNDING = {8: 0.01, 6: 0.035}
+ROUNDING = {8: 0.01, 6: 0.035, 5: 0.07, 4: 0.13, 3: 0.25, 2: 0.5}
 """Bits → the largest error of a number between -15/16 and 15/16: MLX moves the scale so
-that one end of a group is exact, and is off by half a step or more at the other. With
-fewer bits the harness cannot tell its numbers apart."""
+that one end of a group is exact, and is off by half a step or more at the other."""
 
 TURNING_START = 5
 
@@ -198,6 +197,27 @@ def mlx_lm_quantized_6() -> Backend:
     """`QuantizedKVCache` with 6 bits in groups of 64, the usual size."""
     dims = {"key_dim": (64, 128), "value_dim": (64,)}
     return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
+
+
+def mlx_lm_quantized_5() -> Backend:
+    dims = {"key_dim": (64, 128), "value_dim": (64,)}
+    return _quantized("mlx-lm-quantized-5", 64, 5, dims, SHARE)
+
+
+def mlx_lm_quantized_4() -> Backend:
+    """The bits and groups that are most used to save memory."""
+    dims = {"key_dim": (64, 128), "value_dim": (64,)}
+    return _quantized("mlx-lm-quantized-4", 64, 4, dims, SHARE)
+
+
+def mlx_lm_quantized_3() -> Backend:
+    dims = {"key_dim": (64, 256), "value_dim": (64,)}
+    return _quantized("mlx-lm-quantized-3", 64, 3, dims, SHARE)
+
+
+def mlx_lm_quantized_2() -> Backend:
+    dims = {"key_dim": (32, 64), "value_dim": (32,)}
+    return _quantized("mlx-lm-quantized-2", 32, 2, dims, SHARE)
 
 
 def _quantized(

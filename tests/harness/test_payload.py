@@ -10,8 +10,11 @@ import pytest
 
 from lockstep.harness.core.payload import (
     ROLES,
+    choose_levels,
     compute_vectors,
+    count_digits,
     get_salt,
+    get_step,
     get_table,
     get_tag_limit,
     snap,
@@ -87,7 +90,7 @@ def test_exchanged_dimensions_show(dim: int) -> None:
 
 
 def test_neighbours_differ_in_more_than_one_dimension() -> None:
-    vectors = compute_vectors(np.arange(256), 0, 0, "key", 4, "coarse")
+    vectors = compute_vectors(np.arange(256), 0, 0, "key", 4, 16)
     assert ((vectors[1:] != vectors[:-1]).sum(axis=1) > 1).all()
 
 
@@ -105,6 +108,34 @@ def test_snap_moves_what_is_near_and_nothing_else() -> None:
     snapped = snap(array, 0.05)
     assert snapped[1:4].tolist() == [0.9375, 0.0625, -0.0625]
     assert np.array_equal(snapped[[0, 4, 5]], array[[0, 4, 5]], equal_nan=True)
+
+
+@pytest.mark.parametrize(("levels", "digits"), [(16, 4), (4, 8), (2, 16)])
+def test_coarse_numbers_spell_tags_too(levels: int, digits: int) -> None:
+    """Each number is off by nearly half the distance of two; all tags are told."""
+    assert (count_digits(levels), get_tag_limit(digits, levels)) == (digits, 65536)
+    table = get_table(1, "value", 2, 32, 1000, levels)
+    assert len(np.unique(table.vectors)) == levels
+    off = 0.97 * get_step(levels) / 2
+    tolerance = off + 1e-6
+    assert choose_levels(tolerance) == levels
+    signs = np.random.default_rng(0).choice([-off, off], table.vectors.shape)
+    snapped = snap((table.vectors + signs).astype(np.float32), tolerance)
+    assert np.array_equal(snapped, table.vectors)
+    assert table.read_tags(snapped).tolist() == list(range(len(table.vectors[0, 0])))
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "levels"),
+    [(0.004, 16), (0.0624, 16), (0.0626, 4), (0.31, 4), (0.32, 2), (0.93, 2)],
+)
+def test_as_many_numbers_as_can_be_told_apart(tolerance: float, levels: int) -> None:
+    assert choose_levels(tolerance) == levels
+
+
+def test_numbers_that_cannot_be_told_apart() -> None:
+    with pytest.raises(ValueError, match=r"off by 0\.95"):
+        choose_levels(0.95)
 
 
 def test_snap_leaves_what_is_not_finite() -> None:

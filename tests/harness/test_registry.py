@@ -117,6 +117,32 @@ def test_what_is_not_what_it_says(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "dim", "words"),
+    [
+        (0.06, 4, None),
+        (0.07, 8, None),
+        (0.07, 4, "kv with key_dim 4: to tell tokens apart by such numbers takes 8"),
+        (0.4, 8, "takes 16 dimensions at least; declare, say, config key_dim: [32]"),
+        (0.95, 64, "no numbers can be told apart that are off by 0.95"),
+        (-0.1, 64, "declares tolerance=-0.1"),
+    ],
+)
+def test_a_tolerance_at_which_tokens_look_alike(
+    monkeypatch: pytest.MonkeyPatch, tolerance: float, dim: int, words: str | None
+) -> None:
+    kind = Kind(OPERATIONS, {"key_dim": (dim,), "value_dim": (dim,)})
+    contracts = {"layer": {"kv": kind}}
+    declared = replace(correct(), contracts=contracts, tolerance=tolerance)
+    monkeypatch.setattr(misbehaving, "correct", lambda: declared)
+    if words is None:
+        load(CORRECT)
+        return
+    with pytest.raises(Unloadable) as caught:
+        load(CORRECT)
+    assert words in str(caught.value)
+
+
 BROKEN = [
     # text of the module, words of the message
     ("1 / 0", "importing written raised ZeroDivisionError: division by zero, in <modul"),

@@ -29,6 +29,8 @@ PEERS = {
     "mlx-lm-max-kv-size": "mlx_lm",
     "mlx-lm-plamo3": "mlx_lm",
     "mlx-lm-prompt-cache": "mlx_lm",
+    "mlx-lm-quantized-3": "mlx_lm",
+    "mlx-lm-quantized-5": "mlx_lm",
     "mlx-lm-quantized-6": "mlx_lm",
     "mlx-lm-restored": "mlx_lm",
     "mlx-vlm-batched": "mlx_vlm",

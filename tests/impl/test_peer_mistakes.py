@@ -119,6 +119,8 @@ MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
     ("mlx-lm-return-array", "kv", MLX, "KVCache", "make_mask", be_late),
     ("mlx-lm-plamo3", "rotating", MLX, "RotatingKVCache", "make_mask", be_late),
     ("mlx-lm-quantized-6", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
+    ("mlx-lm-quantized-4", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
+    ("mlx-lm-quantized-2", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
     ("mlx-lm-to-quantized", "kv", MLX, "KVCache", "to_quantized", halve),
     ("mlx-lm-concatenate", "kv", MLX, "ConcatenateKVCache", "make_mask", be_late),
     ("mlx-lm-chunked", "kv", MLX, "ChunkedKVCache", "state", lose_last),

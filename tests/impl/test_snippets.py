@@ -31,7 +31,9 @@ BACKENDS = {
     "mlx_lm": (
         "mlx-lm", "mlx-lm-restored", "mlx-lm-max-kv-size", "mlx-lm-return-array",
         "mlx-lm-plamo3", "mlx-lm-concatenate", "mlx-lm-quantized", "mlx-lm-quantized-6",
-        "mlx-lm-to-quantized", "mlx-lm-chunked", "mlx-lm-prompt-cache",
+        "mlx-lm-quantized-5", "mlx-lm-quantized-4", "mlx-lm-quantized-3",
+        "mlx-lm-quantized-2", "mlx-lm-to-quantized", "mlx-lm-chunked",
+        "mlx-lm-prompt-cache",
         "mlx-lm-batched", "mlx-lm-batched-restored", "mlx-lm-batched-max-kv-size",
     ),
     "transformers": (
@@ -62,6 +64,8 @@ RAISED = {
     "mlx-lm-batched-restored-extract-unwritten-state": NONE,
     "mlx-lm-batched-single-column-padded": "RuntimeError: finalize()",
     "mlx-lm-concatenate-load-empty": "AttributeError: 'NoneType' object",
+    "mlx-lm-quantized-3-width": "ValueError: [broadcast_shapes]",
+    "mlx-lm-quantized-5-width": "ValueError: [broadcast_shapes]",
     "mlx-lm-quantized-6-width": "ValueError: [broadcast_shapes]",
     "transformers-chunked-trim-unwritten": "AttributeError: 'NoneType' object",
     "transformers-fp8-trim-crash": "IndexError: too many indices",
