@@ -510,3 +510,10 @@ def test_without_accept_there_are_no_drafts() -> None:
     assert drafts <= {*list_states("paged-full", Kind(all_of_it, config))}
     without = Kind(all_of_it - {"accept"}, config)
     assert not drafts & {*list_states("paged-full", without)}
+
+
+def test_blocks_of_one_token_have_no_inside() -> None:
+    for block, inside in ((1, False), (2, True)):
+        group = {"type": "sliding", "block": block, "width": 3, "layers": 1}
+        declared = Kind(frozenset({"open"}), {"groups": ([group],)})
+        assert ("inside-block" in list_states("paged-sliding", declared)) == inside

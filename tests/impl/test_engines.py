@@ -358,7 +358,7 @@ def test_every_stand_in_for_vllm_is_needed() -> None:
 
 
 def test_every_stand_in_for_sglang_is_needed() -> None:
-    open_sliding(require(load_sglang), "python")
+    open_sliding(require(load_sglang), "python").swa_reprefill_tail_tokens()
     assert list_idle(SGLANG, open_sglang()) == []
 
 

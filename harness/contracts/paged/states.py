@@ -92,7 +92,9 @@ def list_states(kind: str, declared: Kind) -> Sequence[str]:
     drafts = drafts and "accept" in has
     hashes = config.get("hash_block", (None,))
     partly = kind != "paged-state" and any(one is not None for one in hashes)
+    single = all(group["block"] == 1 for each in groups for group in each)
     left_out = {
+        "inside-block": single,
         "window-passed": "sliding" not in types,
         "chunk-passed": "chunked" not in types,
         "hit": not caches,

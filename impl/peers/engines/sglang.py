@@ -40,6 +40,11 @@ SGLANG = Engine(
         StandIn("sglang.srt.disaggregation.utils", SERVER),
         StandIn("sglang.srt.distributed.parallel_state", GPU),
         StandIn("sglang.srt.layers", MODEL),
+        StandIn(
+            "sglang.srt.layers.attention.dsv4.unified_kv_gate",
+            MODEL,
+            {"is_unified_kv_triton": lambda: False},  # of DeepSeek V4 on GPUs of AMD
+        ),
         StandIn("sglang.srt.managers.overlap_utils", "overlaps steps of a GPU"),
         StandIn("sglang.srt.mem_cache.allocator.hisparse", GPU),
         StandIn("sglang.srt.mem_cache.index_key_cache", GPU),
@@ -58,10 +63,20 @@ NAMES = {
         "BlockRemoved",
         "BlockStored",
     ),
-    "sglang.srt.managers.schedule_batch": ("Req", "ReqKvInfo"),
+    "sglang.srt.environ": ("envs",),
+    "sglang.srt.managers.schedule_batch": (
+        "Req",
+        "ReqKvInfo",
+        "ScheduleBatch",
+        "release_req",
+    ),
+    f"{CACHE}.allocation": ("alloc_for_decode", "alloc_for_extend"),
     f"{CACHE}.allocator.mamba": ("MambaSlotAllocator",),
     f"{CACHE}.allocator.paged": ("PagedTokenToKVPoolAllocator",),
-    f"{CACHE}.allocator.swa": ("SWATokenToKVPoolAllocator",),
+    f"{CACHE}.allocator.swa": (
+        "PureSWATokenToKVPoolAllocator",
+        "SWATokenToKVPoolAllocator",
+    ),
     f"{CACHE}.allocator.token": ("TokenToKVPoolAllocator",),
     f"{CACHE}.base_prefix_cache": (
         "EvictParams",
@@ -77,6 +92,7 @@ NAMES = {
         "release_kv_cache",
     ),
     f"{CACHE}.memory_pool": ("HybridReqToTokenPool", "ReqToTokenPool"),
+    f"{CACHE}.pure_swa_radix_cache": ("PureSWARadixCache",),
     f"{CACHE}.radix_cache": ("RadixCache", "RadixKey"),
     f"{CACHE}.unified_cache.component_type": ("ComponentType",),
     f"{CACHE}.unified_radix_cache": ("UnifiedRadixCache",),
@@ -116,8 +132,14 @@ def publish(sglang: Importer) -> None:
         enable_mamba_extra_buffer_lazy=False,
         mamba_max_states_per_path=-1,
     )
+    kernel = SimpleNamespace(
+        attention_backend="torch_native",  # on CPU, without kernels
+        decode_attention_backend=None,
+        prefill_attention_backend=None,
+    )
     context._config_bags = {
-        "exec": SimpleNamespace(mamba=mamba),
+        "disagg": SimpleNamespace(disaggregation_mode="null"),
+        "exec": SimpleNamespace(kernel=kernel, mamba=mamba),
         "serving": SimpleNamespace(strip_thinking_cache=False),
         "spec": SimpleNamespace(speculative_algorithm=None),
     }

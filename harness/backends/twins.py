@@ -1,0 +1,105 @@
+"""Twins: two paged caches that must choose alike, as a block manager and its port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from lockstep.harness.core.errors import Broken, format_plain
+
+OPERATIONS = frozenset(
+    {
+        *("open", "match", "schedule", "run", "accept", "preempt", "free"),
+        *("fork", "rewind", "evict", "reset"),
+    }
+)
+"""What a scheduler calls: these choose."""
+
+QUESTIONS = frozenset({"tables", "pool", "entries"})
+"""What changes nothing; the first twin tells. All other calls go to both."""
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+Counts = Callable[[Any], Mapping[str, int]]
+
+
+def count_pool(cache: Any) -> Mapping[str, int]:
+    """Counts the blocks of a cache that tells its pool."""
+    pool = cache.pool()
+    return {
+        "held": sum(map(bool, pool.references.values())),
+        "references": sum(pool.references.values()),
+        "free": len(pool.free),
+        "cached": len(pool.cached),
+    }
+
+
+class Twins:
+    """Two caches in the place of one (`PagedCache`).
+
+    The first one answers, so it is checked as any other. The second must answer the same
+    to each operation, and must hold the same numbers of blocks afterwards; which blocks,
+    is each one's own choice. Both refuse, or neither.
+
+    Args:
+        first: the cache that answers.
+        second: its twin, opened with the same config.
+        counts: what both must count alike.
+
+    Raises:
+        Broken: from each operation whose answers or counts differ.
+    """
+
+    def __init__(self, first: Any, second: Any, counts: Counts = count_pool) -> None:
+        self._caches = first, second
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        first, second = self._caches
+        if name in QUESTIONS:
+            return getattr(first, name)
+        methods = getattr(first, name), getattr(second, name)
+        if name in OPERATIONS:
+            return partial(self._operate, name, methods)
+        return partial(call_both, methods)
+
+    def _operate(self, name: str, methods: Pair, *fields: Any) -> Any:
+        answers = [answer(method, fields) for method in methods]
+        compare(name, "answers", *answers)
+        first, second = (self._counts(cache) for cache in self._caches)
+        for each, count in first.items():
+            compare(name, f"counts of {each} blocks", count, second[each])
+        if isinstance(answers[0], ValueError):
+            raise answers[0]
+        return answers[0]
+
+
+def call_both(methods: Pair, *fields: Any) -> Any:
+    """Calls both, and returns what the first returns."""
+    result, _ = (method(*fields) for method in methods)
+    return result
+
+
+def answer(method: Callable[..., Any], fields: tuple[Any, ...]) -> Any:
+    """Returns what a cache answers, or the exception with which it refuses."""
+    try:
+        result = method(*fields)
+    except ValueError as refused:
+        return refused
+    return list(result) if isinstance(result, tuple) else result
+
+
+def compare(name: str, what: str, first: Any, second: Any) -> None:
+    """Raises Broken if the twins part."""
+    if all(isinstance(one, ValueError) for one in (first, second)):
+        return
+    if type(first) is not type(second) or first != second:
+        raise Broken(
+            "twins",
+            f"the {what} of {name} differ: {describe(first)} of the first twin,"
+            f" {describe(second)} of the second",
+        )
+
+
+def describe(told: Any) -> str:
+    return f"ValueError: {told}" if isinstance(told, ValueError) else format_plain(told)

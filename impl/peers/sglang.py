@@ -1,0 +1,158 @@
+"""Backends over SGLang's prefix caches: what each is declared to promise.
+
+`sglang_trees` drives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lockstep.harness.backends import Backend, Duty, Kind
+from lockstep.impl.peers.sglang_trees import Options, open_trees, open_twins
+from lockstep.impl.torch.arrays import TorchArrays
+
+LEDGER = Path(__file__).parent / "ledger"
+SHARE = 8
+DEFAULT = Options()
+RUST = Options(core="rust")
+
+OPERATIONS = frozenset(
+    {
+        *("open", "match", "schedule", "run", "accept", "preempt", "free", "evict"),
+        "reset",
+    }
+)
+"""No `fork` and `rewind`: several answers to one prompt are requests that hit it."""
+
+WITHDRAW = Duty(
+    {"op": "free", "reuse": [0, 0]}, "free with reuse false: there is no such call"
+)
+ABORT = Duty(
+    {"op": "free", "scheduled": [1, None]},
+    "free of a scheduled request: one is aborted when the step has run",
+)
+VICTIM = Duty(
+    {"op": "preempt", "scheduled": [1, None]},
+    "preempt of a scheduled request: requests are retracted before the step is made",
+)
+PARTLY = Duty(
+    {"op": "evict", "count": [1, 255]},
+    "eviction of some of the blocks: `evict` takes whole nodes, and may exceed",
+)
+DUTIES = (WITHDRAW, ABORT, VICTIM, PARTLY)
+
+Groups = Sequence[Sequence[Mapping[str, Any]]]
+
+
+def _full(page: int) -> dict[str, Any]:
+    return {"type": "full", "block": page, "layers": 1}
+
+
+def _sliding(page: int, width: int) -> dict[str, Any]:
+    return {"type": "sliding", "block": page, "width": width, "layers": 1}
+
+
+STATE = {"type": "state", "block": 16, "layers": 1}
+"""A request has one state, at whatever token: all lie in one block."""
+
+FULL: Groups = ([_full(2)], [_full(1)], [_full(4)], [_full(3)])
+SLIDING: Groups = ([_sliding(1, 3)], [_sliding(1, 2)], [_sliding(1, 5)], [_sliding(1, 8)])
+HYBRID: Groups = (
+    [_full(2), _sliding(2, 3)],
+    [_full(1), _sliding(1, 2)],
+    [_full(1), _sliding(1, 4)],
+    [_full(2), _sliding(2, 2)],
+    [_full(2), _sliding(2, 6)],
+    [_full(4), _sliding(4, 3)],
+    [_full(3), _sliding(3, 8)],
+)
+WITH_STATES: Groups = (
+    [_full(1), STATE],
+    [_full(1), _sliding(1, 3), STATE],
+    [_full(1), _sliding(1, 6), STATE],
+)
+
+
+def _kind(groups: Groups, tells: Sequence[str]) -> Kind:
+    config = {"groups": tuple(groups), "lookahead": (0,)}
+    return Kind(OPERATIONS, config, duties=DUTIES, tells=frozenset(tells))
+
+
+def _kind_with_states() -> Kind:
+    """Without `match`, which takes a state from the pool. All tokens that a request may
+    have lie in one block of states."""
+    kind = _kind(WITH_STATES, ("pool", "entries"))
+    config = {**kind.config, "max_length": (16, 12)}
+    return replace(kind, operations=OPERATIONS - {"match"}, config=config)
+
+
+PAGED = {
+    "paged-full": _kind(FULL, ("pool", "entries", "events")),
+    "paged-hybrid": _kind(HYBRID, ("pool", "entries")),
+}
+STATES = {"paged-hybrid": _kind_with_states()}
+
+
+def declare_untold(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
+    """A Rust tree cannot be walked through."""
+    return {name: replace(kind, tells=frozenset()) for name, kind in kinds.items()}
+
+
+def sglang_radix() -> Backend:
+    """`RadixCache`, and what is made of it for models that have only sliding layers."""
+    kinds = {
+        "paged-full": PAGED["paged-full"],
+        "paged-sliding": _kind(SLIDING, ("pool", "entries")),
+    }
+    return _backend("sglang-radix", kinds, Options(core=None))
+
+
+def sglang_unified() -> Backend:
+    """`UnifiedRadixCache` with its tree in Python."""
+    return _backend("sglang-unified", PAGED)
+
+
+def sglang_unified_states() -> Backend:
+    """The same for models with recurrent states."""
+    return _backend("sglang-unified-states", STATES)
+
+
+def sglang_unified_rust() -> Backend:
+    """`UnifiedRadixCache` with its tree in Rust, as servers have it."""
+    return _backend("sglang-unified-rust", declare_untold(PAGED), RUST, SHARE)
+
+
+def sglang_unified_rust_states() -> Backend:
+    return _backend("sglang-unified-rust-states", declare_untold(STATES), RUST, SHARE)
+
+
+def sglang_unified_twins() -> Backend:
+    """Both trees, which must choose alike."""
+    return _backend("sglang-unified-twins", PAGED, share=SHARE, opens=open_twins)
+
+
+def sglang_unified_twins_states() -> Backend:
+    return _backend("sglang-unified-twins-states", STATES, share=SHARE, opens=open_twins)
+
+
+def _backend(
+    name: str,
+    kinds: Mapping[str, Kind],
+    options: Options = DEFAULT,
+    share: int = 1,
+    opens: Callable[[Mapping[str, Any], Options], Any] = open_trees,
+) -> Backend:
+    return Backend(
+        name=name,
+        device="cpu",
+        contracts={"paged": kinds},
+        arrays=TorchArrays("cpu"),
+        open=lambda config: opens(config, options),
+        ledger=LEDGER,
+        versions={package: version(package) for package in ("sglang", "torch")},
+        share=share,
+    )

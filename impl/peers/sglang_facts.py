@@ -1,0 +1,317 @@
+"""What SGLang's trees and pools hold, in the words of the paged contract.
+
+A block is a page. The pools of full layers, of sliding layers and of states are memories
+of their own, so their blocks are told with different numbers. A tree has no count of
+references but locks: of each node those of the requests whose tokens lead through it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockstep.harness.backends.paged import Entry, Pool
+from lockstep.impl.peers.engines.sglang import load_sglang
+
+sglang = load_sglang()
+TYPES = sglang.ComponentType
+
+SLIDING, STATE = 1000, 2000
+"""Added to the blocks of sliding layers beside full ones, and to those of states."""
+
+Events = list[tuple[str, Entry | None]]
+
+
+class Layout(NamedTuple):
+    """The groups of a config.
+
+    Attributes:
+        page: tokens of a page.
+        full: the number of the full group, or None; `sliding` and `state` likewise.
+        window: how many tokens behind a token it attends to in the sliding group.
+    """
+
+    page: int
+    full: int | None
+    sliding: int | None
+    state: int | None
+    window: int | None
+
+    @staticmethod
+    def read(groups: Sequence[Mapping[str, Any]]) -> Layout:
+        place = {group["type"]: number for number, group in enumerate(groups)}
+        widths = [group["width"] - 1 for group in groups if group["type"] == "sliding"]
+        names = ("full", "sliding", "state")
+        full, sliding, state = (place.get(name) for name in names)
+        return Layout(groups[0]["block"], full, sliding, state, next(iter(widths), None))
+
+
+class Node(NamedTuple):
+    """A node of a tree.
+
+    Attributes:
+        namespace: of its requests.
+        tokens: all up to its end.
+        length: how many of them are its own.
+        parts: group → the slots of its own tokens (None if they are evicted), and how
+            many locks it has there.
+    """
+
+    namespace: str | None
+    tokens: tuple[int, ...]
+    length: int
+    parts: Mapping[int, tuple[Sequence[int] | None, int]]
+
+
+class Facts:
+    """Tells what a tree and its pools hold.
+
+    Args:
+        layout: of the groups.
+        rows: the table of tables.
+        slots: the allocator of token slots.
+        tree: the prefix cache.
+        core: as in `Options`.
+    """
+
+    def __init__(
+        self, layout: Layout, rows: Any, slots: Any, tree: Any, core: str | None
+    ) -> None:
+        self.layout, self.rows, self.slots = layout, rows, slots
+        self.tree, self.core = tree, core
+
+    # --- room ---------------------------------------------------------------------------
+
+    def count(self) -> dict[str, int]:
+        """Counts what is free, cached and locked."""
+        tree, slots, layout = self.tree, self.slots, self.layout
+        counts = {
+            "free": slots.available_size(),
+            "cached": tree.full_evictable_size(),
+            "locked": tree.full_protected_size(),
+            "unused request": self.rows.available_size(),
+        }
+        if layout.sliding is not None:
+            counts["free sliding"] = slots.swa_available_size()
+            counts["cached sliding"] = tree.swa_evictable_size()
+            counts["locked sliding"] = tree.swa_protected_size()
+        if layout.state is not None:
+            counts["free state"] = self.rows.mamba_allocator.available_size()
+            counts["cached state"] = tree.mamba_evictable_size()
+            counts["locked state"] = tree.mamba_protected_size()
+        return counts
+
+    def has_room(self, tokens: int, states: int) -> bool:
+        tree, slots, layout = self.tree, self.slots, self.layout
+        rooms = [slots.available_size() + tree.evictable_size() >= tokens]
+        if layout.full is not None and layout.sliding is not None:
+            rooms = [
+                slots.full_available_size() + tree.full_evictable_size() >= tokens,
+                slots.swa_available_size() + tree.swa_evictable_size() >= tokens,
+            ]
+        if layout.state is not None:
+            free = self.rows.mamba_allocator.available_size()
+            rooms.append(free + tree.mamba_evictable_size() >= states)
+        return all(rooms)
+
+    def evict(self, count: int) -> int:
+        """Evicts from a tree; beside full layers only what the others hold."""
+        layout, tokens = self.layout, count * self.layout.page
+        is_hybrid = layout.full is not None and (layout.sliding or layout.state)
+        done = self.tree.evict(
+            sglang.EvictParams(
+                num_tokens=0 if is_hybrid else tokens,
+                swa_num_tokens=tokens if layout.sliding else 0,
+                mamba_num=count if layout.state else 0,
+            )
+        )
+        evicted = done.num_tokens_evicted + done.swa_num_tokens_evicted
+        return int(evicted // layout.page + done.mamba_num_evicted)
+
+    # --- tables -------------------------------------------------------------------------
+
+    def list_tables(self, one: Any) -> list[list[int | None]]:
+        """Returns the tables of a request, for each group."""
+        layout, kv = self.layout, one.kv
+        row = self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len]
+        tables: dict[int | None, list[int | None]] = {
+            layout.full: self.name_pages(row[:: layout.page], 0)
+        }
+        if layout.sliding is not None:
+            tables[layout.sliding] = self.list_window(one, row)
+        if layout.state is not None:
+            tables[layout.state] = list(self.name_states(kv.mamba_pool_idx.view(-1)))
+        return [tables[group] for group in range(len(tables) - (layout.full is None))]
+
+    def list_window(self, one: Any, row: Any) -> list[int | None]:
+        """Returns the table of a sliding group: what a request has locked of the tree,
+        and its own pages that are not freed."""
+        page, kv = self.layout.page, one.kv
+        places = self.slots.full_to_swa_index_mapping[row[::page].long()]
+        if self.layout.full is None:
+            freed = range(kv.swa_dead_lo(page), kv.get_evicted_seqlen(TYPES.SWA))
+            return self.name_pages(places, 0, freed)
+        unlocked = range(self.find_locked(one))
+        return self.name_pages(places, SLIDING, unlocked)
+
+    def name_pages(
+        self, places: Any, base: int, gone: range = range(0)
+    ) -> list[int | None]:
+        """Returns the blocks of the first slots of pages; None where there is no slot, or
+        where a position is gone."""
+        page = self.layout.page
+        return [
+            base + place // page if place > 0 and number * page not in gone else None
+            for number, place in enumerate(places.tolist())
+        ]
+
+    def name_states(self, places: Any) -> list[int]:
+        return [STATE + place for place in places.view(-1).tolist()]
+
+    def find_locked(self, one: Any) -> int:
+        """Returns from which position on a request has locked pages of sliding layers."""
+        if not self.tree.supports_prefix_sharing():
+            return 0
+        [path] = self.tree.tree_core.collect_path_info([one.lock.node])
+        end = path[-1].path_end if path else 0
+        for node in reversed(path):
+            if self.is_boundary(one, node, end):
+                return int(node.path_start)
+        return 0
+
+    def is_boundary(self, one: Any, node: Any, end: int) -> bool:
+        """Says whether a lock that was taken at position `end` ends with a node. A Rust
+        tree does not tell; there it ends where a window does."""
+        if self.core == "rust":
+            return bool(end - node.path_start >= self.layout.window)
+        told = self.tree.tree_core.node_by_id(node.node_id).component(TYPES.SWA)
+        mark = one.lock.receipt.component_lock_uuids[TYPES.SWA]
+        return mark is not None and told.metadata.get("uuid") == mark
+
+    # --- trees --------------------------------------------------------------------------
+
+    def iter_nodes(self) -> Iterator[Node]:
+        """Walks through a tree that is Python."""
+        waiting = [(child, ()) for child in self.tree.root_node.children.values()]
+        while waiting:
+            node, before = waiting.pop()
+            length = len(node.key)  # of bigrams, one fewer than of tokens
+            tokens = (*before, *node.key.raw_token_ids()[:length])
+            namespace = node.key.cache_salt or node.key.extra_key
+            yield Node(namespace, tokens, length, self.read_parts(node))
+            waiting += [(child, tokens) for child in node.children.values()]
+
+    def read_parts(self, node: Any) -> dict[int, tuple[Sequence[int] | None, int]]:
+        layout = self.layout
+        if self.core is None or layout.full is None:
+            group = layout.full or layout.sliding or 0
+            return {group: (self.list_blocks(node.value, 0), node.lock_ref)}
+        kinds = (
+            (layout.full, TYPES.FULL, 0),
+            (layout.sliding, TYPES.SWA, SLIDING),
+            (layout.state, TYPES.MAMBA, STATE),
+        )
+        parts = {}
+        for group, kind, base in kinds:
+            if group is not None:
+                told = node.component(kind)
+                parts[group] = self.list_blocks(told.value, base), told.lock_ref
+        return parts
+
+    def list_blocks(self, places: Any, base: int) -> list[int] | None:
+        """Returns the blocks of a node's slots."""
+        if places is None:
+            return None
+        page = 1 if base == STATE else self.layout.page
+        return [base + place // page for place in places[::page].tolist()]
+
+    def list_entries(self) -> list[Entry]:
+        page, state = self.layout.page, self.layout.state
+        entries = []
+        for node in self.iter_nodes():
+            start = len(node.tokens) - node.length
+            for group, (blocks, _) in node.parts.items():
+                step = node.length if group == state else page
+                ends = range(start + step, len(node.tokens) + 1, step)
+                entries += [
+                    Entry(group, node.namespace, node.tokens[:end], block)
+                    for end, block in zip(ends, blocks or (), strict=blocks is not None)
+                ]
+        return entries
+
+    def get_pool(self) -> Pool:
+        """Returns the pool: a page of the tree is held as often as it is locked, one that
+        is neither there nor free belongs to one request. States in the tree that are
+        locked are in no table."""
+        locks = {
+            block: count
+            for node in self.iter_nodes()
+            for blocks, count in node.parts.values()
+            for block in blocks or ()
+        }
+        free = list(self.iter_free())
+        held = {block: count for block, count in locks.items() if count}
+        own = self.list_all() - locks.keys() - set(free)
+        cached = [block for block, count in locks.items() if not count]
+        pinned = Counter({block: n for block, n in held.items() if block > STATE})
+        references = {**held, **dict.fromkeys(own, 1)}
+        return Pool(references, free, cached, list(pinned.elements()))
+
+    def iter_free(self) -> Iterator[int]:
+        layout, slots = self.layout, self.slots
+        if layout.full is None:
+            yield from slots.swa_attn_allocator.get_all_free_pages().tolist()
+        elif layout.sliding is None:
+            yield from slots.get_all_free_pages().tolist()
+        else:
+            yield from slots.full_attn_allocator.get_all_free_pages().tolist()
+            free = slots.swa_attn_allocator.get_all_free_pages()
+            yield from (SLIDING + place for place in free.tolist())
+        if layout.state is not None:
+            yield from self.name_states(self.rows.mamba_allocator.free_slots)
+
+    def list_all(self) -> set[int]:
+        """Returns all blocks there are; slot and page 0 are for padding."""
+        layout, slots = self.layout, self.slots
+        pages = range(1, slots.size_full // layout.page + 1)
+        blocks = set(pages)
+        if layout.full is not None and layout.sliding is not None:
+            blocks |= {SLIDING + page for page in pages}
+        if layout.state is not None:
+            states = range(1, self.rows.mamba_allocator.size + 1)
+            blocks |= {STATE + place for place in states}
+        return blocks
+
+
+class EventReader:
+    """Finds out what events are about.
+
+    Attributes:
+        prefixes: hash → the namespace and the tokens that it stands for.
+    """
+
+    def __init__(self) -> None:
+        self.prefixes: dict[int, tuple[str | None, tuple[int, ...]]] = {}
+
+    def translate(self, events: Sequence[Any]) -> Events:
+        return [one for event in events for one in self.translate_one(event)]
+
+    def translate_one(self, event: Any) -> Events:
+        """Returns what an event tells; it names no block."""
+        if isinstance(event, sglang.AllBlocksCleared):
+            return [("cleared", None)]
+        if isinstance(event, sglang.BlockStored):
+            self.note(event)
+            name = "stored"
+        else:
+            name = "removed"
+        return [(name, Entry(0, *self.prefixes[key], 0)) for key in event.block_hashes]
+
+    def note(self, event: Any) -> None:
+        """Remembers the tokens of each hash."""
+        _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
+        size = event.block_size
+        for number, key in enumerate(event.block_hashes):
+            tokens = (*tokens, *event.token_ids[number * size : (number + 1) * size])
+            self.prefixes[key] = event.cache_salt, tokens

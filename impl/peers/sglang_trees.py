@@ -1,0 +1,375 @@
+"""SGLang's prefix caches and token pools, driven as its scheduler does.
+
+Line numbers are those of version 0.5.23, below `sglang/srt/`: H `managers/scheduler.py`,
+B `managers/schedule_batch.py`, P `managers/schedule_policy.py`, R
+`managers/scheduler_components/batch_result_processor.py`, C `mem_cache/common.py`.
+
+`sglang` declares what each backend promises, `sglang_facts` tells what a tree holds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from lockstep.harness.backends.paged import Entry, Pool
+from lockstep.harness.backends.twins import Twins
+from lockstep.impl.peers.engines.sglang import load_sglang, open_unified
+from lockstep.impl.peers.sglang_facts import EventReader, Facts, Layout
+
+Config = Mapping[str, Any]
+sglang = load_sglang()
+
+SAMPLING = SimpleNamespace(
+    max_new_tokens=1 << 20, stop_strs=[], stop_regex_strs=[], ignore_eos=True
+)
+MOST_REQUESTS = 6
+STATES_OF_REQUEST = 3
+"""So many states a server has for each request that it runs
+(`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`)."""
+
+
+class Options(NamedTuple):
+    """Settings of a server.
+
+    Attributes:
+        core: of the tree, "python" or "rust"; None for the tree of `RadixCache`.
+        salts: namespaces are a `cache_salt`, not an `extra_key`.
+    """
+
+    core: str | None = "python"
+    salts: bool = True
+
+
+# --- opening ----------------------------------------------------------------------------
+
+
+class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
+    """K and V of full and of sliding layers, which the harness holds."""
+
+    get_key_buffer = get_value_buffer = get_kv_buffer = set_kv_buffer = None
+    get_state_buf_infos = None
+
+    def __init__(self) -> None:
+        self.swa_kv_pool = None
+
+    def register_mapping(self, mapping: Any) -> None:
+        self.full_to_swa_index_mapping = mapping
+
+    def translate_loc_from_full_to_swa(self, places: Any) -> Any:
+        return self.full_to_swa_index_mapping[places]
+
+
+def _open_slots(config: Config, layout: Layout) -> Any:
+    """Returns the pool of tokens of attention layers."""
+    page, size = layout.page, config["blocks"] * layout.page
+    more: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
+    if layout.full is None:  # a prompt is kept whole, although windows are shorter
+        width = config["groups"][0]["width"]
+        size *= -(-config["max_length"] // width)
+        return sglang.PureSWATokenToKVPoolAllocator(size, page, *more)
+    if layout.sliding is not None:
+        return sglang.SWATokenToKVPoolAllocator(size, size, page, *more)
+    if page > 1:
+        return sglang.PagedTokenToKVPoolAllocator(size, page, *more)
+    return sglang.TokenToKVPoolAllocator(size, *more)
+
+
+def _open_rows(config: Config, layout: Layout) -> Any:
+    """Returns the table of tables, with the pool of states."""
+    length = config["max_length"] + layout.page
+    if layout.state is None:
+        return sglang.ReqToTokenPool(MOST_REQUESTS, length, "cpu", False)
+    params = SimpleNamespace(
+        shape=SimpleNamespace(conv=[(1, 2)], temporal=(1, 1, 2)),
+        dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
+        layers=[0],
+        is_kda=False,
+    )
+    return sglang.HybridReqToTokenPool(
+        size=config["blocks"] // STATES_OF_REQUEST,
+        mamba_size=config["blocks"],
+        mamba_spec_state_size=0,
+        max_context_len=length,
+        device="cpu",
+        enable_memory_saver=False,
+        cache_params=params,
+        mamba_layer_ids=[0],
+        enable_mamba_extra_buffer=False,
+        enable_overlap_schedule=False,
+    )
+
+
+def _open_tree(
+    config: Config, layout: Layout, options: Options, rows: Any, slots: Any
+) -> Any:
+    """Returns the prefix cache (`mem_cache/registry.py`)."""
+    types = sglang.ComponentType
+    components = {
+        types.FULL: layout.full,
+        types.SWA: layout.sliding,
+        types.MAMBA: layout.state,
+    }
+    params = sglang.CacheInitParams(
+        disable=not config["prefix_cache"],
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=slots,
+        page_size=layout.page,
+        sliding_window_size=layout.window,
+        enable_kv_cache_events=True,
+        tree_components=tuple(
+            one for one, group in components.items() if group is not None
+        ),
+        tree_core_backend=options.core,
+    )
+    if layout.full is None:
+        return sglang.PureSWARadixCache(params)
+    return sglang.RadixCache(params) if options.core is None else open_unified(params)
+
+
+def open_trees(config: Config, options: Options) -> Trees:
+    """Opens pools, a tree and their scheduler for a complete config of the paged
+    contract."""
+    return Trees(config, Layout.read(config["groups"]), options)
+
+
+def open_twins(config: Config, options: Options) -> Twins:
+    """Opens a tree that is Python and its twin that is Rust."""
+    pair = [
+        open_trees(config, options._replace(core=core)) for core in ("python", "rust")
+    ]
+    return Twins(*pair, counts=lambda trees: trees.facts.count())
+
+
+# --- the scheduler ----------------------------------------------------------------------
+
+
+NO_SPECULATION = SimpleNamespace(is_none=lambda: True)
+EXTEND = SimpleNamespace(is_decode=lambda: False, is_extend=lambda: True)
+DECODE = SimpleNamespace(is_decode=lambda: True, is_extend=lambda: False)
+MODEL = SimpleNamespace(is_encoder_decoder=False)
+
+
+class Trees:
+    """A tree with its pools, and the part of the scheduler that calls it.
+
+    Attributes:
+        rows: the `ReqToTokenPool`.
+        slots: the allocator of token slots.
+        tree: the prefix cache.
+        requests: name → its `Req`.
+        running: those that have sampled, and decode.
+        step: those of the step that is being made.
+        moved: states to copy.
+    """
+
+    def __init__(self, config: Config, layout: Layout, options: Options) -> None:
+        self.layout, self.options = layout, options
+        self.rows, self.slots = _open_rows(config, layout), _open_slots(config, layout)
+        self.tree = _open_tree(config, layout, options, self.rows, self.slots)
+        self.facts = Facts(layout, self.rows, self.slots, self.tree, options.core)
+        self.reader = EventReader()
+        self.requests: dict[str, Any] = {}
+        self.running: set[str] = set()
+        self.step: list[str] = []
+        self.moved: list[tuple[int, int]] = []
+        if layout.state is not None:
+            self.rows.mamba_pool.copy_from = self.move
+
+    def move(self, source: Any, target: Any) -> None:
+        """In place of `MambaPool.copy_from`: states are in the harness's memory."""
+        self.moved += zip(
+            self.facts.name_states(source), self.facts.name_states(target), strict=True
+        )
+
+    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        space = "cache_salt" if self.options.salts else "extra_key"
+        self.requests[request] = sglang.Req(
+            request, "", array("q", tokens), SAMPLING, **{space: namespace}
+        )
+
+    def match(self, request: str) -> int:
+        one = self.requests[request]
+        one.init_next_round_input(self.tree)
+        return int(one.prefix_len)
+
+    # --- a step -------------------------------------------------------------------------
+
+    def schedule(self, request: str, count: int) -> int | None:
+        one = self.requests[request]
+        if request in self.running:
+            start = self.decode(one)
+        elif one.kv.holds_kv:
+            start = self.go_on(one, count)
+        else:
+            start = self.admit(one, count)
+        if start is not None:
+            self.step.append(request)
+        return start
+
+    def admit(self, one: Any, count: int) -> int | None:
+        """Takes a waiting request (H:4195 to 4315, P:1304)."""
+        if self.rows.available_size() == 0:
+            return None
+        one.init_next_round_input(self.tree)
+        pinned = self.tree.lock(one.last_node)
+        fits = self.has_room(one, count)
+        if fits:
+            one.extend_end = self.find_end(one, count)
+            one.lock = self.tree.lock(one.last_node)
+        self.tree.unlock(pinned)
+        if not fits:
+            self.give_back_state(one)
+            return None
+        return self.extend(one)
+
+    def give_back_state(self, one: Any) -> None:
+        """Takes back what matching has given to a request (H:4286)."""
+        one.kv.mamba_cow_src_index = None
+        one.kv.mamba_needs_clear = False
+        if one.kv.holds_mamba:
+            self.rows.mamba_allocator.free(one.kv.mamba_pool_idx.unsqueeze(-1))
+            one.kv.mamba_pool_idx = None
+
+    def go_on(self, one: Any, count: int) -> int | None:
+        """Takes the next chunk of a prompt (H:4176, P:1150)."""
+        one.init_next_round_input()
+        if not self.has_room(one, count):
+            return None
+        one.extend_end = self.find_end(one, count)
+        return self.extend(one)
+
+    def find_end(self, one: Any, count: int) -> int:
+        return min(one.prefix_len + count, len(one.full_untruncated_fill_ids))
+
+    def has_room(self, one: Any, count: int) -> bool:
+        """Says whether slots are free or can be evicted, as `PrefillAdder` does, which
+        also reserves some for tokens to come."""
+        page = self.layout.page
+        pages = -(-self.find_end(one, count) // page) - -(-one.prefix_len // page)
+        return self.facts.has_room(pages * page, int(not one.kv.holds_mamba))
+
+    def extend(self, one: Any) -> int:
+        """Makes a batch of prompts (B:2860, H:4359)."""
+        start, end = one.prefix_len, one.extend_end
+        batch = self.make_batch(
+            one, EXTEND, end, prefix_lens=[start], extend_lens=[end - start]
+        )
+        batch.extend_num_tokens = end - start
+        sglang.alloc_for_extend(batch)
+        one.extend_batch_idx += 1
+        one.is_retracted = False
+        if self.layout.full is None:
+            one.kv.swa_evict_floor = end  # prefill_aware_swa
+        batch._collect_deferred_mamba_cow_and_clear([one])
+        if batch.mamba_cow_src_indices is not None:
+            self.move(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
+        return int(start)
+
+    def decode(self, one: Any) -> int | None:
+        """Makes a batch of requests that decode (H:3990, B:3781)."""
+        start = one.kv.kv_committed_len
+        batch = self.make_batch(one, DECODE, start)
+        if not batch.check_decode_mem():
+            return None
+        with sglang.envs.SGLANG_SWA_EVICTION_INTERVAL.override(1):
+            sglang.alloc_for_decode(batch, token_per_req=1)
+        one.decode_batch_idx += 1
+        return int(start)
+
+    def make_batch(self, one: Any, mode: Any, length: int, **more: Any) -> Any:
+        lengths = torch.tensor([length])
+        return sglang.ScheduleBatch(
+            reqs=[one],
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.slots,
+            tree_cache=self.tree,
+            model_config=MODEL,
+            device="cpu",
+            spec_algorithm=NO_SPECULATION,
+            forward_mode=mode,
+            req_pool_indices=torch.tensor([one.kv.req_pool_idx or 0]),
+            req_pool_indices_cpu=torch.tensor([one.kv.req_pool_idx or 0]),
+            seq_lens=lengths,
+            seq_lens_cpu=lengths,
+            **more,
+        )
+
+    def copies(self) -> list[tuple[int, int]]:
+        moved, self.moved = self.moved, []
+        return moved
+
+    def run(self) -> None:
+        """Publishes chunks that do not end a prompt (H:3772)."""
+        for request in self.step:
+            one = self.requests[request]
+            is_chunk = one.extend_end < len(one.full_untruncated_fill_ids)
+            if is_chunk and request not in self.running:
+                sglang.checkpoint_kv_cache(one, self.tree)
+        self.step = []
+
+    def accept(
+        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+    ) -> None:
+        """Takes the output of a request; publishes a prompt that ends (R:362 to 397)."""
+        one = self.requests[request]
+        one.output_ids.append(sampled)
+        if request not in self.running:
+            sglang.checkpoint_kv_cache(one, self.tree)
+        self.running.add(request)
+
+    # --- letting go ---------------------------------------------------------------------
+
+    def preempt(self, request: str) -> None:
+        """Retracts a request (B:2320)."""
+        held = [one for one in self.requests.values() if one.kv.holds_kv]
+        sglang.release_req(
+            req=self.requests[request],
+            remaing_req_count=len(held) - 1,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.slots,
+            tree_cache=self.tree,
+            hisparse_coordinator=None,
+        )
+        self.running.discard(request)
+
+    def free(self, request: str, reuse: bool) -> None:
+        """Ends a request: one that waits (H:5640), in its prompt (H:3800), or that has
+        sampled (R:1466)."""
+        one = self.requests.pop(request)
+        is_chunk = one.kv.kv_committed_len < len(one.full_untruncated_fill_ids)
+        one.finished_reason = SimpleNamespace()
+        if one.kv.holds_kv:
+            checkpoint = request in self.running or not is_chunk
+            sglang.release_kv_cache(one, self.tree, checkpoint=checkpoint)
+        self.running.discard(request)
+
+    def evict(self, count: int) -> int:
+        return self.facts.evict(count)
+
+    def reset(self) -> bool:
+        """Flushes the cache (H:5518), which an idle server does."""
+        if any(one.kv.holds_kv for one in self.requests.values()):
+            return False
+        self.tree.reset()
+        self.rows.clear()
+        self.slots.clear()
+        return True
+
+    # --- what it tells ------------------------------------------------------------------
+
+    def tables(self, request: str) -> list[list[int | None]]:
+        return self.facts.list_tables(self.requests[request])
+
+    def pool(self) -> Pool:
+        return self.facts.get_pool()
+
+    def entries(self) -> list[Entry]:
+        return self.facts.list_entries()
+
+    def events(self) -> list[tuple[str, Entry | None]]:
+        return self.reader.translate(self.tree.take_events())

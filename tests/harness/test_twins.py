@@ -1,0 +1,135 @@
+"""Twins: two paged caches that may differ in their blocks, and in nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from paging import GROUPS, Manager, declare
+
+from lockstep.harness.backends import Backend
+from lockstep.harness.backends.paged import Pool
+from lockstep.harness.backends.twins import Twins
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+
+PROGRAMS, SEED = 100, 3
+
+
+def make_twins(other: type[Manager]) -> Backend:
+    """A backend whose caches are a `Manager` and its twin."""
+    backend = declare(Manager, config={"groups": GROUPS})
+    return replace(backend, open=lambda config: Twins(Manager(config), other(config)))
+
+
+def find(backend: Backend) -> tuple[str, str] | None:
+    """The signature and the message of the first divergence."""
+    declared = backend.contracts["paged"]["paged-full"]
+    drawer = Drawer("paged", "paged-full", declared, backend.dtypes)
+    source = RandomSource(SEED)
+    for _ in range(PROGRAMS):
+        program = drawer.draw(source)
+        divergence = run(program, backend).divergence
+        if divergence is not None:
+            return divergence.get_signature(program), divergence.message
+    return None
+
+
+class Port(Manager):
+    """Takes other blocks, which is its own choice."""
+
+    def take(self) -> int:
+        self.free_blocks.reverse()
+        block = super().take()
+        self.free_blocks.reverse()
+        return block
+
+
+class Shorter(Port):
+    """Hits a block less, which is allowed to a cache that is alone."""
+
+    def match(self, request: str) -> int:
+        return max(0, super().match(request) - self.block)
+
+
+class Idle(Port):
+    """Evicts nothing."""
+
+    def evict(self, count: int) -> int:
+        return 0
+
+
+class Lenient(Port):
+    """Ends a request that there is not, without a word."""
+
+    def free(self, request: str, reuse: bool) -> None:
+        if request in self.requests:
+            super().free(request, reuse)
+
+
+class Strict(Port):
+    """Refuses to evict."""
+
+    def evict(self, count: int) -> int:
+        raise ValueError("not now")
+
+
+class Forgetful(Port):
+    """Keeps nothing of a request that ends."""
+
+    def free(self, request: str, reuse: bool) -> None:
+        super().free(request, False)
+
+
+class Miscounting(Port):
+    """Tells of a reference too many."""
+
+    def pool(self) -> Any:
+        told = super().pool()
+        return Pool({**told.references, 99: 1}, told.free, told.cached)
+
+
+def test_twins_that_choose_alike_agree() -> None:
+    assert find(make_twins(Port)) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "signature", "words"),
+    [
+        (
+            Shorter,
+            "schedule-twins",
+            "the answers of schedule differ: 6 of the first twin, 4",
+        ),
+        (Idle, "evict-twins", "of the first twin, 0 of the second"),
+        (Lenient, "free-twins", "ValueError: there is no request"),
+        (Strict, "evict-twins", "ValueError: not now of the second"),
+        (Forgetful, "free-twins", "counts of"),
+        (Miscounting, "-twins", "counts of held blocks of"),
+    ],
+)
+def test_a_difference_is_found(other: type[Manager], signature: str, words: str) -> None:
+    found = find(make_twins(other))
+    assert found is not None
+    assert signature in found[0]
+    assert words in found[1]
+
+
+def test_the_difference_is_allowed_to_one_that_is_alone() -> None:
+    assert find(declare(Shorter, config={"groups": GROUPS})) is None
+
+
+def test_other_counts_can_be_compared() -> None:
+    caches = [declare(Manager).open(CONFIG) for _ in range(2)]
+    twins = Twins(*caches, counts=lambda cache: {"known": len(cache.requests)})
+    twins.open("a", [1, 2], None)
+    assert twins.schedule("a", 2) == 0
+
+
+CONFIG = {
+    "groups": [{"type": "full", "block": 2, "layers": 1}],
+    "blocks": 4,
+    "max_length": 8,
+    "prefix_cache": True,
+}

@@ -1,0 +1,233 @@
+"""SGLang's prefix caches: they agree, and mistakes that are made in them are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends import Backend, Unavailable
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+
+PROGRAMS, SEED = 100, 5
+Change = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def peers() -> Any:
+    """The module that declares the backends."""
+    pytest.importorskip("torch")
+    try:
+        from lockstep.impl.peers import sglang
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    return sglang
+
+
+def find(backend: Backend, kind: str, most: int, seed: int = SEED) -> tuple[int, str]:
+    """Runs programs until one diverges; how many ran, and its signature or ""."""
+    declared = backend.contracts["paged"][kind]
+    drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(seed)
+    for number in range(most):
+        program = drawer.draw(source)
+        divergence = run(program, backend).divergence
+        if divergence is not None:
+            return number + 1, divergence.get_signature(program)
+    return most, ""
+
+
+PAIRS = [
+    *[("sglang_radix", each) for each in ("full", "sliding")],
+    *[("sglang_unified", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_rust", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_twins", each) for each in ("full", "hybrid")],
+    ("sglang_unified_states", "hybrid"),
+    ("sglang_unified_rust_states", "hybrid"),
+    ("sglang_unified_twins_states", "hybrid"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_it_agrees(peers: Any, name: str, kind: str) -> None:
+    backend = getattr(peers, name)()
+    assert find(backend, f"paged-{kind}", PROGRAMS // 4) == (PROGRAMS // 4, "")
+
+
+def test_every_kind_is_run(peers: Any) -> None:
+    kinds = {
+        (name, kind.removeprefix("paged-"))
+        for name in {name for name, _ in PAIRS}
+        for kind in getattr(peers, name)().contracts["paged"]
+    }
+    assert kinds == set(PAIRS)
+
+
+# --- mistakes ---------------------------------------------------------------------------
+
+
+def lock_once(lock: Any) -> Any:
+    """A hit does not raise the locks of what somebody holds."""
+
+    def change(self: Any, node: Any, *fields: Any) -> Any:
+        receipt = lock(self, node, *fields)
+        told = node if hasattr(node, "lock_ref") else self.node_by_id(node)
+        for one in [told] if hasattr(told, "lock_ref") else told.component_data:
+            one.lock_ref -= one.lock_ref > 1
+        return receipt
+
+    return change
+
+
+def unlock_nothing(unlock: Any) -> Any:
+    """A request that is ended or retracted keeps its locks."""
+    return lambda self, node, *fields, **more: None
+
+
+def stay_in_tree(delete: Any) -> Any:
+    """A node that is evicted stays in the tree."""
+
+    def change(self: Any, node: Any) -> None:
+        delete(self, node)
+        node.parent.children[node.key.child_key(self.page_size)] = node
+
+    return change
+
+
+def free_twice(free: Any) -> Any:
+    """What a tree has already, and a request has, too, is freed twice."""
+
+    def change(self: Any, places: Any, *, start_pos: int) -> None:
+        free(self, places, start_pos=start_pos)
+        free(self, places[: len(places) * (start_pos > 0)], start_pos=start_pos)
+
+    return change
+
+
+def free_one_early(free: Any) -> Any:
+    """A sliding token is freed one early."""
+    return lambda req, pre_len, **fields: free(req, pre_len + 1, **fields)
+
+
+def leave_no_token(limit: Any) -> Any:
+    """A hit may have all tokens of a request."""
+    return lambda self, length: length
+
+
+def find_one_more(match: Any) -> Any:
+    """A hit ends with a page of something else."""
+
+    def change(self: Any, other: Any, page_size: int = 1) -> int:
+        found = int(match(self, other, page_size))
+        rest = min(len(self), len(other)) - found
+        return found + page_size * (found > 0 and page_size <= rest)
+
+    return change
+
+
+def keep_own_row(write: Any) -> Any:
+    """A request goes on with pages of its own, which are freed since the tree has them
+    already."""
+    return lambda self, indices, values: (
+        None if len(values) > 2 else write(self, indices, values)
+    )
+
+
+def ignore_window(validator: Any) -> Any:
+    """A hit does not need the window before it."""
+    return lambda self, match_device_only=False: lambda node: True
+
+
+def lose_state(copy: Any) -> Any:
+    """A state that is hit is not copied."""
+    return lambda self, params, result: result
+
+
+def say_nothing(record: Any) -> Any:
+    """No event tells of a node that is evicted."""
+    return lambda self, node, medium=None: None
+
+
+def match_less(match: Any) -> Any:
+    """A hit is a token shorter than it could be, which is allowed."""
+
+    def change(self: Any, params: Any) -> Any:
+        params.key.limit = max(0, len(params.key) - 1)
+        return match(self, params)
+
+    return change
+
+
+MEM, TREE = "sglang.srt.mem_cache", "sglang.srt.mem_cache.unified_cache"
+PARTS = f"{TREE}.components"
+MISTAKES: list[tuple[str, str, str, str, Change]] = [
+    ("radix", "full", f"{MEM}.radix_cache", "RadixCache.inc_lock_ref", lock_once),
+    ("radix", "full", f"{MEM}.radix_cache", "RadixCache.dec_lock_ref", unlock_nothing),
+    ("radix", "full", f"{MEM}.radix_cache", "RadixCache._delete_leaf", stay_in_tree),
+    ("radix", "full", f"{MEM}.radix_cache", "RadixKey.match", find_one_more),
+    ("radix", "full", f"{MEM}.allocator.paged",
+     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+    ("radix", "full", "sglang.srt.managers.schedule_batch", "Req._compute_max_prefix_len",
+     leave_no_token),
+    ("radix", "full", f"{MEM}.events", "KVCacheEventRecorder.record_remove", say_nothing),
+    ("radix", "full", f"{MEM}.memory_pool", "ReqToTokenPool.write", keep_own_row),
+    ("radix", "sliding", f"{MEM}.common", "free_swa_out_of_window_slots", free_one_early),
+    ("unified", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.inc_lock_ref",
+     lock_once),
+    ("unified", "full", f"{MEM}.unified_radix_cache", "UnifiedRadixCache.dec_lock_ref",
+     unlock_nothing),
+    ("unified", "hybrid", f"{MEM}.allocator.paged",
+     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+    ("unified", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
+     free_one_early),
+    ("unified", "hybrid", f"{PARTS}.swa", "SWAComponent.create_match_validator",
+     ignore_window),
+    ("unified-rust", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
+     free_one_early),
+    ("unified-rust", "full", f"{MEM}.allocator.paged",
+     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+    ("unified-states", "hybrid", f"{PARTS}.mamba",
+     "MambaComponent.finalize_match_result_in_cache", lose_state),
+    ("unified-states", "hybrid", f"{TREE}.unified_tree_core",
+     "UnifiedTreeCore.inc_lock_ref", lock_once),
+    ("unified-twins", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.match_prefix",
+     match_less),
+]  # fmt: skip
+"""(backend, kind, module, name in it, how it is changed)."""
+
+
+def plant(place: pytest.MonkeyPatch, module: str, name: str, change: Change) -> None:
+    from lockstep.impl.peers.engines.sglang import open_sglang
+
+    owner, _, own = name.rpartition(".")
+    library = open_sglang().load(module)
+    target = getattr(library, owner) if owner else library
+    place.setattr(target, own, change(getattr(target, own)))
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "module", "name", "change"),
+    MISTAKES,
+    ids=[f"{name}-{kind}-{change.__name__}" for name, kind, _, _, change in MISTAKES],
+)
+def test_a_mistake_is_found(
+    peers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    kind: str,
+    module: str,
+    name: str,
+    change: Change,
+) -> None:
+    plant(monkeypatch, module, name, change)
+    factory = getattr(peers, f"sglang_{backend.replace('-', '_')}")
+    assert find(factory(), f"paged-{kind}", PROGRAMS)[1]
+
+
+def test_only_twins_find_a_shorter_hit(
+    peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"{TREE}.unified_tree_core"
+    plant(monkeypatch, module, "UnifiedTreeCore.match_prefix", match_less)
+    assert find(peers.sglang_unified(), "paged-full", PROGRAMS // 4)[1] == ""
