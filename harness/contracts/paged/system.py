@@ -371,7 +371,7 @@ class PagedSystem(System):
         groups = len(self.config["groups"])
         if "entries" in tells:
             entries = read_entries(self.cache.entries(), groups)
-            check_entries(model, entries, self.memory)
+            check_entries(model, entries, self.memory, tables)
         if "events" in tells:
             self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
