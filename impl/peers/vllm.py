@@ -159,10 +159,12 @@ def vllm() -> Backend:
 def vllm_priority() -> Backend:
     """With the policy priority. Blocks have one size, so that each one that is full has a
     hash."""
-    kinds = {
-        f"paged-{name}": replace(_kind(declare_alike(groups)), duties=PRIORITY)
-        for name, groups in (("full", FULL), ("hybrid", HYBRID))
+    declared = {
+        "paged-full": _kind(declare_alike(FULL)),
+        "paged-state": STATES["paged-state"],
+        "paged-hybrid": _kind(declare_alike(HYBRID)),
     }
+    kinds = {name: replace(kind, duties=PRIORITY) for name, kind in declared.items()}
     return _backend("vllm-priority", kinds, share=SHARE)
 
 

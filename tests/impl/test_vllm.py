@@ -43,7 +43,7 @@ def find(backend: Backend, kind: str, most: int, seed: int = SEED) -> tuple[int,
 
 PAIRS = [
     *[("vllm", each) for each in ("full", "sliding", "chunked", "hybrid")],
-    *[("vllm_priority", each) for each in ("full", "hybrid")],
+    *[("vllm_priority", each) for each in ("full", "state", "hybrid")],
     *[("vllm_ngram", each) for each in ("full", "sliding", "chunked", "hybrid")],
     *[("vllm_eagle", each) for each in ("full", "sliding", "chunked", "hybrid")],
     *[("vllm_eagle_drop", each) for each in ("full", "sliding", "hybrid")],
