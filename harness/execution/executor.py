@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Answer, Cell, Step
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Cell,
+    Step,
+    get_first_allowed,
+)
 from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
@@ -27,7 +32,8 @@ from lockstep.harness.core.errors import (
 )
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.programs.condition import ParsedDuty, find_duty, parse_duties
+from lockstep.harness.programs.condition import ParsedDuty, parse_duties
+from lockstep.harness.programs.ledger import Entry, find_reason
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
@@ -47,6 +53,9 @@ class Result:
         why_skipped: the reason of the first one that did not.
         margins: how much was used of each tolerance.
         divergence: the first difference, if there is one.
+        left_out: number of a step → the known divergence that it would lead to. Only
+            where no generator can tell; see `Run.why_left_out`.
+        choices: the numbers of the steps whose answer the backend has chosen.
     """
 
     steps: int = 0
@@ -54,6 +63,8 @@ class Result:
     why_skipped: str | None = None
     margins: Margins = field(default_factory=dict)
     divergence: Divergence | None = None
+    left_out: dict[int, Entry] = field(default_factory=dict)
+    choices: set[int] = field(default_factory=set)
 
     def skip(self, why: str) -> None:
         """Counts an operation that did not run."""
@@ -71,6 +82,7 @@ class Run:
         every: make the costly checks too, at each step.
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
+        avoid: known divergences of the kind of the program.
     """
 
     program: Program
@@ -78,10 +90,12 @@ class Run:
     every: bool = False
     coverage: Coverage | None = None
     on_step: Callable[[int], None] | None = None
+    avoid: Sequence[Entry] = ()
 
     def __post_init__(self) -> None:
         self.rules = self.program.rules
         self.duties, self.refuses = get_limits(self.program, self.backend)
+        self.judges = self.rules.leaves_choices
         self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
         self.found: list[Cell] = []
@@ -96,8 +110,8 @@ class Run:
                 for step in self.steps:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
-                    if step.skipped is None and self.duties:
-                        step.skipped = why_not_called(step, self.duties)
+                    if step.skipped is None and self.judges:
+                        step.skipped = self.why_left_out(step)
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
@@ -148,6 +162,15 @@ class Run:
         if self.on_step:
             self.on_step(step.number)
 
+    def why_left_out(self, step: Step) -> str | None:
+        """Says why a step that could be asked is left out: callers must not, or it leads
+        to a known divergence. Only here the answers are known that decide that."""
+        reason = find_reason(step.op, step.model, self.duties, self.avoid)
+        if isinstance(reason, Entry):
+            self.result.left_out[step.number] = reason
+            return f"it leads to a known divergence: {reason.id}"
+        return None if reason is None else f"callers must not: {reason.rule}"
+
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
@@ -163,6 +186,8 @@ class Run:
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
         )
+        if self.judges and get_first_allowed(expected) is not expected:
+            self.result.choices.add(step.number)
         if difference is None:
             step.accept(observed)
             operation.verify(op, system, model)
@@ -205,11 +230,6 @@ def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bo
     return parse_duties(declared, program.rules, program.kind), declared.refuses
 
 
-def why_not_called(step: Step, duties: Sequence[ParsedDuty]) -> str | None:
-    duty = find_duty(step.op, step.model, duties)
-    return None if duty is None else f"callers must not: {duty.rule}"
-
-
 def require_backend(error: Exception, program: Program) -> None:
     """Raises HarnessError for an error in which the backend has no part."""
     place = find_own_place(error)
@@ -237,6 +257,7 @@ def run(
     coverage: Coverage | None = None,
     on_step: Callable[[int], None] | None = None,
     wanted: str | None = None,
+    avoid: Sequence[Entry] = (),
 ) -> Result:
     """Runs a program until its end or its first divergence; see `Run`.
 
@@ -247,12 +268,13 @@ def run(
         coverage: is counted up.
         on_step: is called with the number of each step before it runs.
         wanted: the signature that is looked for; only `execute` heeds it.
+        avoid: known divergences; `execute` does not heed them.
 
     Raises:
         HarnessError: the harness or the reference failed.
     """
     if backend.execute is None:
-        return Run(program, backend, every, coverage, on_step).run()
+        return Run(program, backend, every, coverage, on_step, avoid).run()
     try:
         result: Result = backend.execute(program, every, coverage, on_step, wanted)
     except Exception as error:

@@ -5,24 +5,28 @@ program as proof. README.md has its format. It has three effects: generation avo
 operations that it describes, so that what follows them is still explored; some programs
 run on behind such an operation, and must show the entry's signature; and its own program
 runs in each check and must still fail, with that signature.
+
+Where the answers of a backend decide what a program leads to, entries and duties are
+judged while it runs: see `execution.executor`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, ValidationError, convert
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Duty
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
 from lockstep.harness.core.document import NAMES, parse_json, read_text, show
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.condition import (
     Condition,
+    ParsedDuty,
     find_duty,
     parse_condition,
     parse_duties,
@@ -171,6 +175,23 @@ def check_signature(fields: Document, program: Program, path: Path) -> None:
         )
 
 
+# --- what is left out of programs -------------------------------------------------------
+
+
+def find_reason(
+    op: Op, model: Any, duties: Sequence[ParsedDuty], avoid: Sequence[Entry]
+) -> Duty | Entry | None:
+    """Finds why an operation that could be asked is left out of a program.
+
+    Args:
+        op: complete.
+        model: the reference before the operation.
+        duties: of the callers of the kind of the model.
+        avoid: the known divergences of that kind.
+    """
+    return find_duty(op, model, duties) or find_entry(op, model, avoid)
+
+
 # --- programs that lead to one ----------------------------------------------------------
 
 
@@ -213,15 +234,36 @@ def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> Known
 
 
 def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
-    """The beginning of a program that leads to a known divergence, or None."""
+    """The beginning of a program that leads to a known divergence, or None: also where
+    only a run can tell."""
     own = [entry for entry in avoid if entry.program.kind == program.kind]
-    for step in walk(program, rows=False) if own else ():
+    judged = own and not program.rules.leaves_choices
+    for step in walk(program, rows=False) if judged else ():
         if step.skipped is None:
             entry = find_entry(step.op, step.model, own)
             if entry is not None:
                 before = program.ops[: step.number]
                 return make_known(entry, program.config, before, step.op)
     return None
+
+
+LeftOut = Mapping[int, Entry]
+"""Number of a step → the entry because of which a run has left it out."""
+
+
+def leave_out(program: Program, left_out: LeftOut) -> Program:
+    """Returns the operations that have run."""
+    ops = [op for number, op in enumerate(program.ops) if number not in left_out]
+    return replace(program, ops=ops)
+
+
+def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
+    """Lists the programs that lead to the operations that a run has left out."""
+    known = []
+    for number, entry in left_out.items():
+        before = leave_out(replace(program, ops=program.ops[:number]), left_out)
+        known.append(make_known(entry, program.config, before.ops, program.ops[number]))
+    return known
 
 
 # --- what a backend can run -------------------------------------------------------------

@@ -48,12 +48,17 @@ class Runner:
         self.record.begin(program, self.asked)
 
     def run(
-        self, program: Program, backend: Backend, every: bool, wanted: str | None = None
+        self,
+        program: Program,
+        backend: Backend,
+        every: bool,
+        wanted: str | None = None,
+        avoid: Sequence[Entry] = (),
     ) -> Result:
-        """Runs a program with the record kept. wanted: see `executor.run`."""
+        """Runs a program with the record kept. wanted, avoid: see `executor.run`."""
         self.note(program)
         step = self.record.step
-        result = run(program, backend, every=every, on_step=step, wanted=wanted)
+        result = run(program, backend, every, None, step, wanted, avoid)
         self.record.end()
         return result
 
@@ -139,9 +144,12 @@ class Search:
 
     def find(self, candidate: Program, every: bool) -> Divergence | None:
         """The divergence of a candidate if it has the signature; others are kept."""
-        result = self.runner.run(candidate, self.backend, every, self.signature)
+        own = self.signature, self.avoid
+        result = self.runner.run(candidate, self.backend, every, *own)
         found = result.divergence
-        if found is None or (not self.is_misuse and breaks_usage(candidate)):
+        if found is None or result.left_out:
+            return None
+        if not self.is_misuse and breaks_usage(candidate):
             return None
         if found.get_signature(candidate) == self.signature:
             return found

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,8 @@ from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
     find_known,
+    leave_out,
+    list_known,
     load_ledger,
     why_unsupported,
 )
@@ -78,6 +80,10 @@ KNOWN_SHARE = 20
 """Of the programs that lead to a known divergence, one in so many runs on behind the
 operation that an entry describes; the first of a slice, too."""
 
+ENOUGH_AGREED = 3
+"""Programs of a slice that agree behind an operation which an entry describes, where one
+may agree by chance."""
+
 T = TypeVar("T", bound=messages.SliceTask)
 
 
@@ -93,6 +99,7 @@ class Slice(ABC, Generic[T]):
         self.tried: Counter[str] = Counter()
         self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
         self.met = 0
+        self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
         self.digest = hashlib.sha256()
         self.runs = self.hangs = 0
         self.reported = 0.0
@@ -109,12 +116,13 @@ class Slice(ABC, Generic[T]):
             Unavailable: a driver hangs again and again.
         """
         self.generate()
+        self.report_agreed()
         self.counts.seconds = self.get_seconds()
         coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
         return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
 
     def count(self, program: Program) -> None:
-        """Runs one program, and counts it."""
+        """Runs one program, counts it, and runs on behind what it has left out."""
         self.counts.programs += 1
         result = self.run(program)
         if result.divergence is not None:
@@ -123,6 +131,7 @@ class Slice(ABC, Generic[T]):
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.report_progress()
+        self.meet(list_known(program, result.left_out))
 
     def count_divergence(self, program: Program, divergence: Divergence) -> None:
         if divergence.what == "missing":
@@ -139,10 +148,10 @@ class Slice(ABC, Generic[T]):
 
     def run(self, program: Program) -> Result:
         """Runs a program; shrinks and reports a divergence that is new."""
-        result = self.execute(program, is_watched(self.runs))
+        result = self.execute(program, is_watched(self.runs), self.avoid)
         self.runs += 1
         if result.divergence is not None:
-            self.report(program, result.divergence, self.avoid)
+            self.report(*tidy(program, result), self.avoid)
             self.hangs += result.divergence.what == "hang"
             if self.hangs >= MAX_HANGS:  # each costs a second at least
                 raise Unavailable(
@@ -151,11 +160,14 @@ class Slice(ABC, Generic[T]):
                 )
         return result
 
-    def execute(self, program: Program, every: bool) -> Result:
+    def execute(
+        self, program: Program, every: bool, avoid: Sequence[Entry] = ()
+    ) -> Result:
         """Runs a program with the record and the coverage kept."""
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
-        result = run(program, self.backend, every, self.coverage, record.step)
+        own = self.coverage, record.step
+        result = run(program, self.backend, every, *own, avoid=avoid)
         record.end()
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
         return result
@@ -232,11 +244,17 @@ class Slice(ABC, Generic[T]):
                 self.enter(chosen)
 
     def enter(self, known: KnownProgram) -> None:
-        """Runs a program whose last operation shows a known divergence."""
+        """Runs a program whose last operation shows a known divergence.
+
+        That it agrees proves nothing if the described operation has left a choice: it may
+        have got no slots, for example.
+        """
         program, entry = known.program, known.entry
-        divergence = self.execute(program, entry.what in COSTLY).divergence
+        result = self.execute(program, entry.what in COSTLY)
+        divergence = result.divergence
         if divergence is None:
-            self.worker.emit(messages.Agreed(entry.id, program.to_json()))
+            if known.step not in result.choices:
+                self.agreed[entry.id].append(program)
             return
         is_behind = divergence.step >= known.step
         if is_behind and divergence.get_signature(program) == entry.signature:
@@ -245,6 +263,19 @@ class Slice(ABC, Generic[T]):
         self.count_divergence(program, divergence)
         self.report(program, divergence, () if is_behind else self.avoid)
 
+    def report_agreed(self) -> None:
+        """Sends a program of each entry that describes operations which agree.
+
+        Where the backend decides what a program leads to, some may: a block may hold by
+        chance what it should. So several must, and none show the divergence.
+        """
+        for name, programs in self.agreed.items():
+            if programs[0].rules.leaves_choices and (
+                len(programs) < ENOUGH_AGREED or name in self.counts.entered
+            ):
+                continue
+            self.worker.emit(messages.Agreed(name, programs[0].to_json()))
+
     def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
         """Sends a program that diverges. more: the last fields of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
@@ -252,6 +283,15 @@ class Slice(ABC, Generic[T]):
 
     def get_seconds(self) -> float:
         return round(time.monotonic() - self.started, 3)
+
+
+def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
+    """Returns a program that diverges without the steps that were left out, since it is
+    to show the same where they are not; and its divergence."""
+    assert result.divergence is not None
+    before = sum(number < result.divergence.step for number in result.left_out)
+    divergence = replace(result.divergence, step=result.divergence.step - before)
+    return leave_out(program, result.left_out), divergence
 
 
 def find_states(program: Program, divergence: Divergence) -> set[str]:

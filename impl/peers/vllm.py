@@ -41,7 +41,9 @@ VICTIM = Duty(
     "preempt of a scheduled request: policy fcfs preempts the last running one, which is"
     " not scheduled yet",
 )
-DUTIES = (WITHDRAW, ABORT, VICTIM)
+PRIORITY = (WITHDRAW, ABORT)
+"""The duties by the policy priority, which preempts requests of the step, too."""
+DUTIES = (*PRIORITY, VICTIM)
 
 Groups = Sequence[Sequence[Mapping[str, Any]]]
 
@@ -80,6 +82,8 @@ CHUNKED: Groups = (
     [_chunked(2, 4)], [_chunked(1, 3)], [_chunked(2, 6)], [_chunked(4, 4)],
     [_chunked(2, 4), _chunked(2, 8)],
 )  # fmt: skip
+INSIDE: Groups = ([_chunked(2, 3)], [_chunked(4, 6)])
+"""Chunks that begin inside a block."""
 HYBRID: Groups = (
     [_full(2), _sliding(2, 3)],
     [_full(2), _chunked(2, 4)],
@@ -133,6 +137,10 @@ def declare_without_chunks(groups: Groups) -> Groups:
     return [one for one in groups if all(each["type"] != "chunked" for each in one)]
 
 
+def declare_alike(groups: Groups) -> Groups:
+    return [one for one in groups if len({each["block"] for each in one}) == 1]
+
+
 SPARSE = {
     "paged-sliding": _kind(SLIDING),
     "paged-state": STATES["paged-state"],
@@ -144,7 +152,20 @@ SPARSE = {
 
 def vllm() -> Backend:
     """With the policy fcfs, and a draft model."""
-    return _backend("vllm", PLAIN)
+    chunked = _kind([*CHUNKED, *INSIDE])
+    return _backend("vllm", {**PLAIN, "paged-chunked": chunked})
+
+
+def vllm_priority() -> Backend:
+    """With the policy priority. Blocks have one size, so that each one that is full has a
+    hash."""
+    declared = {
+        "paged-full": _kind(declare_alike(FULL)),
+        "paged-state": STATES["paged-state"],
+        "paged-hybrid": _kind(declare_alike(HYBRID)),
+    }
+    kinds = {name: replace(kind, duties=PRIORITY) for name, kind in declared.items()}
+    return _backend("vllm-priority", kinds, share=SHARE)
 
 
 def vllm_states() -> Backend:

@@ -178,7 +178,7 @@ HELD = {(3, 0): (0, 0), (3, 1): (0, 1), (4, 0): (0, 2), (4, 1): (0, 3), (5, 0): 
 def test_entries_that_are_right() -> None:
     model = reach(*BEGUN)
     entries = [Entry(0, None, (1, 2), 3), Entry(0, None, (1, 2, 3, 4), 4)]
-    check_entries(model, entries, HELD)
+    check_entries(model, entries, HELD, {})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_entries_that_are_right() -> None:
     ],
 )
 def test_an_entry_that_lies(entry: Entry, held: str, position: int) -> None:
-    words = refuse(check_entries, reach(*BEGUN), [entry], HELD)
+    words = refuse(check_entries, reach(*BEGUN), [entry], HELD, {})
     assert words == (
         f"hash: the entry of {len(entry.tokens)} tokens {list(entry.tokens)} (namespace"
         f" {entry.namespace}, group 0) names block {entry.block}, which holds {held} at"
@@ -205,28 +205,36 @@ def test_an_entry_that_lies(entry: Entry, held: str, position: int) -> None:
 def test_an_entry_of_another_group_lies() -> None:
     groups = [SLIDING, SLIDING]
     model = reach(*BEGUN, kind="paged-sliding", groups=groups)
-    check_entries(model, [Entry(0, None, (1, 2), 3)], HELD)
-    words = refuse(check_entries, model, [Entry(1, None, (1, 2), 3)], HELD)
+    check_entries(model, [Entry(0, None, (1, 2), 3)], HELD, {})
+    words = refuse(check_entries, model, [Entry(1, None, (1, 2), 3)], HELD, {})
     assert "(namespace None, group 1) names block 3" in words
 
 
 def test_a_state_stands_for_all_its_tokens() -> None:
     model = reach(*BEGUN, kind="paged-state", groups=[STATE])
-    check_entries(model, [Entry(0, None, (1, 2, 3, 4), 6)], {(6, 0): (0, 3)})
-    words = refuse(
-        check_entries, model, [Entry(0, None, (1, 2, 3, 4), 6)], {(6, 0): (0, 2)}
-    )
+    entries = [Entry(0, None, (1, 2, 3, 4), 6)]
+    check_entries(model, entries, {(6, 0): (0, 3)}, {})
+    words = refuse(check_entries, model, entries, {(6, 0): (0, 2)}, {})
     assert "holds token 2 in place of token 3 at position 3" in words
+
+
+def refuse_entry(entry: Entry, *ops: Mapping[str, Any]) -> str:
+    """The refusal of an entry before anything is written; a has blocks 3 to 5."""
+    return refuse(check_entries, reach(*ops), [entry], {}, {"a": [[3, 4, 5]]})
 
 
 def test_what_the_step_computes_is_no_lie_yet() -> None:
     entry = Entry(0, None, (1, 2), 3)
-    check_entries(reach(*BEGUN[:2]), [entry], {})
-    assert "holds nothing" in refuse(check_entries, reach(*BEGUN[:1]), [entry], {})
-    other = Entry(0, "x", (1, 2), 3)
-    assert "holds nothing" in refuse(check_entries, reach(*BEGUN[:2]), [other], {})
+    check_entries(reach(*BEGUN[:2]), [entry], {}, {"a": [[3, 4, 5]]})
+    assert "holds nothing" in refuse_entry(entry, *BEGUN[:1])
+    assert "holds nothing" in refuse_entry(Entry(0, "x", (1, 2), 3), *BEGUN[:2])
     more = (*BEGUN, ask("accept", "a", sampled=6), ask("schedule", "a"))
-    assert "holds nothing" in refuse(check_entries, reach(*more), [entry], {})
+    assert "holds nothing" in refuse_entry(entry, *more)
+
+
+def test_what_the_step_computes_elsewhere_is_a_lie() -> None:
+    """Another request of the step has the same tokens, in block 3."""
+    assert "names block 9" in refuse_entry(Entry(0, None, (1, 2), 9), *BEGUN[:2])
 
 
 # --- events -----------------------------------------------------------------------------

@@ -3,66 +3,69 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.util import find_spec
 from itertools import islice
 
 import pytest
 
+from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
-from lockstep.harness.programs.ledger import KnownProgram, load_ledger
+from lockstep.harness.programs.ledger import KnownProgram, list_known, load_ledger
 from lockstep.harness.workers.registry import load
 
 MOST, EACH = 1200, 20
 """Programs that are drawn at most for each kind, until each entry has some."""
 
-PEERS = {
-    "mlx-lm": "mlx_lm",
-    "mlx-lm-batched": "mlx_lm",
-    "mlx-lm-batched-list": "mlx_lm",
-    "mlx-lm-batched-list-ring": "mlx_lm",
-    "mlx-lm-batched-list-states": "mlx_lm",
-    "mlx-lm-batched-max-kv-size": "mlx_lm",
-    "mlx-lm-batched-restored": "mlx_lm",
-    "mlx-lm-chunked": "mlx_lm",
-    "mlx-lm-concatenate": "mlx_lm",
-    "mlx-lm-max-kv-size": "mlx_lm",
-    "mlx-lm-plamo3": "mlx_lm",
-    "mlx-lm-prompt-cache": "mlx_lm",
-    "mlx-lm-quantized-3": "mlx_lm",
-    "mlx-lm-quantized-5": "mlx_lm",
-    "mlx-lm-quantized-6": "mlx_lm",
-    "mlx-lm-restored": "mlx_lm",
-    "mlx-vlm-batched": "mlx_vlm",
-    "mlx-vlm-batched-bare-offset": "mlx_vlm",
-    "mlx-vlm-batched-half": "mlx_vlm",
-    "mlx-vlm-batched-quantized": "mlx_vlm",
-    "transformers": "transformers",
-    "transformers-batched": "transformers",
-    "transformers-batched-chunked": "transformers",
-    "transformers-batched-encoder-decoder": "transformers",
-    "transformers-batched-hybrid": "transformers",
-    "transformers-batched-hybrid-list": "transformers",
-    "transformers-batched-indexed": "transformers",
-    "transformers-batched-quantized": "transformers",
-    "transformers-batched-static": "transformers",
-    "transformers-batched-static-chunked": "transformers",
-    "transformers-batched-static-encoder-decoder": "transformers",
-    "transformers-batched-static-hybrid": "transformers",
-    "transformers-batched-static-hybrid-list": "transformers",
-    "transformers-batched-static-indexed": "transformers",
-    "transformers-chunked": "transformers",
-    "transformers-fp8": "transformers",
-    "transformers-quantized": "transformers",
-    "transformers-recorded": "transformers",
-}
+PEERS = (
+    "mlx-lm",
+    "mlx-lm-batched",
+    "mlx-lm-batched-list",
+    "mlx-lm-batched-list-ring",
+    "mlx-lm-batched-list-states",
+    "mlx-lm-batched-max-kv-size",
+    "mlx-lm-batched-restored",
+    "mlx-lm-chunked",
+    "mlx-lm-concatenate",
+    "mlx-lm-max-kv-size",
+    "mlx-lm-plamo3",
+    "mlx-lm-prompt-cache",
+    "mlx-lm-quantized-3",
+    "mlx-lm-quantized-5",
+    "mlx-lm-quantized-6",
+    "mlx-lm-restored",
+    "mlx-vlm-batched",
+    "mlx-vlm-batched-bare-offset",
+    "mlx-vlm-batched-half",
+    "mlx-vlm-batched-quantized",
+    "transformers",
+    "transformers-batched",
+    "transformers-batched-chunked",
+    "transformers-batched-encoder-decoder",
+    "transformers-batched-hybrid",
+    "transformers-batched-hybrid-list",
+    "transformers-batched-indexed",
+    "transformers-batched-quantized",
+    "transformers-batched-static",
+    "transformers-batched-static-chunked",
+    "transformers-batched-static-encoder-decoder",
+    "transformers-batched-static-hybrid",
+    "transformers-batched-static-hybrid-list",
+    "transformers-batched-static-indexed",
+    "transformers-chunked",
+    "transformers-fp8",
+    "transformers-quantized",
+    "transformers-recorded",
+    "vllm",
+    "vllm-priority",
+)
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_all_that_an_entry_describes_diverges_as_it_says(name: str) -> None:
-    if find_spec(PEERS[name]) is None:
-        pytest.skip(f"{PEERS[name]} is not installed")
-    backend = load(name)
+    try:
+        backend = load(name)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
     known: dict[str, list[KnownProgram]] = {}
     for entry in load_ledger(backend.ledger, name):
         assert backend.contracts[entry.program.contract][entry.program.kind]
@@ -76,8 +79,12 @@ def test_all_that_an_entry_describes_diverges_as_it_says(name: str) -> None:
             for _ in range(MOST):
                 if all(len(programs) >= EACH for programs in own):
                     break
-                drawer.draw(source)
-                for each in drawer.known:
+                program, found = drawer.draw(source), list(drawer.known)
+                if drawer.rules.leaves_choices:
+                    found += list_known(
+                        program, run(program, backend, avoid=avoid).left_out
+                    )
+                for each in found:
                     known[each.entry.id].append(each)
     for id, programs in known.items():
         seen = Counter[str | None]()
@@ -86,5 +93,7 @@ def test_all_that_an_entry_describes_diverges_as_it_says(name: str) -> None:
             shown = divergence and divergence.get_signature(each.program)
             seen[shown] += 1
             assert divergence is None or divergence.step == len(each.program.ops) - 1
+        if programs[0].program.rules.leaves_choices:
+            assert seen.pop(None, 0) <= EACH / 2
         assert seen.keys() == {programs[0].entry.signature}, id
         assert seen.total() > EACH / 4

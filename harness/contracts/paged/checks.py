@@ -152,17 +152,21 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
 
 
 def check_entries(
-    model: PagedModel, entries: Sequence[Entry], memory: Mapping[Slot, Any]
+    model: PagedModel,
+    entries: Sequence[Entry],
+    memory: Mapping[Slot, Any],
+    tables: Mapping[str, Tables],
 ) -> None:
-    """Raises Broken if an entry names a block that does not hold what it stands for.
-
-    Blocks that the step is about to write are not looked at.
+    """Raises Broken if an entry names a block that does not hold what it stands for, and
+    that the step is not about to write, either.
 
     Args:
         model: the reference.
         entries: as the backend tells them.
         memory: slot → (group, tag).
+        tables: of the requests that hold slots.
     """
+    coming = set(list_coming(model, tables))
     for entry in entries:
         settings = model.config["groups"][entry.group]
         block, tokens = settings["block"], tuple(entry.tokens)
@@ -173,7 +177,8 @@ def check_entries(
             content = entry.namespace, tokens[: position + 1]
             tag = model.tags.get(content)
             slot = entry.block, 0 if is_state else position % block
-            if memory.get(slot) == (entry.group, tag) or is_coming(model, content):
+            told = entry.group, tag
+            if memory.get(slot) == told or (slot, told) in coming:
                 continue
             raise Broken(
                 "hash",
@@ -184,16 +189,17 @@ def check_entries(
             )
 
 
-def is_coming(model: PagedModel, content: tuple[str | None, tuple[int, ...]]) -> bool:
-    """Says whether the step computes a content."""
-    namespace, tokens = content
-    coming = (model.cache.requests[name] for name in model.cache.step)
-    return any(
-        one.computed < len(tokens) <= one.end
-        and one.namespace == namespace
-        and tuple(one.known[: len(tokens)]) == tokens
-        for one in coming
-    )
+def list_coming(
+    model: PagedModel, tables: Mapping[str, Tables]
+) -> Iterator[tuple[Slot, tuple[int, int]]]:
+    """Lists the slots that the step writes, each with the group and the tag."""
+    for name in model.cache.step:
+        request = model.cache.requests[name]
+        for place in list_places(model, request, request.end):
+            table = tables[name][place.group]
+            slot = locate(model.config, table, place.group, place.position)
+            if slot is not None and place.position >= request.computed:
+                yield slot, (place.group, place.tag)
 
 
 def name_content(content: Any) -> str:

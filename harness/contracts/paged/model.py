@@ -260,6 +260,24 @@ class PagedModel:
             "length": len(request.tokens) if request else None,
             "drafts": len(request.drafts) if request else None,
             "named": int(op.get("namespace") is not None),
+            "longest": None,
+            "chunk": None,
+            "filled": None,
+            **(self.get_request_facts(op["request"], request) if request else {}),
+        }
+
+    def get_request_facts(self, name: str, request: Request) -> Mapping[str, int | None]:
+        groups = self.config["groups"]
+        last = len(request.tokens) - 1
+        settled = min(request.end, len(request.tokens))
+        begins = [one.first(last) for one in self.cache.groups if one.type == "chunked"]
+        return {
+            "longest": None if request.is_held else self.list_hits(name)[0],
+            "chunk": begins[0] if begins else None,
+            "filled": sum(
+                settled // one["block"] - request.computed // one["block"]
+                for one in groups
+            ),
         }
 
 
@@ -272,5 +290,8 @@ FACTS: Mapping[str, str] = {
     "scheduled": "tokens of the request that are scheduled",
     "length": "tokens of the request that are known, without drafts",
     "drafts": "its drafts",
+    "longest": "the most tokens that the request may hit; null if it holds slots",
+    "chunk": "where the chunk of its last token begins; null without chunks",
+    "filled": "blocks that the step fills for it with other tokens than drafts",
     "named": "1 if the operation names a namespace, else 0",
 }

@@ -387,7 +387,7 @@ class PagedSystem(System):
         groups = len(self.config["groups"])
         if tells & {"entries", "reuse"}:
             entries = self.list_entries()
-            check_entries(model, entries, self.memory)
+            check_entries(model, entries, self.memory, tables)
         if "reuse" in tells:
             check_published(model, op, entries)
         if "events" in tells:

@@ -13,11 +13,11 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source, T, advance
 from lockstep.harness.core.payload import get_tag_limit
-from lockstep.harness.programs.condition import find_duty, parse_duties
+from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
-    find_entry,
+    find_reason,
     make_known,
 )
 from lockstep.harness.programs.program import MAX_TOKENS, Program
@@ -86,7 +86,8 @@ class Drawer:
         kind: the kind of cache.
         declared: its operations and config values.
         dtypes: the dtypes that are drawn.
-        avoid: known divergences; operations that lead to one are left out.
+        avoid: known divergences; operations that lead to one are left out, unless it is
+            a run that leaves them out.
         misuse: one program in so many breaks rules of usage; see `MISUSE`.
 
     Attributes:
@@ -172,13 +173,11 @@ class Drawer:
             op: complete.
             model: the reference before the operation.
         """
-        if self.duties and find_duty(op, model, self.duties):
-            return True
-        entry = find_entry(op, model, self.avoid) if self.avoid else None
-        if entry is None:
-            return False
-        self.known.append(make_known(entry, config, ops, op))
-        return True
+        avoid = () if self.rules.leaves_choices else self.avoid
+        reason = find_reason(op, model, self.duties, avoid)
+        if isinstance(reason, Entry):
+            self.known.append(make_known(reason, config, ops, op))
+        return reason is not None
 
 
 class Aim:
