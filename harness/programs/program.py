@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -394,10 +394,11 @@ def format_field(name: str, value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A field of a config in words."""
+    """A field of a config in words; of a cache or a group first what it is."""
     if isinstance(value, Mapping):
-        rest = [part for item in value.items() if item[0] != "kind" for part in item]
-        return " ".join(map(str, [value["kind"], *rest]))
+        rest = dict(value)
+        name = rest.pop("kind", None) or rest.pop("type")
+        return " ".join(map(str, [name, *chain.from_iterable(rest.items())]))
     if isinstance(value, list):
         return " + ".join(map(format_value, value))
     return "none" if value is None else str(value)

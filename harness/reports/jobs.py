@@ -21,6 +21,7 @@ from lockstep.harness.jobs.faults import (
 )
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.vectors.export import Audit, Export
+from lockstep.harness.programs.program import format_field
 from lockstep.harness.reports.console import (
     STYLES,
     make_table,
@@ -144,20 +145,9 @@ def format_exploration(exploration: Exploration) -> Text:
 
 def format_config(config: Mapping[str, Any]) -> str:
     """The fields of a config, as a person writes them."""
-    parts = [
-        f"{name} {format_value(value)}"
-        for name, value in config.items()
-        if name != "kind"
-    ]
+    fields = {name: value for name, value in config.items() if name != "kind"}
+    parts = [format_field(name, value) for name, value in fields.items()]
     return ", ".join(parts) or "the plainest config"
-
-
-def format_value(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(map(format_value, value)) + "]"
-    if isinstance(value, Mapping):
-        return " ".join(map(str, value.values()))
-    return "none" if value is None else str(value).lower()
 
 
 def explore_to_json(exploration: Exploration) -> dict[str, Any]:

@@ -22,7 +22,13 @@ from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
-from lockstep.harness.programs.program import Program, parse_program, trace, walk
+from lockstep.harness.programs.program import (
+    Program,
+    describe_config,
+    parse_program,
+    trace,
+    walk,
+)
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 from tests.harness.commands import ROOT
@@ -232,6 +238,14 @@ def test_every_program_is_a_document(contract: str, kind: str) -> None:
     """A failing one leaves its worker as a document, which is checked."""
     for program in draw(contract, kind, refuses=True):
         assert parse_program(program.to_json(), "here") == program
+
+
+@every_pair
+def test_the_config_of_every_program_can_be_told(contract: str, kind: str) -> None:
+    """A report names it; a dictionary in it is told in words."""
+    for program in draw(contract, kind, refuses=True)[:100]:
+        words = describe_config(program)
+        assert words and not set("{}'") & set(words), words
 
 
 def test_a_list_that_sizes_forbid_is_drawn_again() -> None:
