@@ -396,8 +396,9 @@ def format_field(name: str, value: Any) -> str:
 def format_value(value: Any) -> str:
     """A field of a config in words."""
     if isinstance(value, Mapping):
-        rest = [part for item in value.items() if item[0] != "kind" for part in item]
-        return " ".join(map(str, [value["kind"], *rest]))
+        [first, *_] = [value[name] for name in ("kind", "type") if name in value]
+        rest = [item for item in value.items() if item[0] not in ("kind", "type")]
+        return " ".join(map(str, [first, *(part for item in rest for part in item)]))
     if isinstance(value, list):
         return " + ".join(map(format_value, value))
     return "none" if value is None else str(value)
