@@ -36,12 +36,16 @@ class Call:
         makes: the operation makes the cache that it names, so that none is opened before;
             {opening} is the expression that makes an empty one.
         uses_up: the fields with names of caches that are new ones afterwards.
+        wrong: what may be wrong beside the answer, in words → the expression that lists
+            what is; it must be empty. Then answers that `answers` does not name are not
+            shown.
     """
 
     text: str
     answers: Mapping[str, str] = field(default_factory=dict)
     makes: bool = False
     uses_up: tuple[str, ...] = ()
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend, Call, Code
 from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.core.document import NAMES
 from lockstep.harness.core.errors import UsageError, make_printable
+from lockstep.harness.execution.executor import Run
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program, describe_config, trace
 
@@ -28,16 +30,24 @@ NOT_SHOWN = {
     "alias": "that an array changes later",
     "attention": "what attention makes of K, V and mask",
     "malformed": "arrays of another shape or dtype",
+    "hash": "entries that lie",
+    "references": "how blocks are counted",
+    "table": "tables that share slots",
+    "events": "events",
 }
 """Differences that no snippet can show."""
 
 MOST_LISTED = 8
 """Tokens that are listed one by one."""
 
+MOST_LETTERS = 88
+"""Of a line of imports."""
+
 COMPARE = """
-def compare(what, got, expected):
-    print(f"{what}: {got}, expected {expected}{'' if got == expected else ' <- differs'}")
-    return got == expected
+def compare(what, got, *right):
+    words = " or ".join(map(str, right))
+    print(f"{what}: {got}, expected {words}{'' if got in right else ' <- differs'}")
+    return got in right
 """
 
 
@@ -90,6 +100,7 @@ class Writer:
         self.program, self.backend, self.code = program, backend, code
         self.raises = raises
         self.variables: dict[str, str] = {}
+        self.words: dict[tuple[str, str], str] = {}
         self.count = 0
 
     def write(self) -> str:
@@ -98,10 +109,11 @@ class Writer:
             raise UsageError("no operation of the program is legal")
         last = steps[-1]
         word = "row" if self.program.contract == "batched" else "layer"
-        listed = list_checks(last.call, last.answer, last.fields, word)
+        own = last.call, last.answer, last.fields, word
+        listed = [*list_checks(*own), *list_wrong(last.call, last.fields)]
         checks = [
-            f'    compare("{what}", {got}, {write_value(expected)}),\n'
-            for what, got, expected in listed
+            f'    compare("{what}", {got}, {", ".join(map(write_value, right))}),\n'
+            for what, got, right in listed
         ]
         if not checks and not self.raises:
             raise UsageError(f"the last operation, {last.name}, answers nothing")
@@ -125,8 +137,8 @@ class Writer:
     def list_steps(self) -> Iterator[Step]:
         """The operations that are legal, in order."""
         program = self.program
-        answers = trace(program)
-        for step, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
+        answered = list_answered(program, self.backend)
+        for step, (op, answer) in enumerate(answered):
             if "skipped" in answer:
                 continue
             call = self.find_call(op, answer)
@@ -167,8 +179,17 @@ class Writer:
                 yield name, f"[{', '.join(self.get_cache(n, lines) for n in op[name])}]"
             elif sort == "cache":
                 yield name, self.get_cache(op[name], lines)
+            elif isinstance(op[name], str):
+                yield name, self.name_word(sort or name, op[name])
             else:
                 yield name, write_value(op[name])
+
+    def name_word(self, sort: str, word: str) -> str:
+        """A text in the place of one of a program: "a" for its first request."""
+        number = sum(kind == sort for kind, _ in self.words)
+        letters = self.program.rules.letters
+        own = letters[sort](number) if sort in letters else f"{sort} {number}"
+        return f'"{self.words.setdefault((sort, word), own)}"'
 
     def get_cache(self, name: str, lines: list[str]) -> str:
         if name not in self.variables:
@@ -217,8 +238,8 @@ def list_checks(
     fields: Mapping[str, str],
     word: str,
     layer: int | None = None,
-) -> Iterator[tuple[str, str, Any]]:
-    """(description, expression, expected value) for each check of a step.
+) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    """(description, expression, values that are right) for each check of a step.
 
     Args:
         call: of the step.
@@ -230,6 +251,8 @@ def list_checks(
     where = "" if layer is None else f"{word} {layer}: "
     query = "query" if where and word == "row" else "row"
     for name, expected in answer.items():
+        if name not in call.answers and call.wrong:
+            continue
         if name == "caches":
             for number, part in enumerate(expected):
                 yield from list_checks(call, part, fields, word, number)
@@ -239,9 +262,61 @@ def list_checks(
         got = call.answers[name].format(**fields, layer=layer)
         if name == "visible":
             for row, tokens in enumerate(expected):
-                yield f"{where}{query} {row} sees tokens", f"{got}[{row}]", sorted(tokens)
+                sees = f"{where}{query} {row} sees tokens"
+                yield sees, f"{got}[{row}]", [sorted(tokens)]
         else:
-            yield f"{where}{name}", got, expected
+            yield f"{where}{name}", got, list_right(expected)
+
+
+def list_right(expected: Any) -> Sequence[Any]:
+    """Lists the values that are right; see `Operation.accept`."""
+    if not isinstance(expected, Mapping):
+        return [expected]
+    if "one_of" not in expected:
+        raise UsageError("no snippet shows a number that may be any in a range")
+    return list(expected["one_of"])
+
+
+def list_wrong(
+    call: Call, fields: Mapping[str, str]
+) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    for what, expression in call.wrong.items():
+        yield what, expression.format(**fields), [[]]
+
+
+@dataclass(eq=False)
+class Noting(Run):
+    """A run that notes what is expected, and what the backend takes of an operation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.noted: dict[int, Answer] = {}
+        self.taken: dict[int, Answer] = {}
+
+    def expect(self, step: Walked) -> Answer:
+        self.noted[step.number] = super().expect(step)
+        return self.noted[step.number]
+
+    def observe(self, step: Walked) -> Answer:
+        self.taken[step.number] = answer = super().observe(step)
+        return answer
+
+
+def list_answered(program: Program, backend: Backend) -> Iterator[tuple[Op, Answer]]:
+    """Lists the operations, each with the answer that it must get. Where those of the
+    backend decide, it runs."""
+    if not program.rules.leaves_choices:
+        yield from zip(program.ops, trace(program), strict=True)
+        return
+    run = Noting(program, backend)
+    run.run()
+    for number, op in enumerate(program.ops):
+        taken = run.taken.get(number, {})
+        op = {name: taken.get(name, value) for name, value in op.items()}
+        answer = run.noted.get(number, {"skipped": "it did not run"})
+        if None in taken.values() and number < max(run.noted):
+            answer = {"skipped": "it waits, and nothing changes"}
+        yield op, answer
 
 
 def list_written(answer: Answer) -> list[int]:
@@ -334,7 +409,11 @@ class Vocabulary:
                 parts.setdefault(str(node.module), []).append(name)
         lines = [(module, f"import {module}") for module in sorted(whole)]
         for module, names in sorted(parts.items()):
-            lines.append((module, f"from {module} import {', '.join(names)}"))
+            line = f"from {module} import {', '.join(names)}"
+            if len(line) > MOST_LETTERS:
+                rows = "".join(f"    {name},\n" for name in names)
+                line = f"from {module} import (\n{rows})"
+            lines.append((module, line))
         own = [line for module, line in lines if module in sys.stdlib_module_names]
         yield from [*own, ""]
         yield from [line for _, line in lines if line not in own]

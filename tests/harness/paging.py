@@ -80,6 +80,8 @@ class Manager:
             (self.cached if block in self.keys else self.free_blocks).append(block)
 
     def publish(self, key: Key, block: int) -> None:
+        if not self.config["prefix_cache"]:
+            return
         if key not in self.hashed and block not in self.keys:
             self.hashed[key], self.keys[block] = block, key
             self.noted.append(("stored", Entry(*key, block)))

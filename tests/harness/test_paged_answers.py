@@ -53,6 +53,9 @@ class Manager(Telling):
 
     answers: Mapping[str, Any] = {}
 
+    def evict(self, count: int) -> int:
+        return int(self.answers.get("evict", super().evict(count)))
+
     def schedule(self, request: str, count: int) -> Any:
         if request not in self.answers:
             return super().schedule(request, count)
@@ -69,7 +72,7 @@ def declare(answers: Mapping[str, Any] = {}, **promises: Any) -> Backend:
         cache.answers = answers
         return cache
 
-    kind = Kind(PAGED_OPERATIONS, tells=PAGED_TELLS, **promises)
+    kind = Kind(PAGED_OPERATIONS, **{"tells": PAGED_TELLS, **promises})
     kinds = dict.fromkeys(CONTRACTS["paged"].kinds, kind)
     return replace(correct(), contracts={"paged": kinds}, open=open_cache)
 
@@ -186,7 +189,7 @@ def test_rejected_drafts_may_keep_their_blocks(blocks: int, what: str | None) ->
         blocks=blocks,
         lookahead=2,
     )
-    assert get_what(run_on(program, {"b": None})) == what
+    assert get_what(run_on(program, {"b": None}, tells=NO_POOL)) == what
 
 
 def test_blocks_that_wait_for_a_copy_are_held() -> None:
@@ -222,3 +225,91 @@ def test_copies_are_made_before_what_they_wrote_is_checked() -> None:
         open=lambda config: Moving(config["groups"], *(config[name] for name in names)),
     )
     assert run(program, moving).divergence is None
+
+
+# --- what must be, and what cannot ------------------------------------------------------
+
+COMPUTED = open_request("a", 1, 1), ask("a", "schedule"), RUN
+FREED = (*COMPUTED, ask("a", "free"))
+EVICT: Op = {"op": "evict", "count": 9}
+NO_POOL: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("ops", "config", "evicted", "what"),
+    [
+        (FREED, {}, 2, None),
+        (FREED, {}, 3, "result"),
+        ((*FREED, EVICT), {}, 2, "result"),
+        (COMPUTED, {}, 1, "result"),
+    ],
+)
+def test_no_more_is_evicted_than_the_pool_has(
+    ops: Sequence[Op], config: Any, evicted: int, what: str | None
+) -> None:
+    program = make(*ops, EVICT, **config)
+    assert get_what(run_on(program, {"evict": evicted})) == what
+    assert get_what(run_on(program, {"evict": evicted}, tells=NO_POOL)) is None
+
+
+@pytest.mark.parametrize(
+    ("ops", "config", "what"),
+    [
+        (FREED, {}, None),
+        (FREED, {"prefix_cache": False}, "result"),
+        ((), {}, "result"),
+        (FREED[:2], {}, "result"),
+        ((*FREED, {"op": "reset"}), {}, "result"),
+        ((*FREED[:3], ask("a", "free", reuse=False)), {}, "result"),
+        ((*FREED[:3], ask("a", "preempt")), {}, None),
+    ],
+)
+def test_nothing_is_evicted_where_nobody_has_computed_anything(
+    ops: Sequence[Op], config: Any, what: str | None
+) -> None:
+    program = make(*ops, EVICT, **config)
+    assert get_what(run_on(program, {"evict": 1}, tells=NO_POOL)) == what
+
+
+SHARING = (*COMPUTED, open_request("b", 1, 1, 2), ask("b", "schedule"), RUN)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tells", "what"),
+    [
+        (3, PAGED_TELLS, None),
+        (4, PAGED_TELLS, "result"),
+        (4, NO_POOL, None),
+        (5, NO_POOL, None),
+        (6, NO_POOL, "result"),
+    ],
+)
+def test_shared_blocks_leave_room(
+    blocks: int, tells: frozenset[str], what: str | None
+) -> None:
+    """Two requests hold three blocks. Without the pool they may hold five."""
+    program = make(*SHARING, open_request("c", 3), ask("c", "schedule"), blocks=blocks)
+    assert get_what(run_on(program, {"c": None}, tells=tells)) == what
+
+
+class Tired(Telling):
+    """Gives no slots to a request that has some."""
+
+    def schedule(self, request: str, count: int) -> Any:
+        held = self.requests[request].tables is not None
+        return None if held else super().schedule(request, count)
+
+
+@pytest.mark.parametrize(("blocks", "what"), [(6, None), (7, "result")])
+def test_a_request_that_runs_needs_room_for_its_new_tokens(
+    blocks: int, what: str | None
+) -> None:
+    """Five blocks are held; its step needs two more."""
+    program = make(
+        *(*SHARING, open_request("d", 7, 7, 7), ask("d", "schedule", count=1), RUN),
+        *(open_request("e", 8), ask("e", "schedule"), RUN),
+        ask("d", "schedule", count=2),
+        blocks=blocks,
+    )
+    tired = replace(declare(), open=lambda config: Tired([FULL], blocks, 24))
+    assert get_what(run(program, tired)) == what

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.paged.base import (
     draw_tokens,
     leave,
 )
+from lockstep.harness.contracts.paged.checks import check_evicted
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
     MOST_REQUESTS,
@@ -223,7 +224,14 @@ class Evict(PagedOperation):
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         self.note(op, model)
-        return {"evicted": {"between": [0, op["count"]]}}
+        most = op["count"] if model.may_cache() else 0
+        return {"evicted": {"between": [0, most]}}
+
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.evict(op)
+        if system.pool is not None:
+            check_evicted(answer.get("evicted"), system.pool)
+        return answer
 
 
 class Reset(PagedOperation):

@@ -148,6 +148,56 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         )
 
 
+# --- room -------------------------------------------------------------------------------
+
+
+def check_evicted(evicted: Any, pool: Pool) -> None:
+    """Raises Broken if more blocks were evicted than there were to evict.
+
+    Args:
+        evicted: as the backend answered.
+        pool: before.
+    """
+    if isinstance(evicted, int) and evicted > len(pool.cached):
+        words = f"evicted {evicted} blocks, but {len(pool.cached)} could be hit, and were"
+        raise Broken("result", f"{words} held by no request")
+
+
+def check_refusal(
+    model: PagedModel, name: str, end: int, tables: Tables | None, pool: Pool
+) -> None:
+    """Raises Broken if a request got no slots though there were blocks enough.
+
+    With several groups nothing can be said: a block of one may be of no use to another.
+
+    Args:
+        model: the reference.
+        name: of the request.
+        end: where its step ends at most.
+        tables: of the request, if it holds slots.
+        pool: before.
+    """
+    if len(model.cache.groups) > 1:
+        return
+    request, [group] = model.cache.requests[name], model.config["groups"]
+    start = request.computed if request.is_held else 0
+    needed = model.count_blocks(name, start, end)
+    if (
+        tables is not None
+        and group["type"] != "state"
+        and not isinstance(tables[0], Ring)
+    ):
+        first = model.cache.groups[0].first(start) // group["block"]
+        needed -= len(list_blocks(tables[0][first:]))
+    idle = len(pool.free) + len(pool.cached)
+    if needed <= idle:
+        raise Broken(
+            "result",
+            f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"
+            " were held by no request",
+        )
+
+
 # --- entries ----------------------------------------------------------------------------
 
 

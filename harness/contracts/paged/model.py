@@ -203,6 +203,13 @@ class PagedModel:
         blocks: int = self.config["blocks"]
         return needed + self.count_blocks(name, start, end) <= blocks
 
+    def may_cache(self) -> bool:
+        """Says whether there may be blocks that can be hit and that no request holds."""
+        requests = self.cache.requests.values()
+        computed = any(one.computed for one in requests)  # a window may have left some
+        past = any(tokens for _, tokens in self.cache.past)
+        return self.cache.prefix_cache and (computed or past)
+
     def may_put_off(self, name: str, start: int, count: int) -> bool:
         """Says whether a request with states may wait although there is room: because
         `count` tokens from `start` on do not reach the end of a block, or because another

@@ -26,6 +26,7 @@ from lockstep.harness.contracts.paged.branches import (
     Reset,
     Rewind,
 )
+from lockstep.harness.contracts.paged.checks import check_refusal
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
     MOST_REQUESTS,
@@ -156,16 +157,34 @@ class Schedule(OnRequest):
         request = model.cache.requests.get(name)
         if request is None or self.is_misuse(model, request):
             return ask(lambda: model.cache.schedule(name, op["count"]))
-        starts = [request.computed] if request.is_held else model.list_hits(name)
-        end = min(len(request.known), starts[0] + op["count"])
-        if not model.must_have_room(name, end):
+        starts = self.list_starts(op, model)
+        if not model.must_have_room(name, self.get_end(op, model, starts)):
             return {"start": leave([None, *starts])}
-        if any(model.may_put_off(name, start, op["count"]) for start in starts):
+        if self.may_wait(op, model, starts):
             return {"start": leave([*starts, None])}
         return {"start": leave(starts)}
 
+    def list_starts(self, op: Op, model: PagedModel) -> list[int]:
+        """Lists where the step may begin, the last place first."""
+        request = model.cache.requests[op["request"]]
+        held = request.is_held
+        return [request.computed] if held else model.list_hits(op["request"])
+
+    def get_end(self, op: Op, model: PagedModel, starts: Sequence[int]) -> int:
+        """Returns where the step ends at most."""
+        known = len(model.cache.requests[op["request"]].known)
+        return min(known, starts[0] + int(op["count"]))
+
+    def may_wait(self, op: Op, model: PagedModel, starts: Sequence[int]) -> bool:
+        return any(model.may_put_off(op["request"], one, op["count"]) for one in starts)
+
     def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.watch_hit(op, model)
+        if "error" not in answer and answer.get("start") is None:
+            name, starts = op["request"], self.list_starts(op, model)
+            if system.pool is not None and not self.may_wait(op, model, starts):
+                end = self.get_end(op, model, starts)
+                check_refusal(model, name, end, system.told.get(name), system.pool)
         return answer
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:

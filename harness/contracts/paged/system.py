@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import Entry, Ring, Table, Tables
+from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
@@ -66,6 +66,7 @@ class PagedSystem(System):
         cache: of the backend.
         memory: slot → (group, tag): what the model has written where the tables said.
         told: the tables of each request after the last operation.
+        pool: as it was told then; None if it is not.
     """
 
     margins: dict[str, float]
@@ -89,11 +90,12 @@ class PagedSystem(System):
             Reader(backend, config, self.limit, layer)
             for layer in range(len(self.group_of) if self.stores else 0)
         ]
-        self.capacity = self.count_blocks() if "pool" in declared.tells else 0
+        self.pool = self.read_pool()
+        self.capacity = 0 if self.pool is None else count_blocks(self.pool)
 
-    def count_blocks(self) -> int:
-        pool = read_pool(self.cache.pool())
-        return len(pool.free) + len(pool.cached) + len(pool.references)
+    def read_pool(self) -> Pool | None:
+        tells = "pool" in self.declared.tells
+        return read_pool(self.cache.pool()) if tells else None
 
     def settle(self, op: Mapping[str, Any]) -> None:
         """Nothing that was handed out is kept."""
@@ -378,8 +380,9 @@ class PagedSystem(System):
         self.copy_blocks()  # nothing is written before the next step
         check_tables(model, tables)
         tells = self.declared.tells
-        if "pool" in tells:
-            check_pool(tables, read_pool(self.cache.pool()), self.capacity)
+        self.pool = self.read_pool()
+        if self.pool is not None:
+            check_pool(tables, self.pool, self.capacity)
         if not model.cache.step:
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)
@@ -413,6 +416,10 @@ class PagedSystem(System):
                     f"position {place.position} of request {name}, group {place.group},"
                     f" {found}, not token {place.tag}",
                 )
+
+
+def count_blocks(pool: Pool) -> int:
+    return len(pool.free) + len(pool.cached) + len(pool.references)
 
 
 def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]]) -> str:

@@ -1,0 +1,149 @@
+"""Snippets for vLLM: they show what is in the ledger, and come to what the harness comes
+to. They import vLLM as usual; here it is imported without what it needs beside."""
+
+from __future__ import annotations
+
+import builtins
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends import Backend, Unavailable
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import run
+from lockstep.harness.execution.snippet import write_snippet
+from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.ledger import load_ledger
+from lockstep.harness.programs.program import parse_program
+
+PROGRAMS = 25
+
+
+@pytest.fixture(scope="module")
+def peers() -> Any:
+    """The module that declares the backends."""
+    pytest.importorskip("torch")
+    try:
+        from lockstep.impl.peers import vllm
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    return vllm
+
+
+def import_lean(name: str, *more: Any, **fields: Any) -> Any:
+    """Imports a module for a snippet."""
+    from lockstep.impl.peers.engines.vllm import open_vllm
+
+    root = name.partition(".")[0]
+    assert root in ("sys", "math", "types", "torch", "vllm")
+    if root == "vllm":
+        return open_vllm().load(name)
+    return __import__(name, *more, **fields)
+
+
+def run_snippet(text: str) -> tuple[Any, str]:
+    """What a snippet ends with, and what it prints."""
+    own = {**vars(builtins), "__import__": import_lean}
+    out = StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        exec(compile(text, "snippet", "exec"), {"__builtins__": own})
+    return ended.value.code, out.getvalue()
+
+
+SHOWN = {
+    "vllm-chunk-inside-block": "start: 2, expected 0 <- differs",
+    "vllm-chunk-inside-block-match": "hit: 2, expected 0 <- differs",
+    "vllm-chunk-inside-block-read": (
+        "slots with another content: ['b, group 0, position 0', 'b, group 0, position"
+        " 1'], expected [] <- differs"
+    ),
+    **{
+        f"vllm-priority-unwritten-hash-{kind}": (
+            "blocks with another content than their hash: ['block 1: tokens [0, 0]'"
+        )
+        for kind in ("full", "state", "hybrid")
+    },
+}
+
+
+def test_every_entry_has_a_snippet_that_shows_it(peers: Any) -> None:
+    shown = {}
+    for backend in (peers.vllm(), peers.vllm_priority()):
+        for entry in load_ledger(backend.ledger, backend.name):
+            text = write_snippet(entry.program, backend)
+            assert "lockstep.harness" not in text
+            assert "lockstep.impl" not in text
+            assert len(text.splitlines()) < 230
+            code = [line for line in text.splitlines() if not line.startswith("# ")]
+            assert max(map(len, code)) <= 90
+            status, out = run_snippet(text)
+            assert (status, SHOWN[entry.id] in out) == (1, True), out
+            shown[entry.id] = out
+    assert shown.keys() == SHOWN.keys()
+
+
+def list_programs(backend: Backend, kind: str) -> Any:
+    """Programs without drafts, with what they end with."""
+    declared = backend.contracts["paged"][kind]
+    config = {**declared.config, "lookahead": (0,)}
+    declared = replace(declared, config=config)
+    drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(4)
+    for _ in range(PROGRAMS):
+        program = drawer.draw(source)
+        divergence = run(program, backend).divergence
+        if divergence is not None:
+            signature = divergence.get_signature(program)
+            meta = {"step": divergence.step, "signature": signature}
+            program = replace(program, meta=meta)
+        yield program, int(divergence is not None)
+
+
+def test_what_a_snippet_says_is_what_the_harness_says(peers: Any) -> None:
+    ends, why_not = [], []
+    for backend in (peers.vllm(), peers.vllm_priority()):
+        for kind in backend.contracts["paged"]:
+            for program, status in list_programs(backend, kind):
+                try:
+                    text = write_snippet(program, backend)
+                except UsageError as error:
+                    why_not.append(str(error))
+                    continue
+                ended, out = run_snippet(text)
+                assert ended == status, text + out
+                ends.append(status)
+    assert set(ends) == {0, 1}
+    assert len(ends) > 30, why_not
+
+
+def test_names_in_a_program_are_none_in_a_snippet(peers: Any) -> None:
+    """Nor is a namespace."""
+    ops = [
+        {"op": "open", "request": "os", "tokens": [1, 1], "namespace": "EVIL"},
+        {"op": "match", "request": "os"},
+    ]
+    document = {"contract": "paged", "config": {"kind": "paged-full"}, "ops": ops}
+    program = parse_program({"format": "lockstep/1", **document}, "a program")
+    text = write_snippet(program, peers.vllm())
+    code = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    assert 'cache.open("a", [1, 1], "namespace 0")' in code
+    assert "os" not in code.replace("position", "").replace("closed", "").split()
+    assert "EVIL" not in code
+
+
+def test_why_there_is_no_snippet(peers: Any) -> None:
+    ops = [{"op": "open", "request": "a", "tokens": [1, 1]}]
+    references = {"signature": "paged-paged-full-open-references"}
+    for config, meta, backend, words in (
+        ({"lookahead": 1}, {}, peers.vllm(), "has no drafts"),
+        ({}, references, peers.vllm(), "cannot show how blocks are counted"),
+        ({}, {}, peers.vllm_ngram(), "does not declare lookahead 0"),
+        ({"lookahead": 1}, {}, peers.vllm_ngram(), "does not declare how its code"),
+    ):
+        own = {"kind": "paged-full", **config}
+        document = {"contract": "paged", "config": own, "ops": ops, "meta": meta}
+        program = parse_program({"format": "lockstep/1", **document}, "a program")
+        with pytest.raises(UsageError, match=words):
+            write_snippet(program, backend)
