@@ -312,6 +312,8 @@ class EventReader:
         """Remembers the tokens of each hash."""
         _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
         size = event.block_size
+        # With EAGLE a token is told with the one behind it.
+        told = [one[0] if isinstance(one, tuple) else one for one in event.token_ids]
         for number, key in enumerate(event.block_hashes):
-            tokens = (*tokens, *event.token_ids[number * size : (number + 1) * size])
+            tokens = (*tokens, *told[number * size : (number + 1) * size])
             self.prefixes[key] = event.cache_salt, tokens

@@ -43,6 +43,8 @@ PAIRS = [
     *[("sglang_unified", each) for each in ("full", "hybrid")],
     *[("sglang_unified_rust", each) for each in ("full", "hybrid")],
     *[("sglang_unified_twins", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_ngram", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_eagle", each) for each in ("full", "hybrid")],
     ("sglang_unified_states", "hybrid"),
     ("sglang_unified_rust_states", "hybrid"),
     ("sglang_unified_twins_states", "hybrid"),
@@ -149,6 +151,12 @@ def say_nothing(record: Any) -> Any:
     return lambda self, node, medium=None: None
 
 
+def publish_behind(owned: Any) -> Any:
+    """The sampled token counts as written, in whose slot there may be a draft that was
+    rejected."""
+    return lambda self: owned(self) + 1
+
+
 def match_less(match: Any) -> Any:
     """A hit is a token shorter than it could be, which is allowed."""
 
@@ -191,6 +199,10 @@ MISTAKES: list[tuple[str, str, str, str, Change]] = [
      "MambaComponent.finalize_match_result_in_cache", lose_state),
     ("unified-states", "hybrid", f"{TREE}.unified_tree_core",
      "UnifiedTreeCore.inc_lock_ref", lock_once),
+    ("unified-ngram", "full", "sglang.srt.managers.schedule_batch", "Req.owned_kv_len",
+     publish_behind),
+    ("unified-eagle", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
+     free_one_early),
     ("unified-twins", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.match_prefix",
      match_less),
 ]  # fmt: skip
