@@ -27,11 +27,14 @@ class Options(NamedTuple):
         core: of the tree, "python" or "rust"; None for the tree of `RadixCache`.
         salts: namespaces are a `cache_salt`, not an `extra_key`.
         drafts: the `speculative_algorithm`: "NGRAM", "EAGLE", or None.
+        keeps_prompt: a model that has only sliding layers attends to the whole prompt
+            (`is_prefill_aware_swa`), so its window does not slide over it.
     """
 
     core: str | None = "python"
     salts: bool = True
     drafts: str | None = None
+    keeps_prompt: bool = True
 
 
 class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]

@@ -148,8 +148,8 @@ class Trees:
         sglang.alloc_for_extend(batch)
         one.extend_batch_idx += 1
         one.is_retracted = False
-        if self.layout.full is None:
-            one.kv.swa_evict_floor = end  # prefill_aware_swa
+        if self.layout.full is None and self.options.keeps_prompt:
+            one.kv.swa_evict_floor = end
         batch._collect_deferred_mamba_cow_and_clear([one])
         if batch.mamba_cow_src_indices is not None:
             self.move(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
