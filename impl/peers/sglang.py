@@ -1,6 +1,6 @@
 """Backends over SGLang's prefix caches: what each is declared to promise.
 
-`sglang_trees` drives them.
+`sglang_trees` drives them, `sglang_drafts` with drafts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends import Backend, Duty, Kind
-from lockstep.impl.peers.sglang_trees import Options, open_trees, open_twins
+from lockstep.harness.backends.twins import Twins
+from lockstep.impl.peers.sglang_drafts import DraftingTrees
+from lockstep.impl.peers.sglang_facts import Layout
+from lockstep.impl.peers.sglang_pools import Options
+from lockstep.impl.peers.sglang_trees import Trees
 from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
@@ -121,6 +125,26 @@ def sglang_unified_states() -> Backend:
     return _backend("sglang-unified-states", STATES)
 
 
+def sglang_unified_ngram() -> Backend:
+    """Drafts are looked up."""
+    kinds = declare_drafting(PAGED)
+    return _backend("sglang-unified-ngram", kinds, Options(drafts="NGRAM"), SHARE)
+
+
+def sglang_unified_eagle() -> Backend:
+    """With EAGLE a token is found together with the one behind it."""
+    kinds = declare_drafting(PAGED)
+    return _backend("sglang-unified-eagle", kinds, Options(drafts="EAGLE"), SHARE)
+
+
+def declare_drafting(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
+    lookahead = {"lookahead": (2, 1, 3)}
+    return {
+        name: replace(kind, config={**kind.config, **lookahead})
+        for name, kind in kinds.items()
+    }
+
+
 def sglang_unified_rust() -> Backend:
     """`UnifiedRadixCache` with its tree in Rust, as servers have it."""
     return _backend("sglang-unified-rust", declare_untold(PAGED), RUST, SHARE)
@@ -132,11 +156,25 @@ def sglang_unified_rust_states() -> Backend:
 
 def sglang_unified_twins() -> Backend:
     """Both trees, which must choose alike."""
-    return _backend("sglang-unified-twins", PAGED, share=SHARE, opens=open_twins)
+    return _backend("sglang-unified-twins", PAGED, share=SHARE, opens=_open_twins)
 
 
 def sglang_unified_twins_states() -> Backend:
-    return _backend("sglang-unified-twins-states", STATES, share=SHARE, opens=open_twins)
+    return _backend("sglang-unified-twins-states", STATES, share=SHARE, opens=_open_twins)
+
+
+def _open_trees(config: Mapping[str, Any], options: Options) -> Trees:
+    """Opens pools, a tree and their scheduler for a complete config of the paged
+    contract."""
+    kind = Trees if options.drafts is None else DraftingTrees
+    return kind(config, Layout.read(config["groups"]), options)
+
+
+def _open_twins(config: Mapping[str, Any], options: Options) -> Twins:
+    """Opens a tree that is Python and its twin that is Rust."""
+    cores = "python", "rust"
+    pair = [_open_trees(config, options._replace(core=core)) for core in cores]
+    return Twins(*pair, counts=lambda trees: trees.facts.count())
 
 
 def _backend(
@@ -144,7 +182,7 @@ def _backend(
     kinds: Mapping[str, Kind],
     options: Options = DEFAULT,
     share: int = 1,
-    opens: Callable[[Mapping[str, Any], Options], Any] = open_trees,
+    opens: Callable[[Mapping[str, Any], Options], Any] = _open_trees,
 ) -> Backend:
     return Backend(
         name=name,

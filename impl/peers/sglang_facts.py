@@ -24,7 +24,7 @@ Events = list[tuple[str, Entry | None]]
 
 
 class Layout(NamedTuple):
-    """The groups of a config.
+    """The groups of a config: full before sliding before states, one of each at most.
 
     Attributes:
         page: tokens of a page.
@@ -135,14 +135,14 @@ class Facts:
         """Returns the tables of a request, for each group."""
         layout, kv = self.layout, one.kv
         row = self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len]
-        tables: dict[int | None, list[int | None]] = {
-            layout.full: self.name_pages(row[:: layout.page], 0)
-        }
+        tables: list[list[int | None]] = []
+        if layout.full is not None:
+            tables.append(self.name_pages(row[:: layout.page], 0))
         if layout.sliding is not None:
-            tables[layout.sliding] = self.list_window(one, row)
+            tables.append(self.list_window(one, row))
         if layout.state is not None:
-            tables[layout.state] = list(self.name_states(kv.mamba_pool_idx.view(-1)))
-        return [tables[group] for group in range(len(tables) - (layout.full is None))]
+            tables.append([*self.name_states(kv.mamba_pool_idx)])
+        return tables
 
     def list_window(self, one: Any, row: Any) -> list[int | None]:
         """Returns the table of a sliding group: what a request has locked of the tree,
@@ -205,8 +205,7 @@ class Facts:
     def read_parts(self, node: Any) -> dict[int, tuple[Sequence[int] | None, int]]:
         layout = self.layout
         if self.core is None or layout.full is None:
-            group = layout.full or layout.sliding or 0
-            return {group: (self.list_blocks(node.value, 0), node.lock_ref)}
+            return {0: (self.list_blocks(node.value, 0), node.lock_ref)}
         kinds = (
             (layout.full, TYPES.FULL, 0),
             (layout.sliding, TYPES.SWA, SLIDING),
@@ -244,19 +243,20 @@ class Facts:
         """Returns the pool: a page of the tree is held as often as it is locked, one that
         is neither there nor free belongs to one request. States in the tree that are
         locked are in no table."""
-        locks = {
-            block: count
+        locks = [
+            (block, count)
             for node in self.iter_nodes()
             for blocks, count in node.parts.values()
             for block in blocks or ()
-        }
+        ]
         free = list(self.iter_free())
-        held = {block: count for block, count in locks.items() if count}
-        own = self.list_all() - locks.keys() - set(free)
-        cached = [block for block, count in locks.items() if not count]
-        pinned = Counter({block: n for block, n in held.items() if block > STATE})
-        references = {**held, **dict.fromkeys(own, 1)}
-        return Pool(references, free, cached, list(pinned.elements()))
+        own = self.list_all() - {block for block, _ in locks} - set(free)
+        held = Counter(own)
+        for block, count in locks:
+            held[block] += count
+        cached = [block for block, count in locks if not count]
+        pinned = Counter({block: n for block, n in locks if block > STATE})
+        return Pool(+held, free, cached, list(pinned.elements()))
 
     def iter_free(self) -> Iterator[int]:
         layout, slots = self.layout, self.slots
@@ -312,6 +312,8 @@ class EventReader:
         """Remembers the tokens of each hash."""
         _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
         size = event.block_size
+        # With EAGLE a token is told with the one behind it.
+        told = [one[0] if isinstance(one, tuple) else one for one in event.token_ids]
         for number, key in enumerate(event.block_hashes):
-            tokens = (*tokens, *event.token_ids[number * size : (number + 1) * size])
+            tokens = (*tokens, *told[number * size : (number + 1) * size])
             self.prefixes[key] = event.cache_salt, tokens

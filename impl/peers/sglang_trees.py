@@ -4,150 +4,35 @@ Line numbers are those of version 0.5.23, below `sglang/srt/`: H `managers/sched
 B `managers/schedule_batch.py`, P `managers/schedule_policy.py`, R
 `managers/scheduler_components/batch_result_processor.py`, C `mem_cache/common.py`.
 
-`sglang` declares what each backend promises, `sglang_facts` tells what a tree holds.
+`sglang` declares what each backend promises, `sglang_pools` opens the pools, and
+`sglang_facts` tells what they hold.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from lockstep.harness.backends.paged import Entry, Pool
-from lockstep.harness.backends.twins import Twins
-from lockstep.impl.peers.engines.sglang import load_sglang, open_unified
+from lockstep.impl.peers.engines.sglang import load_sglang
 from lockstep.impl.peers.sglang_facts import EventReader, Facts, Layout
+from lockstep.impl.peers.sglang_pools import (
+    Config,
+    Options,
+    open_rows,
+    open_slots,
+    open_tree,
+)
 
-Config = Mapping[str, Any]
 sglang = load_sglang()
 
 SAMPLING = SimpleNamespace(
     max_new_tokens=1 << 20, stop_strs=[], stop_regex_strs=[], ignore_eos=True
 )
-MOST_REQUESTS = 6
-STATES_OF_REQUEST = 3
-"""So many states a server has for each request that it runs
-(`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`)."""
-
-
-class Options(NamedTuple):
-    """Settings of a server.
-
-    Attributes:
-        core: of the tree, "python" or "rust"; None for the tree of `RadixCache`.
-        salts: namespaces are a `cache_salt`, not an `extra_key`.
-    """
-
-    core: str | None = "python"
-    salts: bool = True
-
-
-# --- opening ----------------------------------------------------------------------------
-
-
-class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
-    """K and V of full and of sliding layers, which the harness holds."""
-
-    get_key_buffer = get_value_buffer = get_kv_buffer = set_kv_buffer = None
-    get_state_buf_infos = None
-
-    def __init__(self) -> None:
-        self.swa_kv_pool = None
-
-    def register_mapping(self, mapping: Any) -> None:
-        self.full_to_swa_index_mapping = mapping
-
-    def translate_loc_from_full_to_swa(self, places: Any) -> Any:
-        return self.full_to_swa_index_mapping[places]
-
-
-def _open_slots(config: Config, layout: Layout) -> Any:
-    """Returns the pool of tokens of attention layers."""
-    page, size = layout.page, config["blocks"] * layout.page
-    more: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
-    if layout.full is None:  # a prompt is kept whole, although windows are shorter
-        width = config["groups"][0]["width"]
-        size *= -(-config["max_length"] // width)
-        return sglang.PureSWATokenToKVPoolAllocator(size, page, *more)
-    if layout.sliding is not None:
-        return sglang.SWATokenToKVPoolAllocator(size, size, page, *more)
-    if page > 1:
-        return sglang.PagedTokenToKVPoolAllocator(size, page, *more)
-    return sglang.TokenToKVPoolAllocator(size, *more)
-
-
-def _open_rows(config: Config, layout: Layout) -> Any:
-    """Returns the table of tables, with the pool of states."""
-    length = config["max_length"] + layout.page
-    if layout.state is None:
-        return sglang.ReqToTokenPool(MOST_REQUESTS, length, "cpu", False)
-    params = SimpleNamespace(
-        shape=SimpleNamespace(conv=[(1, 2)], temporal=(1, 1, 2)),
-        dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
-        layers=[0],
-        is_kda=False,
-    )
-    return sglang.HybridReqToTokenPool(
-        size=config["blocks"] // STATES_OF_REQUEST,
-        mamba_size=config["blocks"],
-        mamba_spec_state_size=0,
-        max_context_len=length,
-        device="cpu",
-        enable_memory_saver=False,
-        cache_params=params,
-        mamba_layer_ids=[0],
-        enable_mamba_extra_buffer=False,
-        enable_overlap_schedule=False,
-    )
-
-
-def _open_tree(
-    config: Config, layout: Layout, options: Options, rows: Any, slots: Any
-) -> Any:
-    """Returns the prefix cache (`mem_cache/registry.py`)."""
-    types = sglang.ComponentType
-    components = {
-        types.FULL: layout.full,
-        types.SWA: layout.sliding,
-        types.MAMBA: layout.state,
-    }
-    params = sglang.CacheInitParams(
-        disable=not config["prefix_cache"],
-        req_to_token_pool=rows,
-        token_to_kv_pool_allocator=slots,
-        page_size=layout.page,
-        sliding_window_size=layout.window,
-        enable_kv_cache_events=True,
-        tree_components=tuple(
-            one for one, group in components.items() if group is not None
-        ),
-        tree_core_backend=options.core,
-    )
-    if layout.full is None:
-        return sglang.PureSWARadixCache(params)
-    return sglang.RadixCache(params) if options.core is None else open_unified(params)
-
-
-def open_trees(config: Config, options: Options) -> Trees:
-    """Opens pools, a tree and their scheduler for a complete config of the paged
-    contract."""
-    return Trees(config, Layout.read(config["groups"]), options)
-
-
-def open_twins(config: Config, options: Options) -> Twins:
-    """Opens a tree that is Python and its twin that is Rust."""
-    pair = [
-        open_trees(config, options._replace(core=core)) for core in ("python", "rust")
-    ]
-    return Twins(*pair, counts=lambda trees: trees.facts.count())
-
-
-# --- the scheduler ----------------------------------------------------------------------
-
-
 NO_SPECULATION = SimpleNamespace(is_none=lambda: True)
 EXTEND = SimpleNamespace(is_decode=lambda: False, is_extend=lambda: True)
 DECODE = SimpleNamespace(is_decode=lambda: True, is_extend=lambda: False)
@@ -168,9 +53,9 @@ class Trees:
     """
 
     def __init__(self, config: Config, layout: Layout, options: Options) -> None:
-        self.layout, self.options = layout, options
-        self.rows, self.slots = _open_rows(config, layout), _open_slots(config, layout)
-        self.tree = _open_tree(config, layout, options, self.rows, self.slots)
+        self.config, self.layout, self.options = config, layout, options
+        self.rows, self.slots = open_rows(config, layout), open_slots(config, layout)
+        self.tree = open_tree(config, layout, options, self.rows, self.slots)
         self.facts = Facts(layout, self.rows, self.slots, self.tree, options.core)
         self.reader = EventReader()
         self.requests: dict[str, Any] = {}
@@ -263,8 +148,8 @@ class Trees:
         sglang.alloc_for_extend(batch)
         one.extend_batch_idx += 1
         one.is_retracted = False
-        if self.layout.full is None:
-            one.kv.swa_evict_floor = end  # prefill_aware_swa
+        if self.layout.full is None and self.options.keeps_prompt:
+            one.kv.swa_evict_floor = end
         batch._collect_deferred_mamba_cow_and_clear([one])
         if batch.mamba_cow_src_indices is not None:
             self.move(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
@@ -281,7 +166,14 @@ class Trees:
         one.decode_batch_idx += 1
         return int(start)
 
-    def make_batch(self, one: Any, mode: Any, length: int, **more: Any) -> Any:
+    def make_batch(
+        self,
+        one: Any,
+        mode: Any,
+        length: int,
+        algorithm: Any = NO_SPECULATION,
+        **more: Any,
+    ) -> Any:
         lengths = torch.tensor([length])
         return sglang.ScheduleBatch(
             reqs=[one],
@@ -290,7 +182,7 @@ class Trees:
             tree_cache=self.tree,
             model_config=MODEL,
             device="cpu",
-            spec_algorithm=NO_SPECULATION,
+            spec_algorithm=algorithm,
             forward_mode=mode,
             req_pool_indices=torch.tensor([one.kv.req_pool_idx or 0]),
             req_pool_indices_cpu=torch.tensor([one.kv.req_pool_idx or 0]),

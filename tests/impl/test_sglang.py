@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from lockstep.harness.backends import Backend, Unavailable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.program import parse_program
 
 PROGRAMS, SEED = 100, 5
 Change = Callable[[Any], Any]
@@ -43,6 +45,8 @@ PAIRS = [
     *[("sglang_unified", each) for each in ("full", "hybrid")],
     *[("sglang_unified_rust", each) for each in ("full", "hybrid")],
     *[("sglang_unified_twins", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_ngram", each) for each in ("full", "hybrid")],
+    *[("sglang_unified_eagle", each) for each in ("full", "hybrid")],
     ("sglang_unified_states", "hybrid"),
     ("sglang_unified_rust_states", "hybrid"),
     ("sglang_unified_twins_states", "hybrid"),
@@ -149,6 +153,12 @@ def say_nothing(record: Any) -> Any:
     return lambda self, node, medium=None: None
 
 
+def publish_behind(owned: Any) -> Any:
+    """The sampled token counts as written, in whose slot there may be a draft that was
+    rejected."""
+    return lambda self: owned(self) + 1
+
+
 def match_less(match: Any) -> Any:
     """A hit is a token shorter than it could be, which is allowed."""
 
@@ -191,6 +201,10 @@ MISTAKES: list[tuple[str, str, str, str, Change]] = [
      "MambaComponent.finalize_match_result_in_cache", lose_state),
     ("unified-states", "hybrid", f"{TREE}.unified_tree_core",
      "UnifiedTreeCore.inc_lock_ref", lock_once),
+    ("unified-ngram", "full", "sglang.srt.managers.schedule_batch", "Req.owned_kv_len",
+     publish_behind),
+    ("unified-eagle", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
+     free_one_early),
     ("unified-twins", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.match_prefix",
      match_less),
 ]  # fmt: skip
@@ -231,3 +245,52 @@ def test_only_twins_find_a_shorter_hit(
     module = f"{TREE}.unified_tree_core"
     plant(monkeypatch, module, "UnifiedTreeCore.match_prefix", match_less)
     assert find(peers.sglang_unified(), "paged-full", PROGRAMS // 4)[1] == ""
+
+
+# --- divergences that no declared program leads to --------------------------------------
+
+
+def run_on(backend: Backend, config: dict[str, Any], *ops: dict[str, Any]) -> str | None:
+    """The signature of a program, or None."""
+    document = {"contract": "paged", "config": config, "ops": list(ops)}
+    program = parse_program({"format": "lockstep/1", **document}, "a program")
+    divergence = run(program, backend).divergence
+    return divergence and divergence.get_signature(program)
+
+
+def ask(op: str, **fields: Any) -> dict[str, Any]:
+    return {"op": op, "request": "a", **fields}
+
+
+RUN = {"op": "run"}
+
+
+def test_a_window_that_slid_is_published_without_full_layers(peers: Any) -> None:
+    """So only models are declared that keep the prompt."""
+    decode = ask("schedule", count=1), RUN, ask("accept", sampled=1)
+    ops = ask("open", tokens=[1]), *decode, *decode, *decode, *decode[:2], ask("free")
+    groups = [{"type": "sliding", "block": 1, "width": 2, "layers": 1}]
+    config = {"kind": "paged-sliding", "groups": groups}
+    kind = peers.sglang_radix().contracts["paged"]["paged-sliding"]
+    options = peers.Options(core=None)
+    for keeps, found in ((True, None), (False, "paged-paged-sliding-free-references")):
+        backend = peers._backend(
+            "radix", {"paged-sliding": kind}, options._replace(keeps_prompt=keeps)
+        )
+        assert run_on(backend, config, *ops) == found
+
+
+def test_events_do_not_tell_an_extra_key(peers: Any) -> None:
+    """So they are told of requests with a salt, and with another key not compared."""
+    ops = ask("open", tokens=[1, 1], namespace="x"), ask("schedule", count=2), RUN
+    declared = peers.sglang_radix().contracts["paged"]["paged-full"]
+    options = peers.Options(core=None)
+    for salts, tells, found in (
+        (True, declared.tells, None),
+        (False, declared.tells, "paged-paged-full-accept-events"),
+        (False, declared.tells - {"events"}, None),
+    ):
+        kinds = {"paged-full": replace(declared, tells=tells)}
+        backend = peers._backend("radix", kinds, options._replace(salts=salts))
+        done = run_on(backend, {"kind": "paged-full"}, *ops, ask("accept", sampled=1))
+        assert done == found

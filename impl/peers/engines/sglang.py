@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,12 @@ from lockstep.impl.peers.engines.lean import Importer, open_engine, take
 SERVER = "of the server; caches neither listen nor send"
 GPU = "kernels and communication of GPUs"
 MODEL = "of models, which do not run here"
+
+
+def _name_algorithm(name: str) -> SimpleNamespace:
+    """Says what memory an algorithm of speculative decoding has of its own."""
+    return SimpleNamespace(is_uno=lambda: False, has_draft_kv=lambda: name == "EAGLE")
+
 
 SGLANG = Engine(
     package="sglang",
@@ -52,6 +60,11 @@ SGLANG = Engine(
         StandIn("sglang.srt.sampling", MODEL),
         StandIn("sglang.srt.server_args", "settings of the server; see `publish`"),
         StandIn("sglang.srt.speculative", MODEL),
+        StandIn(
+            "sglang.srt.speculative.spec_info",
+            MODEL,
+            {"SpeculativeAlgorithm": SimpleNamespace(from_string=_name_algorithm)},
+        ),
     ),
 )
 
@@ -70,7 +83,15 @@ NAMES = {
         "ScheduleBatch",
         "release_req",
     ),
-    f"{CACHE}.allocation": ("alloc_for_decode", "alloc_for_extend"),
+    f"{CACHE}.allocation": (
+        "alloc_for_decode",
+        "alloc_for_extend",
+        "alloc_for_spec_decode",
+    ),
+    f"{CACHE}.allocation_sizing": (
+        "get_alloc_reserve_per_decode",
+        "page_aligned_decode_alloc_lens",
+    ),
     f"{CACHE}.allocator.mamba": ("MambaSlotAllocator",),
     f"{CACHE}.allocator.paged": ("PagedTokenToKVPoolAllocator",),
     f"{CACHE}.allocator.swa": (
@@ -117,6 +138,8 @@ def load_sglang() -> SimpleNamespace:
         Unavailable: as `open_sglang`.
     """
     publish(open_sglang())
+    allocation = open_sglang().load(f"{CACHE}.allocation")
+    allocation.assign_req_to_token_pool_func = _write_rows
     return take(open_sglang(), NAMES)
 
 
@@ -125,7 +148,9 @@ def publish(sglang: Importer) -> None:
 
     A server publishes hundreds, out of its arguments and the configuration of a model.
     """
-    context = sglang.load("sglang.srt.runtime_context").get_context()
+    runtime = sglang.load("sglang.srt.runtime_context")
+    runtime.get_parallel().override_permanently(attn_dcp_size=1)
+    context = runtime.get_context()
     context._server_args = SimpleNamespace(_mamba_cache_chunk_size=1)
     mamba = SimpleNamespace(
         enable_int8_mamba_checkpoint=False,
@@ -140,9 +165,45 @@ def publish(sglang: Importer) -> None:
     context._config_bags = {
         "disagg": SimpleNamespace(disaggregation_mode="null"),
         "exec": SimpleNamespace(kernel=kernel, mamba=mamba),
+        "schedule": SimpleNamespace(page_size=1),  # matters for trees of drafts
         "serving": SimpleNamespace(strip_thinking_cache=False),
         "spec": SimpleNamespace(speculative_algorithm=None),
     }
+
+
+def _write_rows(
+    rows: Any, table: Any, starts: Any, ends: Any, slots: Any, count: int
+) -> None:
+    """In place of a kernel of a GPU: writes the slots of each request to its row."""
+    first = 0
+    for row, start, end in zip(
+        rows.tolist(), starts.tolist(), ends.tolist(), strict=True
+    ):
+        table[row, start:end] = slots[first : first + end - start]
+        first += end - start
+
+
+@contextmanager
+def speculate(algorithm: str, drafts: int) -> Iterator[None]:
+    """Publishes settings of a server that drafts, for the calls that are made here.
+
+    Args:
+        algorithm: its `speculative_algorithm`.
+        drafts: the most that it verifies in a step.
+    """
+    bags = open_sglang().load("sglang.srt.runtime_context").get_context()._config_bags
+    before = bags["spec"]
+    bags["spec"] = SimpleNamespace(
+        speculative_algorithm=algorithm,
+        speculative_num_steps=drafts,
+        speculative_eagle_topk=1,
+        speculative_num_draft_tokens=drafts + 1,
+        max_speculative_num_draft_tokens=None,
+    )
+    try:
+        yield
+    finally:
+        bags["spec"] = before
 
 
 def open_unified(params: Any) -> Any:
