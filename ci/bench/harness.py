@@ -57,7 +57,7 @@ from ci.bench.options import JSON, load  # noqa: E402
 from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from ci.bench.speed.report import get_processor  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
-from lockstep.harness.execution.executor import Record  # noqa: E402
+from lockstep.harness.execution.record import Record  # noqa: E402
 from lockstep.harness.workers.worker import spare_garbage  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]

@@ -1,14 +1,10 @@
-"""Runs one program on the reference and a backend, and records it before it runs."""
+"""Runs one program on the reference and a backend."""
 
 from __future__ import annotations
 
-import json
-import mmap
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
@@ -22,7 +18,6 @@ from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
     HarnessError,
-    UsageError,
     find_own_place,
     format_error,
     format_missing,
@@ -34,7 +29,7 @@ from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties
 from lockstep.harness.programs.ledger import Entry, find_reason
-from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
+from lockstep.harness.programs.program import Divergence, Program, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
@@ -281,106 +276,3 @@ def run(
         require_backend(error, program)
         raise
     return result
-
-
-# --- the write-ahead record -------------------------------------------------------------
-
-
-SIZE = 1 << 16
-RUNNING, OVER = b'"running": true ', b'"running": false'
-STEP = b', "step": '
-WIDTH = 8
-
-EMPTY = b"{}"
-
-
-def prepare_record(path: Path) -> None:
-    """Makes the file of a record in which nothing is running. Raises OSError."""
-    path.write_bytes(EMPTY)
-
-
-class Record:
-    """The record of one worker: the program that is running, on disk before it runs.
-
-    The file is a mapped page, so a step costs less than a microsecond to record, and what
-    was written survives when the process is killed. It is a valid program file at any
-    time: the number of the step has a fixed place and width, and the rest is padded with
-    blanks.
-
-    Args:
-        path: the file; from `prepare_record`, if somebody reads it from the beginning.
-
-    Raises:
-        UsageError: the file cannot be written; so does `begin`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.place = self.runs = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
-        except OSError as error:
-            raise self.explain(error) from None
-        self.map = self.make_map(SIZE)
-        self.clear()
-
-    def make_map(self, size: int) -> mmap.mmap:
-        """Writes blanks behind what stands there: a page that is mapped where the disk is
-        full ends the process."""
-        rest = size - self.file.seek(0, os.SEEK_END)
-        try:
-            while rest > 0:
-                rest -= self.file.write(b" " * rest)
-        except OSError as error:
-            raise self.explain(error) from None
-        self.used = size
-        return mmap.mmap(self.file.fileno(), size)
-
-    def explain(self, error: OSError) -> UsageError:
-        return UsageError(
-            f"{self.path}: the write-ahead record cannot be written ({error.strerror});"
-            " its program was not run; choose another folder with --failures"
-        )
-
-    def begin(self, program: Program, backend: str) -> bytes:
-        """Records a program that is about to run; its JSON, with an empty `meta`."""
-        body = json.dumps({**program.to_json(), "meta": {}}).encode()
-        self.runs += 1  # or the same program again would look as if it stood still
-        meta = json.dumps({"backend": backend, "run": self.runs}).encode()
-        head = (
-            body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
-        )
-        self.put(head + b"%8d}}" % OPENING)
-        self.place = len(head)
-        return body
-
-    def end(self) -> None:
-        """Records that the program is over. It stays: a backend may end the process when
-        its caches are freed."""
-        end = self.place - len(STEP)
-        self.map[end - len(OVER) : end] = OVER
-
-    def step(self, step: int) -> None:
-        """Records the step that is about to run."""
-        self.map[self.place : self.place + WIDTH] = b"%8d" % step
-
-    def clear(self) -> None:
-        """Records that nothing is running."""
-        self.put(EMPTY)
-
-    def put(self, content: bytes) -> None:
-        """Writes a content and blanks over what stood there."""
-        if len(content) > len(self.map):
-            larger = self.make_map(2 * len(content))
-            self.map.close()
-            self.map = larger
-        self.map[: len(content)] = content
-        self.map[len(content) : self.used] = b" " * (self.used - len(content))
-        self.used = len(content)
-
-    def close(self) -> None:
-        """Removes the file, when the worker ends well."""
-        self.map.close()
-        self.file.close()
-        self.path.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from msgspec import structs
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, limit_by
 from lockstep.harness.core.errors import UsageError, clean, format_exit
-from lockstep.harness.execution.executor import EMPTY, OVER, prepare_record
+from lockstep.harness.execution.record import EMPTY, OVER, prepare_record
 from lockstep.harness.programs.program import OPENING, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.channel import Channel, Stray, make_channel

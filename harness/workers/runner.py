@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.executor import Record, Result, run
+from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import (
     Clock,
     Shrinker,

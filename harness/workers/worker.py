@@ -34,7 +34,7 @@ from lockstep.harness.core.errors import (
     UsageError,
     format_error,
 )
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet

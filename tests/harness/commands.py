@@ -15,7 +15,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.workers.messages import Event, Task, decode_event, encode
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.worker import Worker, decode_task

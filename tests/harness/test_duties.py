@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind, list_unchecked
 from lockstep.harness.core.errors import Unloadable
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import walk
 from lockstep.harness.workers.messages import Found, RandomTask

@@ -13,7 +13,7 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import Pair, Settings
 from lockstep.harness.programs.condition import parse_condition

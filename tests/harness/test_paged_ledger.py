@@ -12,7 +12,8 @@ import pytest
 from paging import GROUPS, Manager, declare
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.executor import Record, Result, run
+from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import (
     Entry,

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import load_programs, parse_program, trace
+from lockstep.harness.programs.program import (
+    describe_config,
+    load_programs,
+    parse_program,
+    trace,
+)
 from tests.harness.building import make, trim, update
 
 UPDATE = update(2)
@@ -168,3 +173,10 @@ def test_a_seventeenth_cache_is_skipped() -> None:
     answers = trace(make(*updates, update(1)))
     assert answers[15] == {"skipped": "there are 16 caches already"}
     assert answers[16] == {"offset": 1, "visible": [[32]]}
+
+
+def test_groups_of_a_config_are_put_in_words() -> None:
+    groups = [{"type": "chunked", "block": 2, "width": 3, "layers": 1}]
+    program = make(contract="paged", kind="paged-chunked", groups=groups, blocks=6)
+    words = "groups chunked block 2 width 3 layers 1, blocks 6"
+    assert describe_config(program) == words

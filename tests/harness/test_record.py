@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.program import Program, load_programs, parse_program
 from lockstep.harness.workers.pool import is_running
 from tests.harness.building import make, update

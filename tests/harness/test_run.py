@@ -15,7 +15,8 @@ import pytest
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.watch import ArrayWatch
-from lockstep.harness.execution.executor import Coverage, Record, run
+from lockstep.harness.execution.executor import Coverage, run
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import RandomTask
 from lockstep.harness.workers.slices import RandomSlice, Runner

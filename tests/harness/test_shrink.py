@@ -14,7 +14,8 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.execution.executor import Record, Result
+from lockstep.harness.execution.executor import Result
+from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import (
     Shrinker,
     find_likely,

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 from ci.bench.pace import stopwatch
 from ci.bench.pace.passes import Bench
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.workers.registry import load
 

@@ -13,7 +13,8 @@ from ci.bench.pace.stopwatch import Stopwatch
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import advance
-from lockstep.harness.execution.executor import Coverage, Record, run
+from lockstep.harness.execution.executor import Coverage, run
+from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT

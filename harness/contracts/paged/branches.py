@@ -16,7 +16,6 @@ from lockstep.harness.contracts.paged.base import (
     draw_tokens,
     leave,
 )
-from lockstep.harness.contracts.paged.checks import check_evicted
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
     MOST_REQUESTS,
@@ -226,12 +225,6 @@ class Evict(PagedOperation):
         self.note(op, model)
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
-
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.evict(op)
-        if system.pool is not None:
-            check_evicted(answer.get("evicted"), system.pool)
-        return answer
 
 
 class Reset(PagedOperation):

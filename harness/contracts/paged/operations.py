@@ -26,7 +26,6 @@ from lockstep.harness.contracts.paged.branches import (
     Reset,
     Rewind,
 )
-from lockstep.harness.contracts.paged.checks import check_refusal
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
     MOST_REQUESTS,
@@ -182,9 +181,8 @@ class Schedule(OnRequest):
         answer: Answer = system.watch_hit(op, model)
         if "error" not in answer and answer.get("start") is None:
             name, starts = op["request"], self.list_starts(op, model)
-            if system.pool is not None and not self.may_wait(op, model, starts):
-                end = self.get_end(op, model, starts)
-                check_refusal(model, name, end, system.told.get(name), system.pool)
+            if not self.may_wait(op, model, starts):
+                system.check_refusal(name, self.get_end(op, model, starts), model)
         return answer
 
     def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:

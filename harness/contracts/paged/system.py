@@ -13,7 +13,9 @@ from lockstep.harness.contracts.paged.checks import (
     EventBook,
     Slot,
     check_entries,
+    check_evicted,
     check_pool,
+    check_refusal,
     check_tables,
     list_blocks,
     list_ends,
@@ -161,7 +163,10 @@ class PagedSystem(System):
         return rename(self.call(op, "request", "to", "tokens"), "ok")
 
     def evict(self, op: Op) -> Answer:
-        return rename(self.call(op, "count"), "evicted")
+        answer = rename(self.call(op, "count"), "evicted")
+        if self.pool is not None:
+            check_evicted(answer.get("evicted"), self.pool)
+        return answer
 
     def reset(self, op: Op) -> Answer:
         return rename(self.call(op), "ok")
@@ -399,6 +404,11 @@ class PagedSystem(System):
 
     def list_entries(self) -> list[Entry]:
         return read_entries(self.cache.entries(), len(self.config["groups"]))
+
+    def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
+        """Checks that there was no room for a request, whose step would end there."""
+        if self.pool is not None:
+            check_refusal(model, name, end, self.told.get(name), self.pool)
 
     def check_contents(
         self, name: str, request: Request, tables: Tables, model: PagedModel

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.programs.program import Divergence, Program
