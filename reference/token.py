@@ -1,5 +1,7 @@
 """Tokens, the only content of a cache."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 
@@ -14,6 +16,10 @@ class Token(NamedTuple):
     tag: int
     position: int
 
+    def __deepcopy__(self, memo: object) -> Token:
+        """Returns itself, since it never changes: most of a cache are tokens."""
+        return self
+
 
 class SharedToken(NamedTuple):
     """One token in a cache of many sequences.
@@ -27,3 +33,7 @@ class SharedToken(NamedTuple):
     tag: int
     position: int
     sequences: frozenset[int]
+
+    def __deepcopy__(self, memo: object) -> SharedToken:
+        """Returns itself, since it never changes: most of a cache are tokens."""
+        return self

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, count, takewhile
 from typing import Any, ClassVar, TypeVar
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -374,5 +374,7 @@ def list_each(items: Sequence[T], new: T) -> Iterator[list[T]]:
 
 
 def list_steps(most: int) -> list[int]:
-    """Lists how much lower a number may get that can be `most` lower, most first."""
-    return sorted({most, most // 2, 1} - {0}, reverse=True) if most > 0 else []
+    """Lists how much lower a number may get that can be `most` lower, most first: by all
+    of it, by half, a quarter of that and so on, and by one."""
+    shares = takewhile(bool, (most // 2 >> shift for shift in count(0, 2)))
+    return list(dict.fromkeys([most, *shares, 1])) if most > 0 else []

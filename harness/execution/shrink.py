@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from lockstep.harness.contracts.contract import list_steps
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
 from lockstep.harness.programs.program import Divergence, Flaky, Program
@@ -292,16 +293,19 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
     if value < 0:
         return [*simpler, 0]
     low = max(0, schema.get("minimum", 0))
-    lower = {low, low + 1, low + 2, low + 3, value // 2, value - 1}
+    steps = [value - less for less in list_steps(value)]
+    lower = {low, low + 1, low + 2, low + 3, *steps}
     return simpler + sorted(number for number in lower if low <= number < value)
 
 
 def lower_items(values: list[Any]) -> list[list[Any]]:
-    """The lists in which one number is lower by one."""
+    """The lists in which one number is lower, and none of the others."""
     return [
-        [*values[:place], value - 1, *values[place + 1 :]]
+        [*values[:place], value - less, *values[place + 1 :]]
         for place, value in enumerate(values)
-        if isinstance(value, int) and value > 0 and value - 1 not in values
+        if isinstance(value, int)
+        for less in list_steps(value)
+        if value - less not in values
     ]
 
 

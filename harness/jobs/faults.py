@@ -198,6 +198,7 @@ class Hunt:
             generator=settings.generator,
             seed=settings.seed,
             programs=min(SLICE, settings.programs - number * SLICE),
+            enough=planted.shortest + FAR,
         )
         self.tasks.append(task)
 

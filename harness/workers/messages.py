@@ -253,9 +253,17 @@ class SliceTask(Task[SliceDone], frozen=True):
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
+    """Draw programs.
+
+    Attributes:
+        enough: the rest of the programs is left out once a shrunk one has so few
+            operations.
+    """
+
     generator: str
     seed: int
     programs: int
+    enough: int = 0
 
 
 class GivenTask(SliceTask, frozen=True, kw_only=True):

@@ -102,6 +102,7 @@ class Slice(ABC, Generic[T]):
         self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
         self.digest = hashlib.sha256()
         self.runs = self.hangs = 0
+        self.is_over = False
         self.reported = 0.0
         self.started = time.monotonic()
 
@@ -182,7 +183,7 @@ class Slice(ABC, Generic[T]):
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
         waiting = [(program, divergence)]
-        while waiting:
+        while waiting and not self.is_over:
             program, divergence = waiting.pop(0)
             if divergence.what != "missing" and self.is_new(program, divergence):
                 waiting += self.shrink(program, divergence, avoid)
@@ -228,8 +229,13 @@ class Slice(ABC, Generic[T]):
             states=sorted(states),
             flaky=None if small.flaky is None else str(small.flaky),
         )
+        self.is_over = self.is_enough(small.program)
         others = small.others.items()
         return [found for signature, found in others if signature not in self.shown]
+
+    def is_enough(self, small: Program) -> bool:
+        """Says whether the rest of the slice may be left out for a shrunk program."""
+        return False
 
     def meet(self, known: Sequence[KnownProgram]) -> None:
         """Counts a program that leads to known divergences, and runs one of them now and
@@ -328,7 +334,12 @@ class RandomSlice(Slice[RandomTask]):
         draw = self.drawer.draw
         GENERATORS[task.generator](task.programs, seed, draw, self.consume)
 
+    def is_enough(self, small: Program) -> bool:
+        return len(small.ops) <= self.task.enough
+
     def consume(self, program: Program) -> None:
+        if self.is_over:
+            return
         known = list(self.drawer.known)
         self.count(program)
         self.meet(known)

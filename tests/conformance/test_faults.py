@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lockstep.harness.cli.replay import judge
 from lockstep.harness.jobs.check import Campaign
 from lockstep.harness.jobs.outcome import Outcome, Settings
 from lockstep.harness.programs.program import load_programs
-from lockstep.harness.workers.messages import RunProgram
+from lockstep.harness.workers.messages import RandomTask, RunProgram
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load_faults
 from lockstep.impl.faults import FAULTS, Fault
@@ -26,15 +27,22 @@ EXCESS = 2
 """By how many operations a shrunk program may exceed the shortest one."""
 
 
-def search(settings: Settings, pool: Pool, most: int) -> Outcome:
-    """Until a shard is done that has found a program of at most `most` operations."""
+class Search(Campaign):
+    """A check that is over when a program of at most `most` operations was found."""
 
-    def stop(outcome: Outcome) -> None:
-        if any(len(failure.program.ops) <= most for failure in outcome.failures):
-            campaign.tasks.clear()
+    def __init__(self, settings: Settings, most: int) -> None:
+        super().__init__(settings, (), self.stop)
+        self.most = most
 
-    campaign = Campaign(settings, (), stop)
-    return campaign.run_in(pool)
+    def plan(self) -> None:
+        super().plan()
+        for place, task in enumerate(self.tasks):
+            if isinstance(task, RandomTask):
+                self.tasks[place] = structs.replace(task, enough=self.most)
+
+    def stop(self, outcome: Outcome) -> None:
+        if any(len(failure.program.ops) <= self.most for failure in outcome.failures):
+            self.tasks.clear()
 
 
 FRAMEWORKS = ("torch", "mlx")
@@ -55,7 +63,7 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, slice=SLICE)
     most = fault.shortest + EXCESS
     started = time.monotonic()
-    outcome = search(settings, lockstep_pool, most)
+    outcome = Search(settings, most).run_in(lockstep_pool)
     seconds = time.monotonic() - started
 
     assert outcome.get_exit_status() == 1

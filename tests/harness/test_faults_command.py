@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lockstep.harness.execution.executor import Record
+from lockstep.harness.workers.messages import Found, RandomTask
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.commands import HERE, Run
+from tests.harness.misbehaving import raises_at_length
 
 
 def test_all_are_found_and_told(run: Run) -> None:
@@ -57,3 +64,24 @@ def test_what_cannot_be_searched_is_told(
 ) -> None:
     ended = run("faults", "--backend", f"{HERE}:{backend}", *more)
     assert (ended.status, words in ended.words) == (2, True)
+
+
+def count_programs(enough: int, tmp_path: Path) -> tuple[int, int]:
+    """The programs of 40 that ran, and the operations of the shortest found."""
+    events: list[Any] = []
+    record = Record(tmp_path / "record")
+    names = "mine", "layer", "kv", 0
+    task = RandomTask(*names, generator="plain", seed=1, programs=40, enough=enough)
+    done = RandomSlice(Runner(record, events.append), raises_at_length(), task).check()
+    record.close()
+    found = [len(event.parse().ops) for event in events if type(event) is Found]
+    return done.counts.programs, min(found)
+
+
+def test_a_slice_ends_when_a_program_is_short_enough(tmp_path: Path) -> None:
+    programs, shortest = count_programs(0, tmp_path)
+    assert programs == 40
+    assert count_programs(shortest - 1, tmp_path) == (40, shortest)
+    programs, operations = count_programs(shortest, tmp_path)
+    assert operations == shortest
+    assert programs < 20
