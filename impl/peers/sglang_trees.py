@@ -97,7 +97,7 @@ class Trees:
         return start
 
     def admit(self, one: Any, count: int) -> int | None:
-        """Takes a waiting request (H:4195 to 4315, P:1304)."""
+        """Takes a waiting request (H:4216 to 4304, P:1395, P:1685)."""
         if self.rows.available_size() == 0:
             return None
         one.init_next_round_input(self.tree)
@@ -113,7 +113,7 @@ class Trees:
         return self.extend(one)
 
     def give_back_state(self, one: Any) -> None:
-        """Takes back what matching has given to a request (H:4286)."""
+        """Takes back what matching has given to a request (H:4291)."""
         one.kv.mamba_cow_src_index = None
         one.kv.mamba_needs_clear = False
         if one.kv.holds_mamba:
@@ -121,7 +121,7 @@ class Trees:
             one.kv.mamba_pool_idx = None
 
     def go_on(self, one: Any, count: int) -> int | None:
-        """Takes the next chunk of a prompt (H:4176, P:1150)."""
+        """Takes the next chunk of a prompt (H:4176, P:1140)."""
         one.init_next_round_input()
         if not self.has_room(one, count):
             return None
@@ -139,7 +139,7 @@ class Trees:
         return self.facts.has_room(pages * page, int(not one.kv.holds_mamba))
 
     def extend(self, one: Any) -> int:
-        """Makes a batch of prompts (B:2860, H:4359)."""
+        """Makes a batch of prompts (B:2884 to 2914, H:4357)."""
         start, end = one.prefix_len, one.extend_end
         batch = self.make_batch(
             one, EXTEND, end, prefix_lens=[start], extend_lens=[end - start]
@@ -156,7 +156,7 @@ class Trees:
         return int(start)
 
     def decode(self, one: Any) -> int | None:
-        """Makes a batch of requests that decode (H:3990, B:3781)."""
+        """Makes a batch of requests that decode (H:4469, B:3780)."""
         start = one.kv.kv_committed_len
         batch = self.make_batch(one, DECODE, start)
         if not batch.check_decode_mem():
@@ -196,7 +196,7 @@ class Trees:
         return moved
 
     def run(self) -> None:
-        """Publishes chunks that do not end a prompt (H:3772)."""
+        """Publishes chunks that do not end a prompt (H:3776, H:3919)."""
         for request in self.step:
             one = self.requests[request]
             is_chunk = one.extend_end < len(one.full_untruncated_fill_ids)
@@ -207,7 +207,7 @@ class Trees:
     def accept(
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Takes the output of a request; publishes a prompt that ends (R:362 to 397)."""
+        """Takes the output of a request; publishes a prompt that ends (R:365 to 394)."""
         one = self.requests[request]
         one.output_ids.append(sampled)
         if request not in self.running:
@@ -217,7 +217,7 @@ class Trees:
     # --- letting go ---------------------------------------------------------------------
 
     def preempt(self, request: str) -> None:
-        """Retracts a request (B:2320)."""
+        """Retracts a request (B:2360)."""
         held = [one for one in self.requests.values() if one.kv.holds_kv]
         sglang.release_req(
             req=self.requests[request],
@@ -230,7 +230,7 @@ class Trees:
         self.running.discard(request)
 
     def free(self, request: str, reuse: bool) -> None:
-        """Ends a request: one that waits (H:5640), in its prompt (H:3800), or that has
+        """Ends a request: one that waits (H:5675), in its prompt (H:3778), or that has
         sampled (R:1466)."""
         one = self.requests.pop(request)
         is_chunk = one.kv.kv_committed_len < len(one.full_untruncated_fill_ids)
