@@ -150,6 +150,10 @@ class Contract(ABC):
     def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
         """Decides how far a program goes: most stay small, a few do not."""
 
+    def fit_cells(self, config: Config, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Lists those of some cells that a program with this config may reach."""
+        return cells
+
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:

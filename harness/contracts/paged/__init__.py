@@ -1,10 +1,10 @@
 """The paged contract: requests whose K and V lie in blocks, behind tables.
 
-`model`: the config and the reference side. `base`, `operations`, `branches`: one class
-for each operation. `system`: the side of a backend, and the memory that its tables name.
-`reading`: its answers in the right form. `checks`: what holds after every operation.
-`states`: the abstract states. `drawn`, `domain`: what is drawn, and small worlds.
-`shrinking`: simpler programs.
+`model`: the config and the reference side. `base`, `operations`, `branches`, `transfers`:
+one class for each operation. `system`: the side of a backend. `contents`: of
+its blocks. `reading`: its answers in the right form. `checks`: what holds after every
+operation. `states`: the abstract states. `drawn`, `domain`: what is drawn, and small
+worlds. `shrinking`: simpler programs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.paged import TELLS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.operation import Cell, Config, Op, Source
 from lockstep.harness.contracts.paged.domain import get_domain
 from lockstep.harness.contracts.paged.drawn import CHOICES, FEW_BLOCKS, GROUPS
 from lockstep.harness.contracts.paged.model import (
@@ -35,22 +35,30 @@ from lockstep.harness.contracts.paged.shrinking import (
 from lockstep.harness.contracts.paged.states import (
     STATES,
     get_states,
+    is_of_transfers,
     list_states,
     list_unreachable,
 )
 from lockstep.harness.contracts.paged.system import PagedSystem
+from lockstep.harness.contracts.paged.transfers import propose_next
 
 NEXT: Mapping[str, Sequence[str]] = {
-    "open": ("schedule", "schedule", "match"),
+    "open": ("schedule", "schedule", "match", "load"),
     "schedule": ("run", "schedule", "run", "preempt"),
-    "run": ("accept", "accept", "schedule", "rewind", "fork"),
+    "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
     "accept": ("schedule",),
-    "preempt": ("schedule", "match", "evict"),
+    "preempt": ("schedule", "match", "evict", "load"),
     "free": ("open", "schedule", "evict"),
     "fork": ("schedule",),
     "rewind": ("schedule",),
-    "evict": ("schedule", "match", "open"),
+    "evict": ("schedule", "match", "open", "load", "load"),
     "reset": ("schedule", "match"),
+    "offload": ("landed", "landed", "failed", "free", "preempt"),
+    "load": ("landed", "landed", "failed", "free", "preempt"),
+    "landed": ("schedule", "evict", "free", "preempt"),
+    "failed": ("match", "schedule", "load"),
+    "save": ("restore",),
+    "restore": ("open",),
 }
 """See `Contract.next`."""
 
@@ -60,7 +68,7 @@ class PagedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"hash_block", "drop_last", "aligned", "data", "scope"})
+    opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     states = STATES
@@ -82,9 +90,10 @@ class PagedContract(Contract):
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Without K and V there is no attention."""
-        names = super().list_told(config, tells)
-        return [one for one in names if one != "attend" or config["data"] == "backend"]
+        """Without K and V there is no attention, and without a host nothing on it."""
+        missing = {"attend"} if config["data"] == "tags" else set()
+        missing |= set() if config["host"] else {"host_entries"}
+        return [one for one in super().list_told(config, tells) if one not in missing]
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
@@ -111,6 +120,34 @@ class PagedContract(Contract):
                 if one is None or all(block % one == 0 for block in blocks)
             ]
         return options
+
+    def draw_operation(
+        self, source: Source, model: PagedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """In some programs mostly one that leads on to a load: seven are needed."""
+        if model.goes_far and source.below(3):
+            following = [name for name in propose_next(model) if name in operations]
+            operations = following or operations
+        return super().draw_operation(source, model, operations)
+
+    def fit_cells(self, config: Config, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Without a host, and where nothing is reused, nothing is loaded."""
+        if not (config["host"] and config["prefix_cache"]):
+            return [cell for cell in cells if not is_of_transfers(*cell)]
+        drafts = ("drafted", "kept", "rejected")
+        return [one for one in cells if config["lookahead"] or one[0] not in drafts]
+
+    def draw_reach(self, source: Source, model: PagedModel) -> None:
+        if model.config["host"] and model.config["prefix_cache"]:
+            model.goes_far = source.below(2) == 0
+
+    def propose_misuse(
+        self, source: Source, model: PagedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """Often one of a request that waits for a transfer, while there is one."""
+        if any(one.awaited for one in model.cache.requests.values()) and source.below(2):
+            operations = [name for name in ("schedule", "load") if name in operations]
+        return super().propose_misuse(source, model, operations)
 
     def open_cache(self, backend: Backend, config: Config) -> Any:
         tells: frozenset[str] = frozenset()

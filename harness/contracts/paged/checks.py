@@ -148,6 +148,19 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         )
 
 
+def check_busy(busy: Mapping[int, str], pool: Pool) -> None:
+    """Raises Broken if a block that a transfer reads or writes can be given out.
+
+    busy: block → the transfer.
+    """
+    for block in [*pool.free, *pool.cached]:
+        if block in busy:
+            raise Broken(
+                "references",
+                f"block {block} is free, and transfer {busy[block]} still needs it",
+            )
+
+
 # --- entries ----------------------------------------------------------------------------
 
 

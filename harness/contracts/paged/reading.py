@@ -33,10 +33,11 @@ def read_table(answer: Any, name: str, stores: bool) -> Table:
     return table
 
 
-def read_copies(answer: Any) -> list[tuple[int, int]]:
-    pairs = [read_list(one, "copies", 2) for one in read_list(answer, "copies")]
+def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
+    """Returns the blocks to copy, from and to, that `name` has returned."""
+    pairs = [read_list(one, name, 2) for one in read_list(answer, name)]
     for pair in pairs:
-        require_blocks("copies", pair)
+        require_blocks(name, pair)
     return [(source, target) for source, target in pairs]
 
 
@@ -56,8 +57,8 @@ def read_pool(answer: Any) -> Pool:
     return Pool(held, free, cached, pinned)
 
 
-def read_entries(answer: Any, groups: int) -> list[Entry]:
-    return [read_entry(one, "entries", groups) for one in read_list(answer, "entries")]
+def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]:
+    return [read_entry(one, name, groups) for one in read_list(answer, name)]
 
 
 def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:
