@@ -150,8 +150,13 @@ class Contract(ABC):
     def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
         """Decides how far a program goes: most stay small, a few do not."""
 
-    def fit_cells(self, config: Config, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Lists those of some cells that a program with this config may reach."""
+    def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Lists those of some cells that a program is to try to reach.
+
+        Args:
+            model: after `draw_reach`.
+            cells: all that the backend's programs are to reach.
+        """
         return cells
 
     def draw_operation(

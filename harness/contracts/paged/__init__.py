@@ -34,6 +34,7 @@ from lockstep.harness.contracts.paged.shrinking import (
 )
 from lockstep.harness.contracts.paged.states import (
     STATES,
+    can_have,
     get_states,
     is_of_transfers,
     list_states,
@@ -130,16 +131,16 @@ class PagedContract(Contract):
             operations = following or operations
         return super().draw_operation(source, model, operations)
 
-    def fit_cells(self, config: Config, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Without a host, and where nothing is reused, nothing is loaded."""
-        if not (config["host"] and config["prefix_cache"]):
-            return [cell for cell in cells if not is_of_transfers(*cell)]
-        drafts = ("drafted", "kept", "rejected")
-        return [one for one in cells if config["lookahead"] or one[0] not in drafts]
+    def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Those of transfers in programs that are to lead there, else the others."""
+        own = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
+        if len(own) == len(cells):
+            return cells
+        return [cell for cell in own if can_have(cell[0], model.config)]
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:
         if model.config["host"] and model.config["prefix_cache"]:
-            model.goes_far = source.below(2) == 0
+            model.goes_far = source.below(5) < 2
 
     def propose_misuse(
         self, source: Source, model: PagedModel, operations: Sequence[str]

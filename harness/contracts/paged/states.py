@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.operation import Op, Unreachable, list_true
+from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
 from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
-from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.model import PagedModel, get_unit
 
 FORMS = ("none", "waiting", "loading", "begun", "all-computed", "scheduled")
 """What the request that an operation is about is doing."""
@@ -33,8 +33,8 @@ IGNORES: Mapping[str, Sequence[str]] = {
     "load": (*LENGTHS, *SINCE, "shared"),
     "landed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
     "failed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
-    "save": (*LENGTHS, *REQUEST_PAST, *OTHERS),
-    "restore": (*LENGTHS, *REQUEST_PAST, *OTHERS),
+    "save": (*LENGTHS, *REQUEST_PAST, *OTHERS, *PAST),
+    "restore": (*LENGTHS, *REQUEST_PAST, *OTHERS, *PAST),
 }
 """Operation → states that it does not depend on; they are not counted."""
 
@@ -45,9 +45,23 @@ MATTERS: Mapping[str, Sequence[str]] = {
     "host-full": ("offload", "load", "landed", "failed"),
     "orphaned": ("schedule", "run", "landed", "failed", "offload", "load", "evict"),
     "failed": ("match", "schedule", "run", "free", "offload", "load", "landed"),
-    "restored": ("match", "schedule", "run", "free", "offload", "load", "evict"),
+    "restored": ("match", "schedule", "run", "evict"),
 }
 """State → operations that it makes a difference to; the others ignore it."""
+
+
+def can_have(state: str, config: Config) -> bool:
+    """Says whether programs with a config may find a state."""
+    types = {group["type"] for group in config["groups"]}
+    blocks = {one["block"] for one in config["groups"] if one["type"] != "state"}
+    missing = {
+        "window-passed": "sliding" not in types,
+        "chunk-passed": "chunked" not in types,
+        "hit": not config["prefix_cache"],
+        "partial-hit": not config["prefix_cache"] or blocks <= {get_unit(config)},
+        **dict.fromkeys(("drafted", "kept", "rejected"), not config["lookahead"]),
+    }
+    return not missing.get(state)
 
 
 def is_of_transfers(state: str, operation: str) -> bool:
