@@ -37,12 +37,15 @@ class Pool(NamedTuple):
         cached: blocks that nobody holds and that can be hit.
         pinned: blocks that are held until they have been copied, or until a transfer is
             over, each as often as it has references for that.
+        idle: blocks of other memory that may be given out: free ones, and those that are
+            evicted then.
     """
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
     pinned: Sequence[int] = ()
+    idle: Sequence[int] = ()
 
 
 class Entry(NamedTuple):

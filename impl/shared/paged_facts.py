@@ -24,12 +24,13 @@ class Entry(NamedTuple):
 
 class Pool(NamedTuple):
     """Block → how many tables and transfers hold it; the blocks that are free, those
-    cached, and those that transfers hold."""
+    cached, those that transfers hold, and those of the host that may be given out."""
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
     pinned: Sequence[int] = ()
+    idle: Sequence[int] = ()
 
 
 class Telling(TieredManager):
@@ -62,7 +63,8 @@ class Telling(TieredManager):
         counted = enumerate(self.blocks.references)
         references = {block: count for block, count in counted if count}
         free, cached = list(self.blocks.free), list(self.blocks.cached)
-        return Pool(references, free, cached, list(self.pinned.elements()))
+        idle = [*self.host.free, *self.host.cached]
+        return Pool(references, free, cached, list(self.pinned.elements()), idle)
 
     def entries(self) -> list[Entry]:
         return self.list_entries(self.blocks)

@@ -363,6 +363,7 @@ PAGED: Messages = {
             "free": list[int],
             "cached": list[int],
             "pinned": list[int] | UnsetType,
+            "idle": list[int] | UnsetType,
         },
     ),
     "entries": ({}, {"entries": list[Entry]}),

@@ -39,8 +39,8 @@ class PagedCache(
         for block, times in counted.items():
             if times > 1:
                 self.reject(f"references has block {block} {times} times")
-        pinned = () if answer.pinned is UNSET else answer.pinned
-        return Pool(dict(answer.references), answer.free, answer.cached, pinned)
+        more = [() if told is UNSET else told for told in (answer.pinned, answer.idle)]
+        return Pool(dict(answer.references), answer.free, answer.cached, *more)
 
     def entries(self) -> list[Entry]:
         return [make_entry(told) for told in self.ask("entries").entries]

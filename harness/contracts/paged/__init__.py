@@ -33,6 +33,7 @@ from lockstep.harness.contracts.paged.shrinking import (
     simplify,
 )
 from lockstep.harness.contracts.paged.states import (
+    RARE,
     STATES,
     can_have,
     get_states,
@@ -49,7 +50,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
     "accept": ("schedule",),
     "preempt": ("schedule", "match", "evict", "load"),
-    "free": ("open", "schedule", "evict"),
+    "free": ("open", "schedule", "evict", "save"),
     "fork": ("schedule",),
     "rewind": ("schedule",),
     "evict": ("schedule", "match", "open", "load", "load"),
@@ -132,11 +133,13 @@ class PagedContract(Contract):
         return super().draw_operation(source, model, operations)
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Those of transfers in programs that are to lead there, else the others."""
+        """Those of transfers in programs that are to lead there, else the others; more
+        often those that are rarely found."""
         own = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
         if len(own) == len(cells):
             return cells
-        return [cell for cell in own if can_have(cell[0], model.config)]
+        own = [cell for cell in own if can_have(cell[0], model.config)]
+        return [*own, *[cell for cell in own if cell[0] in RARE] * 2]
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:
         if model.config["host"] and model.config["prefix_cache"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -148,16 +148,20 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         )
 
 
-def check_busy(busy: Mapping[int, str], pool: Pool) -> None:
-    """Raises Broken if a block that a transfer reads or writes can be given out.
+def check_busy(blocks: Iterable[int], busy: Mapping[int, str], place: str) -> None:
+    """Raises Broken if a block that a transfer reads or writes may be given out.
 
-    busy: block → the transfer.
+    Args:
+        blocks: that may be given out.
+        busy: block → the transfer.
+        place: where they are.
     """
-    for block in [*pool.free, *pool.cached]:
+    for block in blocks:
         if block in busy:
             raise Broken(
                 "references",
-                f"block {block} is free, and transfer {busy[block]} still needs it",
+                f"block {block}{place} may be given out, and transfer {busy[block]} still"
+                " needs it",
             )
 
 

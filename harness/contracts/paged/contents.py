@@ -65,12 +65,12 @@ class Contents:
         self.transfers[name] = begun
         clear(self.host if leaves else self.device, written)
 
-    def list_busy(self) -> dict[int, str]:
-        """Maps the blocks of the device that transfers need to the names of these."""
+    def list_busy(self, on_host: bool) -> dict[int, str]:
+        """Maps the blocks of one side that transfers need to the names of these."""
         return {
             block: name
             for name, one in self.transfers.items()
-            for block in one.list_blocks(on_host=False)
+            for block in one.list_blocks(on_host)
         }
 
     def count_copies(self, name: str) -> int:

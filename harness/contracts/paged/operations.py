@@ -65,7 +65,7 @@ class Open(PagedOperation):
         namespace = None if source.below(4) else "x"
         tokens: Sequence[int] = ()
         away = [*model.offloaded, *model.withdrawn]
-        if model.goes_far and away and source.below(2):
+        if model.goes_far and away and not model.transfers and source.below(2):
             contents = away
         if contents and source.below(4):
             namespace, tokens = source.pick(contents)

@@ -47,14 +47,16 @@ def read_pool(answer: Any) -> Pool:
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
     free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
-    pinned = tuple(read_list(getattr(answer, "pinned", ()), "pool"))
-    for blocks in (answer.references, free, cached, pinned):
+    pinned, idle = (
+        tuple(read_list(getattr(answer, one, ()), "pool")) for one in ("pinned", "idle")
+    )
+    for blocks in (answer.references, free, cached, pinned, idle):
         require_blocks("pool", blocks)
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
     held = {block: count for block, count in answer.references.items() if count}
-    return Pool(held, free, cached, pinned)
+    return Pool(held, free, cached, pinned, idle)
 
 
 def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]:

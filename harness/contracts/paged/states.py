@@ -29,7 +29,10 @@ PAST = (
 
 STATES = (*FORMS, *LENGTHS, *REQUEST_PAST, *OTHERS, *PAST)
 
+RARE = ("kept", "rejected", "loading", "loaded")
+
 IGNORES: Mapping[str, Sequence[str]] = {
+    "offload": ("drafted", "kept", "rejected"),
     "load": (*LENGTHS, *SINCE, "shared"),
     "landed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
     "failed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
@@ -39,7 +42,7 @@ IGNORES: Mapping[str, Sequence[str]] = {
 """Operation → states that it does not depend on; they are not counted."""
 
 MATTERS: Mapping[str, Sequence[str]] = {
-    "loading": ("landed", "failed", "preempt", "free", "evict"),
+    "loading": ("landed", "failed", "preempt", "free"),
     "loaded": ("schedule", "run", "preempt", "free"),
     "offloading": ("run", "landed", "failed", "preempt", "free", "rewind", "evict"),
     "host-full": ("offload", "load", "landed", "failed"),

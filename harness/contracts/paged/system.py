@@ -410,7 +410,10 @@ class PagedSystem(System):
         if "pool" in tells:
             pool = read_pool(self.cache.pool())
             check_pool(tables, pool, self.capacity)
-            check_busy(self.contents.list_busy(), pool)
+            given = *pool.free, *pool.cached
+            check_busy(given, self.contents.list_busy(on_host=False), "")
+            idle = self.contents.list_busy(on_host=True)
+            check_busy(pool.idle, idle, " of other memory")
         if not model.cache.step:
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)

@@ -63,12 +63,20 @@ def list_away(model: PagedModel) -> list[str]:
 def propose_next(model: PagedModel) -> Sequence[str]:
     """Lists the operations that lead on to something that is loaded, or that give away
     blocks which a transfer still needs."""
-    held = [one for one in model.cache.requests.values() if one.is_held]
+    if model.last == "save":
+        return ("restore",)
+    requests = model.cache.requests
+    held = [one for one in requests.values() if one.is_held]
     if any(one.request not in held for one in model.transfers.values()):
-        return ("schedule", "run", "schedule", "run", "open", "evict", "landed")
+        return ("schedule", "run", "open", "evict", "landed", "failed")
+    loaded = [one for name, one in requests.items() if "loaded" in model.past[name]]
+    if any(one.scheduled for one in loaded):
+        return ("run",)
+    if any(not model.cache.has_sampled(one) for one in loaded):
+        return ("schedule",)
     if model.transfers:
-        more = ("offload",) if list_new(model) else ("open", "schedule", "run")
-        return ("landed", "failed", "free", "preempt", *more, *more)
+        others = ("offload",) if list_new(model) else ("open", "schedule", "run")
+        return ("landed", "landed", "failed", "free", "preempt", *others)
     if list_away(model):
         return ("load",)
     waiting = list_waiting(model, model.offloaded)
@@ -77,7 +85,10 @@ def propose_next(model: PagedModel) -> Sequence[str]:
         return ("free", "preempt") if live else ("evict",)
     if list_new(model):
         return ("offload",)
-    return ("preempt", "open", "open") if model.offloaded else ("run", "schedule")
+    if model.withdrawn:
+        return ("open",)
+    more = ("preempt", "free", "open", "open") if model.offloaded else ("run", "schedule")
+    return ("save", *more) if model.cache.is_idle else more
 
 
 def list_new(model: PagedModel) -> list[str]:
@@ -94,7 +105,7 @@ def list_new(model: PagedModel) -> list[str]:
 class Begin(OnRequest):
     """Begins a transfer of the blocks of a request."""
 
-    weight = 5
+    weight = 2
     fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST, "transfer": TRANSFER}
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
@@ -206,7 +217,7 @@ class End(PagedOperation):
 class Landed(End):
     """All blocks of a transfer have been copied."""
 
-    name, weight = "landed", 6
+    name, weight = "landed", 3
     words = "transfer {transfer} has landed"
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
@@ -226,7 +237,7 @@ class Failed(End):
     A load keeps what is there and what has arrived, or gives all slots back.
     """
 
-    name, weight = "failed", 3
+    name = "failed"
     fields: ClassVar[Mapping[str, Schema]] = {
         **End.fields,
         "arrived": {**integer(0, 64), "default": 0},

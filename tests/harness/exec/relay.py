@@ -376,7 +376,7 @@ PAGED_PLANS = {
     "restore": "saved",
     "tables": "request -> tables",
     "copies": "-> copies",
-    "pool": "-> references free cached pinned",
+    "pool": "-> references free cached pinned idle",
     "entries": "-> entries",
     "host_entries": "-> entries",
     "events": "-> events",
