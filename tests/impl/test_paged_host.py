@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged_facts import Telling
 from lockstep.impl.shared.paged_host import TieredManager
 
+RULES, KIND, DTYPES = CONTRACTS["paged"], "paged-full", ("float32",)
 FULL = {"type": "full", "block": 2}
 SLIDING = {"type": "sliding", "block": 2, "width": 4}
 STATE = {"type": "state", "block": 2}
@@ -272,3 +275,52 @@ def test_a_mistake_is_refused_in_words_and_changes_nothing(words: str) -> None:
     with pytest.raises(MisuseError, match=words):
         MISTAKES[words](manager)
     assert look() == before
+
+
+# --- K and V ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_blocks_are_copied_in_all_layers(framework: str) -> None:
+    backend = pytest.importorskip(f"lockstep.impl.{framework}.backend").cpu()
+    config = RULES.get_plain_config(
+        "paged-full", backend.contracts["paged"][KIND], DTYPES
+    )
+    config |= {"groups": [{"type": "full", "block": 2, "layers": 2}], "data": "backend"}
+    arrays, cache = backend.arrays, backend.open({**config, "host": 4, "poison": True})
+    written = [np.full((1, 1, 5, 4), layer, np.float32) for layer in (1, 2)]
+
+    def run() -> list[float]:
+        """Runs a step of five tokens, or what is left of it; what its first one sees."""
+        seen = []
+        start = cache.schedule("a", 9)
+        for layer, content in enumerate(written):
+            array = arrays.from_numpy(content[:, :, start:], "float32")
+            [pair] = cache.update(layer, array, array)
+            seen += [float(arrays.to_numpy(each)[0, 0, 0, 0]) for each in pair]
+        cache.run()
+        return seen
+
+    cache.open("a", TOKENS, None)
+    assert run() == [1, 1, 2, 2]
+    cache.offload("a", "out")
+    cache.landed("out")
+    cache.preempt("a")
+    cache.evict(99)
+    cache.open("b", [9] * 24, None)  # overwrites all blocks of the device
+    cache.schedule("b", 24)
+    for layer in range(2):
+        array = arrays.from_numpy(np.full((1, 1, 24, 4), 7, np.float32), "float32")
+        cache.update(layer, array, array)
+    cache.run()
+    cache.free("b", False)
+    assert cache.load("a", "in")[0] == 4
+    cache.landed("in")
+    assert run() == [1, 1, 2, 2]
+    cache.free("a", True)
+    other = backend.open({**config, "host": 4, "poison": True})
+    other.restore(cache.save())
+    cache = other
+    cache.open("a", TOKENS, None)
+    assert cache.match("a") == 4
+    assert run() == [1, 1, 2, 2]

@@ -69,7 +69,7 @@ class Free(LettingGo):
     }
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        return {"reuse": source.below(3) > 0}
+        return {"reuse": source.below(2 if model.goes_far else 3) > 0}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]

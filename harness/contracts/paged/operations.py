@@ -64,7 +64,7 @@ class Open(PagedOperation):
         contents = self.list_contents(model)
         namespace = None if source.below(4) else "x"
         tokens: Sequence[int] = ()
-        away = [*model.offloaded, *model.withdrawn]
+        away = model.withdrawn or model.offloaded
         if model.goes_far and away and not model.transfers and source.below(2):
             contents = away
         if contents and source.below(4):

@@ -388,6 +388,8 @@ class PagedSystem(System):
         for name, tables in self.told.items():
             for block in {block for table in tables for block in list_blocks(table)}:
                 users.setdefault(block, []).append(name)
+        for block, transfer in self.contents.list_busy(on_host=False).items():
+            users.setdefault(block, []).append(f"transfer {transfer}")
         facts: dict[str, list[tuple[str, str]]] = {}
         for name, tables in self.told.items():
             for number, table in enumerate(tables):
