@@ -43,30 +43,38 @@ class Request:
         is_held: whether it holds slots. If not, it waits, and nothing is computed.
         computed: how many of its tokens have K and V.
         scheduled: how many more get theirs in the step that is being made.
+        awaited: how many have slots that a transfer fills; none of them is computed yet.
+        transfer: the name of this transfer.
     """
 
     def __init__(self, tokens: Sequence[int], namespace: str | None) -> None:
         self.tokens, self.namespace = list(tokens), namespace
         self.drafts: list[int] = []
         self.is_held = False
-        self.computed = self.scheduled = 0
+        self.computed = self.scheduled = self.awaited = 0
+        self.transfer: str | None = None
 
     @property
     def known(self) -> list[int]:
         return self.tokens + self.drafts
 
     @property
+    def settled(self) -> int:
+        """The tokens that have K and V, or have them when a transfer has landed."""
+        return max(self.computed, self.awaited)
+
+    @property
     def end(self) -> int:
-        """The tokens that have K and V when the step has run."""
-        return self.computed + self.scheduled
+        """The same when the step has run, too."""
+        return self.settled + self.scheduled
 
     def get_content(self, position: int) -> Content:
         return self.namespace, tuple(self.known[: position + 1])
 
     def drop(self) -> None:
         """Forgets all but the known tokens."""
-        self.drafts, self.is_held = [], False
-        self.computed = self.scheduled = 0
+        self.drafts, self.is_held, self.transfer = [], False, None
+        self.computed = self.scheduled = self.awaited = 0
 
 
 class PagedCache:
@@ -82,6 +90,7 @@ class PagedCache:
         requests: name → request.
         step: the requests that are scheduled, in order.
         past: contents that requests had computed when they let go of them.
+        transfers: name → the request that began it, of those that are under way.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class PagedCache:
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
         self.past: list[Content] = []
+        self.transfers: dict[str, Request] = {}
 
     def open(self, name: str, tokens: Sequence[int], namespace: str | None) -> None:
         """Adds a request that waits."""
@@ -134,7 +144,7 @@ class PagedCache:
             return True  # a chunk begins: nothing before it is read
         counts_step = in_step and all(group.type != "state" for group in self.groups)
         computed = [
-            (one.namespace, tuple(one.tokens[: one.end if counts_step else one.computed]))
+            (one.namespace, tuple(one.tokens[: one.end if counts_step else one.settled]))
             for one in self.requests.values()
         ]
         reused = tuple(request.tokens[:hit])
@@ -158,6 +168,8 @@ class PagedCache:
         assert self.can_hit(name, hit)
         if request.scheduled:
             raise ValueError(f"schedule: {name} is in this step already")
+        if request.awaited:
+            raise ValueError(f"schedule: {name} waits for {request.transfer}")
         start = request.computed if request.is_held else hit
         if count < 1 or start == len(request.known):
             raise ValueError(f"schedule: {name} has no token to compute")
@@ -229,15 +241,98 @@ class PagedCache:
 
     def remember(self, request: Request) -> None:
         """Notes what a request has computed, as long as it is known."""
-        computed = tuple(request.tokens[: request.computed])
+        computed = tuple(request.tokens[: request.settled])
         self.past.append((request.namespace, computed))
 
+    @property
+    def is_idle(self) -> bool:
+        """No request holds slots, and no transfer is under way."""
+        held = any(request.is_held for request in self.requests.values())
+        return not held and not self.transfers
+
     def reset(self) -> bool:
-        """Forgets what was computed; refuses while a request holds slots."""
-        if any(request.is_held for request in self.requests.values()):
-            return False
-        self.past = []
-        return True
+        """Forgets what was computed; refuses unless the cache is idle."""
+        is_idle = self.is_idle
+        if is_idle:
+            self.past = []
+        return is_idle
+
+    # --- transfers ----------------------------------------------------------------------
+
+    def offload(self, name: str, transfer: str) -> None:
+        """Begins to copy what a request has computed to other memory.
+
+        Nobody notices: what can be hit is the same wherever it is kept.
+
+        Args:
+            name: of the request.
+            transfer: the name of the transfer.
+        """
+        request = self.get(name)
+        if not request.computed:
+            raise ValueError(f"offload: {name} has computed nothing")
+        self.begin(transfer, request)
+
+    def load(self, name: str, transfer: str, end: int) -> None:
+        """Gives slots to the beginning of a waiting request, and begins to fill them.
+
+        Args:
+            name: of the request.
+            transfer: the name of the transfer.
+            end: tokens that it reuses when it has landed; see `can_hit`.
+        """
+        request = self.get(name)
+        if request.is_held:
+            raise ValueError(f"load: {name} holds slots")
+        assert self.can_hit(name, end)
+        self.begin(transfer, request)
+        request.is_held, request.awaited, request.transfer = True, end, transfer
+
+    def begin(self, transfer: str, request: Request) -> None:
+        if transfer in self.transfers:
+            raise ValueError(f"there is a transfer {transfer} already")
+        self.transfers[transfer] = request
+
+    def landed(self, transfer: str) -> None:
+        """Ends a transfer: all has been copied."""
+        request = self.end(transfer)
+        if request is not None:
+            request.computed, request.awaited = request.awaited, 0
+
+    def failed(self, transfer: str, kept: int = 0) -> None:
+        """Ends a transfer that was broken off.
+
+        Args:
+            transfer: its name.
+            kept: tokens that the request which waits for it goes on with; without any it
+                waits again, and holds no slots.
+        """
+        request = self.end(transfer)
+        if request is not None:
+            self.remember(request)
+            request.drop()
+            request.is_held, request.computed = kept > 0, kept
+
+    def end(self, transfer: str) -> Request | None:
+        """Forgets a transfer. Returns the request that waits for it, if there is one."""
+        if transfer not in self.transfers:
+            raise ValueError(f"there is no transfer {transfer}")
+        request = self.transfers.pop(transfer)
+        if request.transfer != transfer:
+            return None
+        request.transfer = None
+        return request
+
+    # --- saving -------------------------------------------------------------------------
+
+    def save(self) -> Sequence[Content] | None:
+        """Returns all that can be hit, for `restore`; None unless the cache is idle."""
+        return tuple(self.past) if self.is_idle else None
+
+    def restore(self, saved: Sequence[Content]) -> None:
+        """Begins anew with what was saved: there are no requests."""
+        self.requests, self.step, self.transfers = {}, [], {}
+        self.past = list(saved)
 
     # --- branches -----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lockstep.harness.backends.interface import Array
 
@@ -35,14 +35,17 @@ class Pool(NamedTuple):
         references: block → the number of tables that hold it.
         free: blocks that nobody holds and that cannot be hit.
         cached: blocks that nobody holds and that can be hit.
-        pinned: blocks that are held until they have been copied, each as often as it has
-            references for that.
+        pinned: blocks that are held until they have been copied, or until a transfer is
+            over, each as often as it has references for that.
+        idle: blocks of other memory that may be given out: free ones, and those that are
+            evicted then.
     """
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
     pinned: Sequence[int] = ()
+    idle: Sequence[int] = ()
 
 
 class Entry(NamedTuple):
@@ -61,7 +64,7 @@ class Entry(NamedTuple):
     block: int
 
 
-TELLS = ("pool", "entries", "events", "attend", "reuse")
+TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
 """What a paged cache may tell beside its tables; see `Kind.tells`. "reuse" is no method,
 but a promise about the entries: all that a step has computed can be hit when it has run,
 and a request that waits reuses as much as the entries allow."""
@@ -84,7 +87,8 @@ class PagedCache(Protocol):
         """Gives slots to the next `count` known tokens, drafts included, or to all that
         there are.
 
-        A request that waits first reuses the beginning that is cached, and keeps it.
+        A request that waits first reuses the beginning that is cached, and keeps it. One
+        that waits for a transfer is refused.
 
         Returns:
             The position of the first of these tokens: what is computed or reused. Of a
@@ -126,7 +130,52 @@ class PagedCache(Protocol):
         """Drops up to `count` cached blocks that nobody holds; returns how many."""
 
     def reset(self) -> bool:
-        """Forgets all that can be hit; False, and nothing, if a request holds slots."""
+        """Forgets all that can be hit; False, and nothing, if a request holds slots or a
+        transfer is under way."""
+
+    # --- transfers: other memory has blocks with numbers of their own ------------------
+
+    def offload(self, request: str, transfer: str) -> Sequence[tuple[int, int]]:
+        """Begins to copy what can be hit of a request to other memory, whole blocks.
+
+        A transfer reads and writes its blocks at any time until it is over, even if the
+        request ends before.
+
+        Returns:
+            The blocks to copy: from, to. There may be none.
+        """
+
+    def load(
+        self, request: str, transfer: str
+    ) -> tuple[int, Sequence[tuple[int, int]]] | None:
+        """Gives slots to the beginning of a waiting request, as far as that is on the
+        device or in other memory, and begins to copy what is in other memory.
+
+        Returns:
+            How many tokens are computed when it has landed, and the blocks to copy: from
+            other memory, to the device. None if there is no room, or nothing to copy.
+        """
+
+    def landed(self, transfer: str) -> None:
+        """A transfer is over: all its blocks have been copied."""
+
+    def failed(self, transfer: str, arrived: int) -> int:
+        """A transfer is over: it has copied its first `arrived` blocks, and no others.
+
+        Returns:
+            How many tokens the request that waits for it keeps: computed, in its slots.
+            With 0 it waits again and holds no slots.
+        """
+
+    # --- saving -------------------------------------------------------------------------
+
+    def save(self) -> Any:
+        """Returns all that can be hit, in any form; None, if a request holds slots or a
+        transfer is under way."""
+
+    def restore(self, saved: Any) -> None:
+        """Puts what another cache of this config has saved into this one, which is fresh.
+        Each block holds what it held there."""
 
     # --- what it tells ------------------------------------------------------------------
 
@@ -141,6 +190,9 @@ class PagedCache(Protocol):
 
     def entries(self) -> Sequence[Entry]:
         """Returns every prefix that can be hit now, with its block."""
+
+    def host_entries(self) -> Sequence[Entry]:
+        """Returns every prefix that other memory holds now, with its block there."""
 
     def events(self) -> Sequence[tuple[str, Entry | None]]:
         """Returns, and forgets, the events since the last call: "stored" and "removed"

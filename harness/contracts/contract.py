@@ -150,6 +150,15 @@ class Contract(ABC):
     def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
         """Decides how far a program goes: most stay small, a few do not."""
 
+    def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Lists those of some cells that a program is to try to reach.
+
+        Args:
+            model: after `draw_reach`.
+            cells: all that the backend's programs are to reach.
+        """
+        return cells
+
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:

@@ -12,7 +12,7 @@ from lockstep.impl.faults.fault import FAULTS, Fault
 
 LAYER = "buffers", "windows", "snapshots", "chunks", "quantized", "memory"
 UNIFIED = "passes", "changes", "defragment", "states"
-for name in (*LAYER, *UNIFIED, "prefix", "slots", "batches", "paged"):
+for name in (*LAYER, *UNIFIED, "prefix", "slots", "batches", "paged", "transfers"):
     import_module(f"{__name__}.{name}")  # each registers its faults
 
 __all__ = ["FAULTS", "Fault"]

@@ -139,16 +139,17 @@ def make_cache(config: Mapping[str, Any]) -> Any:
         alone = None if caches is None else [single.cache for single in caches]
         return open_batched({**config, "caches": alone})
     if config["kind"] in PAGED:
-        return open_paged(config, make_blocks(config))
+        host = make_blocks(config, "host") if config["host"] else None
+        return open_paged(config, make_blocks(config, "blocks"), host)
     return make_layer(config)
 
 
-def make_blocks(config: Mapping[str, Any]) -> MlxBlocks:
-    """Makes the memory of a paged cache."""
+def make_blocks(config: Mapping[str, Any], field: str) -> MlxBlocks:
+    """Makes memory of a paged cache; a field of the config says how many blocks."""
     dims = config["key_dim"], config["value_dim"]
     fill = math.nan if config["poison"] else 0.0
     dtype = DTYPES[config["dtype"]]
-    return MlxBlocks(*get_room(config), config["heads"], dims, dtype, fill)
+    return MlxBlocks(*get_room(config, field), config["heads"], dims, dtype, fill)
 
 
 def make_layer(config: Mapping[str, Any]) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
 Note = Callable[[str, int, bytes, int], None]
 """Is told "stored" or "removed", the group, the key and the block."""
+
+
+Saved = tuple[int, int, Sequence[bytes], int]
+"""A cached block, its group, its keys, and how many of its places these speak for."""
 
 
 class BlockPool:
@@ -32,7 +36,7 @@ class BlockPool:
         self.references = [0] * count
         self.free = list(range(count - 1, -1, -1))
         self.cached: dict[int, None] = {}
-        self.entries: list[dict[bytes, int]] = [{} for _ in range(groups)]
+        self.entries: list[MutableMapping[bytes, int]] = [{} for _ in range(groups)]
         self.keys: list[list[bytes]] = [[] for _ in range(count)]
         self.filled = [0] * count
         self.group_of = [0] * count
@@ -84,6 +88,21 @@ class BlockPool:
         for block in victims:
             self.forget(block)
         return len(victims)
+
+    def save(self) -> list[Saved]:
+        """Returns the cached blocks, with what `restore` needs; the oldest first."""
+        return [
+            (block, self.group_of[block], tuple(self.keys[block]), self.filled[block])
+            for block in self.cached
+        ]
+
+    def restore(self, saved: Sequence[Saved]) -> None:
+        """Caches the same blocks. All are free before."""
+        for block, group, keys, filled in saved:
+            self.free.remove(block)
+            self.cached[block] = None
+            for key in keys:
+                self.publish(group, key, block, filled)
 
     # --- keys ---------------------------------------------------------------------------
 

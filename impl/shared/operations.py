@@ -50,13 +50,15 @@ a ring is stored twice."""
 PAGED_OPERATIONS = frozenset(
     {
         *("open", "match", "schedule", "run", "accept", "preempt", "free", "fork"),
-        *("rewind", "evict", "reset"),
+        *("rewind", "evict", "reset", "offload", "load", "landed", "failed"),
+        *("save", "restore"),
     }
 )
 PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "drop_last": (False, False, False, True),
+    "host": (0, 2, 4, 2, 8),
     "data": ("tags", "backend"),
 }
-PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "reuse"})
+PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "host_entries", "reuse"})

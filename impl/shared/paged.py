@@ -24,6 +24,8 @@ class PagedRequest:
         end: the same after the step.
         published: tokens that others can hit, a multiple of the unit.
         passed: of each group, how many blocks at the beginning nothing needs any more.
+        awaited: tokens that are computed when a transfer has landed.
+        transfer: its name.
     """
 
     def __init__(self, tokens: Sequence[int], unit: int, namespace: str | None) -> None:
@@ -31,8 +33,9 @@ class PagedRequest:
         self.drafts: list[int] = []
         self.hash = PrefixHash(unit, namespace)
         self.tables: list[Table] | None = None
-        self.computed = self.end = self.published = 0
+        self.computed = self.end = self.published = self.awaited = 0
         self.passed: list[int] = []
+        self.transfer: str | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -106,15 +109,16 @@ class BlockManager:
 
     def match(self, request: str) -> int:
         """Returns how many tokens of a waiting request are there; one is always left."""
-        asked = self.get(request)
+        return self.find_hit(self.groups, self.get(request))
+
+    def find_hit(self, groups: Sequence[Group], one: PagedRequest) -> int:
+        """Returns the longest hit that these groups allow."""
         if not self.prefix_cache:
             return 0
-        keys = asked.hash.extend(asked.tokens)
-        most = (len(asked.tokens) - 1) // self.unit * self.unit
-        hit = find(self.groups, keys, most)
-        return (
-            find(self.groups, keys, hit - self.dropped) if hit and self.dropped else hit
-        )
+        keys = one.hash.extend(one.tokens)
+        most = (len(one.tokens) - 1) // self.unit * self.unit
+        hit = find(groups, keys, most)
+        return find(groups, keys, hit - self.dropped) if self.dropped and hit else hit
 
     # --- a step -------------------------------------------------------------------------
 
@@ -123,6 +127,8 @@ class BlockManager:
         one = self.get(request)
         if one.is_scheduled:
             raise MisuseError(f"{request} is in this step already")
+        if one.awaited:
+            raise MisuseError(f"{request} waits for transfer {one.transfer}")
         tables, start = one.tables, one.computed
         if tables is None:
             start = self.match(request)
@@ -245,18 +251,26 @@ class BlockManager:
             self.step.remove(one)
         for table in one.tables or ():
             self.blocks.release(reversed(list_held(table)))
-        one.tables = None
-        one.computed = one.end = one.published = 0
+        one.tables, one.transfer = None, None
+        one.computed = one.end = one.published = one.awaited = 0
 
     def withdraw(self, one: PagedRequest) -> None:
         """Forgets the prefixes of a request, where no other holds their blocks."""
         own = {block for table in one.tables or () for block in list_held(table)}
-        keys = one.hash.extend(one.tokens)[: one.computed // self.unit]
         for entries in self.blocks.entries:
-            for key in keys:
+            for key in self.list_settled(one):
                 block = entries.get(key)
-                if block is not None and self.blocks.references[block] <= (block in own):
+                if block is not None and self.count_users(block) <= (block in own):
                     self.blocks.forget(block)
+
+    def list_settled(self, one: PagedRequest) -> list[bytes]:
+        """Lists the keys of what a request has computed, or is about to have."""
+        settled = max(one.computed, one.awaited)
+        return one.hash.extend(one.tokens)[: settled // self.unit]
+
+    def count_users(self, block: int) -> int:
+        """Counts the requests that hold a block."""
+        return self.blocks.references[block]
 
     def evict(self, count: int) -> int:
         return self.blocks.evict(count)
@@ -297,9 +311,7 @@ class BlockManager:
         if not all(group.can_go_back(table, to, one.computed) for group, table in pairs):
             return False
         for group, table in pairs:
-            last = -(-to // group.block)
-            self.blocks.release(reversed(list_held(table[last:])))
-            del table[last:]
+            group.cut(table, to)
         one.tokens = [*one.tokens, *one.drafts][:to] + list(tokens)
         one.drafts, one.computed, one.end = [], to, to
         one.hash.cut(to)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lockstep.impl.shared.block_pool import BlockPool
 from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged_host import TieredManager
 from lockstep.impl.shared.paged_memory import BlockMemory, StoringManager
 
 Prefix = tuple[str | None, tuple[int, ...]]
@@ -21,20 +23,21 @@ class Entry(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Block → how many tables hold it; the blocks that are free, those cached, and those
-    that wait to be copied, which are none: a copied block may be written at once."""
+    """Block → how many tables and transfers hold it; the blocks that are free, those
+    cached, those that transfers hold, and those of the host that may be given out."""
 
     references: Mapping[int, int]
     free: Sequence[int]
     cached: Sequence[int]
     pinned: Sequence[int] = ()
+    idle: Sequence[int] = ()
 
 
-class Telling(BlockManager):
+class Telling(TieredManager):
     """Remembers the tokens of each key. The manager needs them for nothing else."""
 
-    def __init__(self, *options: Any) -> None:
-        super().__init__(*options)
+    def __init__(self, *options: Any, **more: Any) -> None:
+        super().__init__(*options, **more)
         self.prefixes: dict[bytes, Prefix] = {}
         self.noted: list[tuple[str, Entry]] = []
         self.blocks.note = self.note
@@ -45,18 +48,34 @@ class Telling(BlockManager):
             self.prefixes[key] = one.namespace, tokens
         super().settle(one)
 
+    def save(self) -> Any:
+        saved = super().save()
+        return None if saved is None else (saved, dict(self.prefixes))
+
+    def restore(self, saved: Any) -> None:
+        kept, self.prefixes = saved[0], dict(saved[1])
+        super().restore(kept)
+
     def note(self, name: str, group: int, key: bytes, block: int) -> None:
         self.noted.append((name, Entry(group, *self.prefixes[key], block)))
 
     def pool(self) -> Pool:
         counted = enumerate(self.blocks.references)
         references = {block: count for block, count in counted if count}
-        return Pool(references, list(self.blocks.free), list(self.blocks.cached))
+        free, cached = list(self.blocks.free), list(self.blocks.cached)
+        idle = [*self.host.free, *self.host.cached]
+        return Pool(references, free, cached, list(self.pinned.elements()), idle)
 
     def entries(self) -> list[Entry]:
+        return self.list_entries(self.blocks)
+
+    def host_entries(self) -> list[Entry]:
+        return self.list_entries(self.host)
+
+    def list_entries(self, pool: BlockPool) -> list[Entry]:
         return [
             Entry(group, *self.prefixes[key], block)
-            for group, entries in enumerate(self.blocks.entries)
+            for group, entries in enumerate(pool.entries)
             for key, block in entries.items()
         ]
 
@@ -69,20 +88,27 @@ class TellingStorage(Telling, StoringManager):
     """The same of one that stores K and V."""
 
 
-def open_paged(config: Mapping[str, Any], memory: BlockMemory | None) -> BlockManager:
+def open_paged(
+    config: Mapping[str, Any],
+    memory: BlockMemory | None,
+    host_memory: BlockMemory | None = None,
+) -> BlockManager:
     """Opens the cache for a complete config of the paged contract.
 
     Args:
         config: see `harness.contracts.paged`.
-        memory: of the blocks; None where the harness holds it.
+        memory, host_memory: of the blocks; None where the harness holds it.
     """
     names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
     options = config["groups"], *(config[name] for name in names)
-    return Telling(*options) if memory is None else TellingStorage(memory, *options)
+    if memory is None:
+        return Telling(*options, host=config["host"])
+    return TellingStorage(memory, *options, host_memory=host_memory)
 
 
-def get_room(config: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Returns the number of blocks, their places, and the number of buffers."""
+def get_room(config: Mapping[str, Any], field: str) -> tuple[int, int, int]:
+    """Returns the number of blocks, which a field of the config says, their places, and
+    the number of buffers."""
     groups = config["groups"]
     size = max(group["block"] for group in groups)
-    return config["blocks"], size, max(group["layers"] for group in groups)
+    return config[field], size, max(group["layers"] for group in groups)

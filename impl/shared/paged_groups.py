@@ -69,6 +69,12 @@ class Group(ABC):
         self.pool.release(reversed(gone))
         table[begin:end] = [None] * (end - begin)
 
+    def cut(self, table: Table, end: int) -> None:
+        """Lets go of the blocks behind the first `end` tokens."""
+        last = -(-end // self.block)
+        self.pool.release(reversed(list_held(table[last:])))
+        del table[last:]
+
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
         """Says whether all that is needed after `to` tokens is there."""
         places = range(self.first(to) // self.block, -(-to // self.block))
@@ -168,7 +174,7 @@ class StateGroup(Group):
                 self.pool.publish(self.number, keys[stop // self.unit - 1], block, 1)
 
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
-        return to == computed
+        return to == computed and super().can_go_back(table, to, computed)
 
 
 def make_group(

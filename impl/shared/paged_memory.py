@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged import PagedRequest
 from lockstep.impl.shared.paged_groups import Group, StateGroup
+from lockstep.impl.shared.paged_host import Pairs, TieredManager
 
 Pair = tuple[Any, Any]
 
@@ -60,6 +61,30 @@ class BlockMemory(ABC):
     def copy(self, source: int, target: int) -> None:
         """Copies one block in all layers."""
 
+    def receive(self, other: BlockMemory, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks of another memory in all layers: from, to."""
+        self.put([target for _, target in pairs], other.get([one for one, _ in pairs]))
+
+    def get(self, blocks: Sequence[int]) -> list[Pair]:
+        """Returns copies of K and V of all places of some blocks, for each layer; nothing
+        of no blocks."""
+        slots = self.list_slots(blocks)
+        return [self.read(layer, slots) for layer in range(self.layers if slots else 0)]
+
+    def put(self, blocks: Sequence[int], pairs: Sequence[Pair]) -> None:
+        """Writes what `get` of some memory has returned to as many blocks."""
+        slots = self.list_slots(blocks)
+        for layer, pair in enumerate(pairs):
+            self.write(layer, slots, *map(self.bring, pair))
+
+    def bring(self, array: Any) -> Any:
+        """Returns an array of other memory on the device of this one."""
+        return array
+
+    def list_slots(self, blocks: Sequence[int]) -> list[int]:
+        size = self.size
+        return [block * size + place for block in blocks for place in range(size)]
+
     @abstractmethod
     def attend(self, queries: Any, pair: Pair, seen: Seen) -> Any:
         """Computes attention, [1, heads, queries, value_dim].
@@ -89,7 +114,7 @@ class BlockMemory(ABC):
         """Joins arrays along their axis of tokens."""
 
 
-class StoringManager(BlockManager):
+class StoringManager(TieredManager):
     """A block manager that stores K and V.
 
     Between the last `schedule` and `run`, each layer is updated once. The layers of all
@@ -98,16 +123,22 @@ class StoringManager(BlockManager):
     Args:
         memory: of the blocks.
         groups, options: see `BlockManager`; and the "layers" of each group.
+        host_memory: of the blocks of the host, if there are any.
 
     Attributes:
         spans: group → what `BlockMemory.prepare` made for this step.
     """
 
     def __init__(
-        self, memory: BlockMemory, groups: Sequence[Mapping[str, Any]], *options: Any
+        self,
+        memory: BlockMemory,
+        groups: Sequence[Mapping[str, Any]],
+        *options: Any,
+        host_memory: BlockMemory | None = None,
     ) -> None:
-        super().__init__(groups, *options)
-        self.memory = memory
+        host = host_memory.blocks if host_memory else 0
+        super().__init__(groups, *options, host=host)
+        self.memory, self.host_memory = memory, host_memory
         self.spans: dict[int, Any] = {}
         self.layers = [
             (number, layer)
@@ -131,6 +162,34 @@ class StoringManager(BlockManager):
         self.pending = []
         self.spans.clear()
         super().run()
+
+    # --- other memory -------------------------------------------------------------------
+
+    def move(self, pairs: Pairs, leaves: bool) -> None:
+        if self.host_memory is not None and leaves:
+            self.host_memory.receive(self.memory, pairs)
+        elif self.host_memory is not None:
+            self.memory.receive(self.host_memory, pairs)
+
+    def save(self) -> Any:
+        """See `TieredManager`; with K and V of the blocks that can be hit."""
+        saved = super().save()
+        if saved is None:
+            return None
+        pools = zip(self.list_memories(), (self.blocks, self.host), strict=False)
+        return saved, [memory.get(list(pool.cached)) for memory, pool in pools]
+
+    def restore(self, saved: Any) -> None:
+        kept, contents = saved
+        super().restore(kept)
+        pools = zip(
+            self.list_memories(), (self.blocks, self.host), contents, strict=False
+        )
+        for memory, pool, content in pools:
+            memory.put(list(pool.cached), content)
+
+    def list_memories(self) -> list[BlockMemory]:
+        return [one for one in (self.memory, self.host_memory) if one is not None]
 
     # --- K and V ------------------------------------------------------------------------
 

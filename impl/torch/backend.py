@@ -72,20 +72,24 @@ def open_cache(
     if config["kind"] in BATCHED_OPERATIONS:
         return open_batched(config, device)
     if config["kind"].startswith("paged"):
-        return open_paged(config, make_blocks(config, device, kernels))
+        if config["data"] == "tags":
+            return open_paged(config, None)
+        host = make_blocks(config, "host", torch.device("cpu"), PlainKernels())
+        blocks = make_blocks(config, "blocks", device, kernels)
+        return open_paged(config, blocks, host if config["host"] else None)
     return open_layer(config, device)
 
 
 def make_blocks(
-    config: Mapping[str, Any], device: torch.device, kernels: Kernels | None
-) -> TorchBlocks | None:
-    """Makes the memory of a paged cache; None where the harness holds it."""
-    if config["data"] == "tags":
-        return None
+    config: Mapping[str, Any], field: str, device: torch.device, kernels: Kernels | None
+) -> TorchBlocks:
+    """Makes memory of a paged cache; a field of the config says how many blocks."""
     like = torch.empty(0, dtype=DTYPES[config["dtype"]], device=device)
     dims = config["key_dim"], config["value_dim"]
     fill = math.nan if config["poison"] else 0.0
-    return TorchBlocks(*get_room(config), config["heads"], dims, like, fill, kernels)
+    return TorchBlocks(
+        *get_room(config, field), config["heads"], dims, like, fill, kernels
+    )
 
 
 def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:

@@ -52,6 +52,9 @@ class TorchBlocks(BlockMemory):
         index = self.kernels.place(np.array(slots), self.device)
         return self.kernels.gather(self.buffers[layer], index, False)
 
+    def bring(self, array: torch.Tensor) -> torch.Tensor:
+        return array.to(self.device)
+
     def attend(self, queries: torch.Tensor, pair: Pair, seen: Seen) -> torch.Tensor:
         mask = None if seen is None else torch.from_numpy(seen).to(self.device)
         shares_heads = queries.shape[1] != pair[0].shape[1]

@@ -17,7 +17,8 @@ from lockstep.harness.backends.paged import Entry, Pool
 from lockstep.harness.contracts import CONTRACTS
 
 TOLD = frozenset({"pool", "entries", "events"})
-OPERATIONS = frozenset(CONTRACTS["paged"].operations)
+MORE = {"offload", "load", "landed", "failed", "save", "restore"}
+OPERATIONS = frozenset(CONTRACTS["paged"].operations) - MORE
 FULL = {"type": "full", "layers": 1}
 GROUPS = (
     [{**FULL, "block": 2}],

@@ -22,8 +22,10 @@ EVERY_SIZE = [(*one, size) for one in EVERY_KIND for size in SIZES]
 
 def ask_for_all(rules: Contract, kind: str, size: str) -> World:
     """The domain for a backend that declares everything."""
-    declared = declare_all(rules.name, kind)
-    return fit(rules.get_domain(kind, size), rules, kind, declared, ["float32"])
+    domain = rules.get_domain(kind, size)
+    config = {name: tuple(values) for name, values in domain.config.items()}
+    declared = declare_all(rules.name, kind, config=config)
+    return fit(domain, rules, kind, declared, ["float32"])
 
 
 def make_walk(rules: Contract, world: World) -> Walk:

@@ -152,6 +152,7 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
         "hash_block": (None, 1, 2),
         "data": ("tags", "backend"),
         "drop_last": (False, True),
+        "host": (0, 4),
     },
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)

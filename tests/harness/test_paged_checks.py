@@ -290,8 +290,11 @@ def test_events_that_leave_something_out(
             lambda: read_tables([["x"]], "a", 1, True),
             "tables(a) has x, not a block or None",
         ),
-        (lambda: read_copies([(1, 2, 3)]), "copies returned [1, 2, 3], not a list of 2"),
-        (lambda: read_copies([(1, None)]), "copies has None, not a block"),
+        (
+            lambda: read_copies([(1, 2, 3)], "copies"),
+            "copies returned [1, 2, 3], not a list of 2",
+        ),
+        (lambda: read_copies([(1, None)], "copies"), "copies has None, not a block"),
         (lambda: read_pool(None), "pool returned None, not a pool: it has no references"),
         (lambda: read_pool(Pool([1], [], [])), "references of pool has [1], not counts"),
         (lambda: read_pool(Pool({1: None}, [], [])), "of pool has None, not a count"),

@@ -121,6 +121,61 @@ a request goes back and on with others
 it goes back to what is computed
     full | open a 1 2 3; take a 2; run; rewind a 3 8 > error: rewind: a to 3;
     rewind a 0 8 > error: rewind: a to 0; rewind a 2 > error: rewind: a to 2
+# --- transfers
+an offload changes nothing
+    full | open a 1 2 3; take a 2; run; offload a t; is a > 1 2 3, -, 2; take a 9; run;
+    landed t; free a; open b 1 2 3 4; hits b > 0 1 2 3
+what is loaded is computed when it has landed
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2;
+    is b > 1 2 3 4, -, 0; landed t; is b > 1 2 3 4, -, 2; take b 9; run;
+    is b > 1 2 3 4, -, 4
+a request that waits for a transfer does nothing else
+    full | open a 1 2 3; take a 9; run; open b 1 2 3; load b t 2;
+    take b 1 > error: schedule: b waits for t; load b u 2 > error: load: b holds slots;
+    offload b u > error: offload: b has computed nothing;
+    accept b 4 > error: accept: b has tokens that are not computed;
+    fork b c 4 > error: fork: b has not computed its step;
+    rewind b 1 4 > error: rewind: b to 1; landed t; take b 1; run; accept b 4;
+    is b > 1 2 3 4, -, 3
+without its transfer a request waits again
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 4; load b t 3; failed t;
+    is b > 1 2 3 4, -, 0; hits b > 0 1 2 3; take b 1 hit=2; run; is b > 1 2 3 4, -, 3
+or it goes on with what had arrived
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 4; load b t 3; failed t kept=1;
+    is b > 1 2 3 4, -, 1; take b 1; run; is b > 1 2 3 4, -, 2
+a transfer goes on without its request
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 4; load b t 2; preempt b;
+    load b u 3; landed t; is b > 1 2 3 4, -, 0; landed u; is b > 1 2 3 4, -, 3;
+    offload a t; free a; landed t
+also without one that had its name
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 4; load b t 2; free b;
+    open b 1 2 3 4; landed t; is b > 1 2 3 4, -, 0; hits b > 0 1 2 3
+what one who loads has is there, whoever had it before
+    full | open a 1 2 3; take a 9; run; open b 1 2 3 4; load b t 2; free a reuse=False;
+    open c 1 2 3 4; hits c > 0 1 2; failed t; hits c > 0 1 2
+a transfer is over once
+    full | open a 1 2 3; landed t > error: there is no transfer t;
+    failed t > error: there is no transfer t; take a 9; run; offload a t;
+    offload a t > error: there is a transfer t already; failed t;
+    landed t > error: there is no transfer t; offload a t; landed t;
+    failed t > error: there is no transfer t; load b t 1 > error: there is no request b;
+    offload b t > error: there is no request b
+nothing is offloaded before it is computed
+    full | open a 1 2 3; offload a t > error: offload: a has computed nothing; take a 9;
+    offload a t > error: offload: a has computed nothing
+no reset while a transfer is under way
+    full | open a 1 2 3; take a 9; run; offload a t; free a; reset > no; landed t;
+    reset > yes
+# --- saving
+what was saved is there again, and no request
+    full | open a 1 2 3; take a 9; run; free a; open b 5; save > yes; restore;
+    open b 1 2 3 4; hits b > 0 1 2 3
+what came later is gone
+    full | open a 1 2 3; take a 9; run; free a; save > yes; open b 1 2 3 4 5; take b 9;
+    run; free b; restore; open c 1 2 3 4 5 6; hits c > 0 1 2 3
+nothing is saved while a request holds slots or a transfer is under way
+    full | open a 1 2 3; take a 9; save > no; run; offload a t; free a; save > no;
+    landed t; save > yes
 # --- mistakes
 names and tokens
     full | open a > error: open: a request has at least one token; open a 1;
@@ -192,6 +247,26 @@ class Desk:
 
     def do_reset(self) -> str:
         return "yes" if self.cache.reset() else "no"
+
+    def do_offload(self, name: str, transfer: str) -> None:
+        self.cache.offload(name, transfer)
+
+    def do_load(self, name: str, transfer: str, end: str) -> None:
+        self.cache.load(name, transfer, int(end))
+
+    def do_landed(self, transfer: str) -> None:
+        self.cache.landed(transfer)
+
+    def do_failed(self, transfer: str, kept: int = 0) -> None:
+        self.cache.failed(transfer, kept)
+
+    def do_save(self) -> str:
+        self.saved = self.cache.save()
+        return "no" if self.saved is None else "yes"
+
+    def do_restore(self) -> None:
+        assert self.saved is not None
+        self.cache.restore(self.saved)
 
     def do_fork(self, source: str, target: str, *tokens: str) -> None:
         self.cache.fork(source, target, list(map(int, tokens)))

@@ -331,6 +331,7 @@ PREFIX: Messages = {
 
 REQUEST, LAYER_NUMBER = {"request": str}, {"layer": int}
 KNOWN = {"tokens": list[int]}
+TRANSFER = {"transfer": str}
 NUMBER_PAIRS = list[tuple[int, int]]
 PAGED: Messages = {
     "open_request": ({**REQUEST, **KNOWN, "namespace": str | None}, {}),
@@ -344,6 +345,15 @@ PAGED: Messages = {
     "rewind": ({**REQUEST, "to": int, **KNOWN}, {"ok": bool}),
     "evict": ({"count": Positive}, {"evicted": int}),
     "reset": ({}, {"ok": bool}),
+    "offload": ({**REQUEST, **TRANSFER}, {"copies": NUMBER_PAIRS}),
+    "load": (
+        {**REQUEST, **TRANSFER},
+        {"loaded": int | None, "copies": NUMBER_PAIRS},
+    ),
+    "landed": (TRANSFER, {}),
+    "failed": ({**TRANSFER, "arrived": Size}, {"kept": int}),
+    "save": ({}, {"saved": int | None}),
+    "restore": ({"saved": int}, {}),
     "tables": (REQUEST, {"tables": list[list[int | None]]}),
     "copies": ({}, {"copies": NUMBER_PAIRS}),
     "pool": (
@@ -353,9 +363,11 @@ PAGED: Messages = {
             "free": list[int],
             "cached": list[int],
             "pinned": list[int] | UnsetType,
+            "idle": list[int] | UnsetType,
         },
     ),
     "entries": ({}, {"entries": list[Entry]}),
+    "host_entries": ({}, {"entries": list[Entry]}),
     "events": ({}, {"events": list[Event]}),
     "update": ({**LAYER_NUMBER, **PAIR}, {"requests": list[Pair]}),
     "attend": ({**LAYER_NUMBER, "queries": Array}, {"attended": Array}),

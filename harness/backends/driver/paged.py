@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec import UNSET
 from msgspec.structs import astuple
@@ -17,8 +17,8 @@ from lockstep.harness.backends.paged import Entry, Pool
 
 class PagedCache(
     Cache,
-    sends="match schedule run accept preempt free fork rewind evict reset tables copies"
-    " update attend read_states list_ends write_states",
+    sends="match schedule run accept preempt free fork rewind evict reset offload landed"
+    " failed save restore tables copies update attend read_states list_ends write_states",
 ):
     """Has all methods of `harness.backends.paged.PagedCache`; a driver need not answer
     those that its kind does not declare."""
@@ -29,17 +29,24 @@ class PagedCache(
         """The message `open` opens a cache."""
         self.call("open_request", request, tokens, namespace)
 
+    def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:
+        end, copies = self.call("load", request, transfer)
+        return None if end is None else (end, copies)
+
     def pool(self) -> Pool:
         answer = self.ask("pool")
         counted = Counter(block for block, _ in answer.references)
         for block, times in counted.items():
             if times > 1:
                 self.reject(f"references has block {block} {times} times")
-        pinned = () if answer.pinned is UNSET else answer.pinned
-        return Pool(dict(answer.references), answer.free, answer.cached, pinned)
+        more = [() if told is UNSET else told for told in (answer.pinned, answer.idle)]
+        return Pool(dict(answer.references), answer.free, answer.cached, *more)
 
     def entries(self) -> list[Entry]:
         return [make_entry(told) for told in self.ask("entries").entries]
+
+    def host_entries(self) -> list[Entry]:
+        return [make_entry(told) for told in self.ask("host_entries").entries]
 
     def events(self) -> list[tuple[str, Entry | None]]:
         answer = self.ask("events")

@@ -104,7 +104,7 @@ class Cache(Proxy):
         if isinstance(value, messages.Pair | messages.State):
             pair = zip(value.__struct_fields__, astuple(value), strict=True)
             return tuple([self.make_tensor(*each) for each in pair])
-        if name == "saved":
+        if name == "saved" and value is not None:
             return Saved(self.driver, value)
         return self.make_tensor(name, value) if name in ARRAYS else value
 

@@ -1,10 +1,10 @@
 """The paged contract: requests whose K and V lie in blocks, behind tables.
 
-`model`: the config and the reference side. `base`, `operations`, `branches`: one class
-for each operation. `system`: the side of a backend, and the memory that its tables name.
-`reading`: its answers in the right form. `checks`: what holds after every operation.
-`states`: the abstract states. `drawn`, `domain`: what is drawn, and small worlds.
-`shrinking`: simpler programs.
+`model`: the config and the reference side. `base`, `operations`, `branches`, `transfers`:
+one class for each operation. `system`: the side of a backend. `contents`: of
+its blocks. `reading`: its answers in the right form. `checks`: what holds after every
+operation. `states`: the abstract states. `drawn`, `domain`: what is drawn, and small
+worlds. `shrinking`: simpler programs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.paged import TELLS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.operation import Cell, Config, Op, Source
 from lockstep.harness.contracts.paged.domain import get_domain
 from lockstep.harness.contracts.paged.drawn import CHOICES, FEW_BLOCKS, GROUPS
 from lockstep.harness.contracts.paged.model import (
@@ -33,24 +33,34 @@ from lockstep.harness.contracts.paged.shrinking import (
     simplify,
 )
 from lockstep.harness.contracts.paged.states import (
+    RARE,
     STATES,
+    can_have,
     get_states,
+    is_of_transfers,
     list_states,
     list_unreachable,
 )
 from lockstep.harness.contracts.paged.system import PagedSystem
+from lockstep.harness.contracts.paged.transfers import propose_next
 
 NEXT: Mapping[str, Sequence[str]] = {
-    "open": ("schedule", "schedule", "match"),
+    "open": ("schedule", "schedule", "match", "load"),
     "schedule": ("run", "schedule", "run", "preempt"),
-    "run": ("accept", "accept", "schedule", "rewind", "fork"),
+    "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
     "accept": ("schedule",),
-    "preempt": ("schedule", "match", "evict"),
-    "free": ("open", "schedule", "evict"),
+    "preempt": ("schedule", "match", "evict", "load"),
+    "free": ("open", "schedule", "evict", "save"),
     "fork": ("schedule",),
     "rewind": ("schedule",),
-    "evict": ("schedule", "match", "open"),
+    "evict": ("schedule", "match", "open", "load", "load"),
     "reset": ("schedule", "match"),
+    "offload": ("landed", "landed", "failed", "free", "preempt"),
+    "load": ("landed", "landed", "failed", "free", "preempt"),
+    "landed": ("schedule", "evict", "free", "preempt"),
+    "failed": ("match", "schedule", "load"),
+    "save": ("restore",),
+    "restore": ("open",),
 }
 """See `Contract.next`."""
 
@@ -60,7 +70,7 @@ class PagedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"hash_block", "drop_last", "aligned", "data", "scope"})
+    opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     states = STATES
@@ -82,9 +92,11 @@ class PagedContract(Contract):
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Without K and V there is no attention; "reuse" is about the entries."""
+        """Without K and V there is no attention, without a host nothing on it; "reuse" is
+        about the entries."""
         names = {"entries" if one == "reuse" else one for one in tells}
-        return sorted(names if config["data"] == "backend" else names - {"attend"})
+        names -= {"attend"} if config["data"] == "tags" else set()
+        return sorted(names if config["host"] else names - {"host_entries"})
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
@@ -111,6 +123,36 @@ class PagedContract(Contract):
                 if one is None or all(block % one == 0 for block in blocks)
             ]
         return options
+
+    def draw_operation(
+        self, source: Source, model: PagedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """In some programs mostly one that leads on to a load: seven are needed."""
+        if model.goes_far and source.below(3):
+            following = [name for name in propose_next(model) if name in operations]
+            operations = following or operations
+        return super().draw_operation(source, model, operations)
+
+    def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Those of transfers in programs that are to lead there, else the others; more
+        often those that are rarely found."""
+        own = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
+        if len(own) == len(cells):
+            return cells
+        own = [cell for cell in own if can_have(cell[0], model.config)]
+        return [*own, *[cell for cell in own if cell[0] in RARE] * 2]
+
+    def draw_reach(self, source: Source, model: PagedModel) -> None:
+        if model.config["host"] and model.config["prefix_cache"]:
+            model.goes_far = source.below(5) < 2
+
+    def propose_misuse(
+        self, source: Source, model: PagedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """Often one of a request that waits for a transfer, while there is one."""
+        if any(one.awaited for one in model.cache.requests.values()) and source.below(2):
+            operations = [name for name in ("schedule", "load") if name in operations]
+        return super().propose_misuse(source, model, operations)
 
     def open_cache(self, backend: Backend, config: Config) -> Any:
         tells: frozenset[str] = frozenset()

@@ -100,9 +100,13 @@ class OnRequest(PagedOperation):
         names = [name for name, one in requests if self.suits(model, name, one)]
         if not names:
             return None
-        name = source.pick(names)
+        name = source.pick(self.prefer(names, model))
         more = self.draw_more(source, model, model.cache.requests[name])
         return None if more is None else {"request": name, **more}
+
+    def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
+        """Returns those of the names that are the most interesting ones."""
+        return names
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         return {}
@@ -114,9 +118,10 @@ class OnRequest(PagedOperation):
         if not requests:
             return None
         wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
+        loading = [name for name in wrong if requests[name].awaited]
         name = next(one for one in LETTERS if one not in requests)
         if wrong and source.below(2):
-            name = source.pick(wrong)
+            name = source.pick(loading or wrong)
         return {"op": self.name, "request": name, **self.get_anything()}
 
     def get_anything(self) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask
@@ -26,7 +26,16 @@ from lockstep.reference.paged import Request
 
 
 class LettingGo(OnRequest):
-    """Takes the slots of a request. What it has not computed is never hit."""
+    """Takes the slots of a request. What it has not computed is never hit.
+
+    A transfer goes on without it.
+    """
+
+    def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
+        """Those whose blocks a transfer still needs."""
+        owners = [model.find_owner(transfer) for transfer in model.transfers]
+        own = [name for name in names if name in owners]
+        return own if model.goes_far and own else names
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         if request.scheduled and model.leaning - {op["request"]}:
@@ -44,6 +53,7 @@ class Preempt(LettingGo):
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
+        model.note_letting_go(name, reuse=True)
         answer = ask(lambda: model.cache.preempt(name))
         if "error" not in answer:
             model.past[name] = {"preempted"}  # all else is over
@@ -59,11 +69,12 @@ class Free(LettingGo):
     }
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        return {"reuse": source.below(3) > 0}
+        return {"reuse": source.below(2 if model.goes_far else 3) > 0}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
         ended = model.cache.requests.get(name)
+        model.note_letting_go(name, op["reuse"])
         answer = ask(lambda: model.cache.free(name, op["reuse"]))
         if ended is not None:
             model.told.append((ended.namespace, ended.tokens))
@@ -219,10 +230,14 @@ class Evict(PagedOperation):
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, 256)}
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        if model.offloaded and source.below(4):
+            return {"count": 256}  # so that it must be loaded again
         return {"count": source.pick((1, 2, 4, 256))}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         self.note(op, model)
+        if op["count"] >= model.config["blocks"]:
+            model.away = list(model.offloaded)
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
 

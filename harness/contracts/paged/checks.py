@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -196,6 +196,23 @@ def check_refusal(
             f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"
             " were held by no request",
         )
+
+
+def check_busy(blocks: Iterable[int], busy: Mapping[int, str], place: str) -> None:
+    """Raises Broken if a block that a transfer reads or writes may be given out.
+
+    Args:
+        blocks: that may be given out.
+        busy: block → the transfer.
+        place: where they are.
+    """
+    for block in blocks:
+        if block in busy:
+            raise Broken(
+                "references",
+                f"block {block}{place} may be given out, and transfer {busy[block]} still"
+                " needs it",
+            )
 
 
 # --- entries ----------------------------------------------------------------------------

@@ -63,6 +63,13 @@ STANDARD: Sequence[Op] = join(
         ask("c", "free"),
         {"op": "evict", "count": 256},
         ask("a", "accept", sampled=2),
+        ask("a", "offload", transfer="t0"),
+        ask("b", "load", transfer="t1"),
+        {"op": "landed", "transfer": "t0"},
+        {"op": "landed", "transfer": "t1"},
+        {"op": "failed", "transfer": "t1", "arrived": 1},
+        {"op": "save"},
+        {"op": "restore"},
     ),
 )
 MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
@@ -72,4 +79,6 @@ BLOCKS = {"tiny": 6, "small": 6, "standard": 5}
 def get_domain(kind: str, size: str) -> Domain:
     config: Mapping[str, Sequence[Any]]
     config = {"groups": [GROUPS[kind]], "blocks": [BLOCKS[size]], "max_length": [8]}
+    if size == "standard":
+        config = {**config, "host": [4]}
     return Domain(config, MOVES[size])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, lcm
+from typing import NamedTuple
 
 from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.operation import Config, Held, HeldToken, Op
@@ -53,6 +54,7 @@ CONFIG: Mapping[str, Schema] = {
     "prefix_cache": {"type": "boolean", "default": True},
     "drop_last": {"type": "boolean", "default": False},
     "lookahead": {**integer(0, 8), "default": 0},
+    "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
@@ -64,6 +66,9 @@ included, or of a chunk. `blocks`: those that requests can have, of all groups t
 `hash_block`: a hit is a multiple of it; null for the largest that divides every block.
 `max_length`: tokens and drafts of a request. `drop_last`: of the longest possible hit the
 last unit is computed again, for its outputs (EAGLE). `lookahead`: the most drafts.
+`host`: blocks of other memory, to which the device's are copied and from which they come
+back; 0 for none. A disk behind it is the same with more blocks: no answer, and nothing
+that is checked, tells where a block lies that is not on the device.
 `aligned`: steps may be shorter than asked for, or put off, so that they end where a state
 is kept. `data`: "backend" if the backend stores K and V; with "tags" the harness does.
 
@@ -101,6 +106,20 @@ def name_group(config: Config, number: int) -> str:
     return f"group {number} ({config['groups'][number]['type']})"
 
 
+class Transfer(NamedTuple):
+    """A transfer that is under way.
+
+    Attributes:
+        request: that it was begun for.
+        blocks: on the device, that it copies.
+        content: of an offload, what the request had computed.
+    """
+
+    request: Request
+    blocks: int
+    content: Content | None
+
+
 class PagedModel:
     """The reference of one program.
 
@@ -120,6 +139,13 @@ class PagedModel:
         leaning: the requests of this step that reuse what the step computes.
         spans: request → where its latest step began, and where its slots may end, for
             counting blocks.
+        transfers: those that are under way, by name.
+        copied: blocks that were offloaded so far.
+        offloaded: contents that were copied to other memory.
+        away: those that were evicted from the device since.
+        withdrawn: those that nobody may reuse since.
+        saved: what was saved last, of the reference and of `offloaded`.
+        goes_far: transfers are drawn so that they lead to loads.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -136,6 +162,13 @@ class PagedModel:
         self.leaning: set[str] = set()
         self.ran: list[tuple[str, int, int]] = []
         self.spans: dict[str, tuple[int, int]] = {}
+        self.transfers: dict[str, Transfer] = {}
+        self.copied = 0
+        self.offloaded: list[Content] = []
+        self.away: list[Content] = []
+        self.withdrawn: list[Content] = []
+        self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
+        self.goes_far = False
         self.last = ""
 
     # --- tags ---------------------------------------------------------------------------
@@ -198,6 +231,7 @@ class PagedModel:
             for other, request in self.cache.requests.items()
             if request.is_held and other != name
         )
+        needed += sum(one.blocks for one in self.transfers.values())
         request = self.cache.requests[name]
         start = request.computed if request.is_held else 0
         blocks: int = self.config["blocks"]
@@ -226,6 +260,79 @@ class PagedModel:
             other.get_content(self.unit - 1) == begun for other in others
         )
 
+    def note_leaning(self, name: str, hit: int) -> None:
+        """Notes a hit that reuses what this step computes."""
+        if not self.cache.can_hit(name, hit, in_step=False):
+            self.leaning.add(name)
+
+    # --- transfers ----------------------------------------------------------------------
+
+    def begin_transfer(self, op: Op, copied: int) -> None:
+        """Notes how many blocks a transfer copies."""
+        request, content = self.cache.requests[op["request"]], None
+        if op["op"] == "offload":
+            content = request.get_content(request.computed - 1)
+            self.copied += copied
+        if self.copied > self.config["host"]:
+            self.happened.add("host-full")
+        self.transfers[op["transfer"]] = Transfer(request, copied, content)
+
+    def end_transfer(self, transfer: str, has_landed: bool) -> None:
+        ended = self.transfers.pop(transfer)
+        if ended.content is not None and has_landed:
+            self.offloaded.append(ended.content)
+
+    def find_owner(self, transfer: str) -> str | None:
+        """Returns the name of the request that a transfer was begun for."""
+        owner = self.transfers[transfer].request if transfer in self.transfers else None
+        requests = self.cache.requests.items()
+        return next((name for name, one in requests if one is owner), None)
+
+    def find_loader(self, transfer: str) -> str | None:
+        """Returns the name of the request that waits for it."""
+        requests = self.cache.requests.items()
+        return next((name for name, one in requests if one.transfer == transfer), None)
+
+    def is_of(self, name: str, end: int, contents: Sequence[Content]) -> bool:
+        """Says whether one of these contents begins with `end` tokens of a request."""
+        return begins(self.cache.requests[name].get_content(end - 1), contents)
+
+    def is_live(self, name: str) -> bool:
+        """Says whether another request has computed the first unit of this one."""
+        request = self.cache.requests[name]
+        first = request.get_content(min(self.unit, len(request.tokens)) - 1)
+        requests = self.cache.requests.values()
+        return begins(
+            first, [(one.namespace, one.tokens[: one.computed]) for one in requests]
+        )
+
+    def note_letting_go(self, name: str, reuse: bool) -> None:
+        """Notes that a request is about to go: what it has computed is on the device
+        then, or nobody may reuse it."""
+        request = self.cache.requests.get(name)
+        if request is None or not request.settled:
+            return
+        if request.awaited:
+            self.happened.add("orphaned")
+        first = request.get_content(min(self.unit, request.settled) - 1)
+        self.away = [one for one in self.away if not begins(first, [one])]
+        if not reuse:
+            self.withdrawn = [one for one in self.offloaded if begins(first, [one])]
+            self.offloaded = [one for one in self.offloaded if not begins(first, [one])]
+
+    def restore(self) -> None:
+        """Begins anew with what was saved."""
+        assert self.saved is not None
+        requests = self.cache.requests.values()
+        self.told += [(one.namespace, one.tokens) for one in requests]
+        past, offloaded = self.saved
+        self.cache.restore(past)
+        self.offloaded, self.away, self.withdrawn = list(offloaded), [], []
+        self.past, self.spans, self.transfers = {}, {}, {}
+        self.leaning.clear()
+
+    # --- counting -----------------------------------------------------------------------
+
     def why_too_long(self, length: int) -> str | None:
         """Says why no request can have so many tokens; None if it can."""
         if length > self.config["max_length"]:
@@ -250,6 +357,10 @@ class PagedModel:
             total += self.copies_blocks(name, block)
         return total
 
+    def count_whole(self, computed: int) -> int:
+        """Counts the most whole blocks of so many tokens."""
+        return sum(computed // group["block"] for group in self.config["groups"])
+
     def copies_blocks(self, name: str, block: int) -> bool:
         """Says whether a block may have been copied for a request, which writes to it
         while another still needs the old one."""
@@ -267,6 +378,8 @@ class PagedModel:
             "length": len(request.tokens) if request else None,
             "drafts": len(request.drafts) if request else None,
             "named": int(op.get("namespace") is not None),
+            "transfers": len(self.cache.transfers),
+            "awaited": request.awaited if request else None,
             "longest": None,
             "chunk": None,
             "filled": None,
@@ -288,6 +401,15 @@ class PagedModel:
         }
 
 
+def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]]) -> bool:
+    """Says whether one of several contents begins with another."""
+    name, tokens = content
+    return any(
+        name == space and tokens == tuple(others[: len(tokens)])
+        for space, others in longer
+    )
+
+
 FACTS: Mapping[str, str] = {
     "requests": "requests that exist",
     "held": "requests that hold slots",
@@ -301,4 +423,6 @@ FACTS: Mapping[str, str] = {
     "chunk": "where the chunk of its last token begins; null without chunks",
     "filled": "blocks that the step fills for it with other tokens than drafts",
     "named": "1 if the operation names a namespace, else 0",
+    "transfers": "transfers that are under way",
+    "awaited": "tokens of the request that are being loaded",
 }

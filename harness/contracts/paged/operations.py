@@ -31,6 +31,14 @@ from lockstep.harness.contracts.paged.model import (
     MOST_REQUESTS,
     PagedModel,
 )
+from lockstep.harness.contracts.paged.transfers import (
+    Failed,
+    Landed,
+    Load,
+    Offload,
+    Restore,
+    Save,
+)
 from lockstep.harness.core.document import Schema, integer
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
@@ -52,9 +60,13 @@ class Open(PagedOperation):
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         free = [name for name in LETTERS if name not in model.cache.requests]
+        contents: Sequence[tuple[str | None, Sequence[int]]]
         contents = self.list_contents(model)
         namespace = None if source.below(4) else "x"
         tokens: Sequence[int] = ()
+        away = model.withdrawn or model.offloaded
+        if model.goes_far and away and not model.transfers and source.below(2):
+            contents = away
         if contents and source.below(4):
             namespace, tokens = source.pick(contents)
             if not source.below(3):
@@ -134,7 +146,8 @@ class Schedule(OnRequest):
     }
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        return request.scheduled > 0 or model.cache.has_sampled(request)
+        taken = request.scheduled > 0 or request.awaited > 0
+        return taken or model.cache.has_sampled(request)
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         left = len(request.known) - request.computed
@@ -208,8 +221,7 @@ class Schedule(OnRequest):
         groups = model.config["groups"]
         if any(hit % one["block"] for one in groups if one["type"] != "state"):
             model.past[name].add("partial-hit")
-        if not model.cache.can_hit(name, hit, in_step=False):
-            model.leaning.add(name)
+        model.note_leaning(name, hit)
 
 
 class Run(PagedOperation):
@@ -327,4 +339,10 @@ OPERATIONS = index(
     Rewind(),
     Evict(),
     Reset(),
+    Offload(),
+    Load(),
+    Landed(),
+    Failed(),
+    Save(),
+    Restore(),
 )

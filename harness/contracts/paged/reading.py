@@ -33,10 +33,11 @@ def read_table(answer: Any, name: str, stores: bool) -> Table:
     return table
 
 
-def read_copies(answer: Any) -> list[tuple[int, int]]:
-    pairs = [read_list(one, "copies", 2) for one in read_list(answer, "copies")]
+def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
+    """Returns the blocks to copy, from and to, that `name` has returned."""
+    pairs = [read_list(one, name, 2) for one in read_list(answer, name)]
     for pair in pairs:
-        require_blocks("copies", pair)
+        require_blocks(name, pair)
     return [(source, target) for source, target in pairs]
 
 
@@ -46,18 +47,20 @@ def read_pool(answer: Any) -> Pool:
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
     free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
-    pinned = tuple(read_list(getattr(answer, "pinned", ()), "pool"))
-    for blocks in (answer.references, free, cached, pinned):
+    pinned, idle = (
+        tuple(read_list(getattr(answer, one, ()), "pool")) for one in ("pinned", "idle")
+    )
+    for blocks in (answer.references, free, cached, pinned, idle):
         require_blocks("pool", blocks)
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
     held = {block: count for block, count in answer.references.items() if count}
-    return Pool(held, free, cached, pinned)
+    return Pool(held, free, cached, pinned, idle)
 
 
-def read_entries(answer: Any, groups: int) -> list[Entry]:
-    return [read_entry(one, "entries", groups) for one in read_list(answer, "entries")]
+def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]:
+    return [read_entry(one, name, groups) for one in read_list(answer, name)]
 
 
 def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:

@@ -13,9 +13,11 @@ from lockstep.harness.contracts.operation import (
     list_names,
     rename,
 )
+from lockstep.harness.contracts.paged.transfers import name_transfer
 
 LETTERS: Mapping[str, Callable[[int], str]] = {
     "request": lambda number: chr(ord("a") + number),
+    "transfer": name_transfer,
 }
 
 
@@ -38,13 +40,14 @@ def simplify(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
 
 
 def list_fewer_names(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
-    """Lets one request do what another does, or leaves all of one out."""
-    names = sorted({name for op in ops for name in list_names(op, operations, "request")})
-    for name in names:
-        yield [op for op in ops if name not in list_names(op, operations, "request")]
-        for other in names:
-            if other < name:
-                yield [rename(op, operations, "request", {name: other}) for op in ops]
+    """Lets one request do what another does, or leaves all of one out; transfers, too."""
+    for sort in LETTERS:
+        names = sorted({name for op in ops for name in list_names(op, operations, sort)})
+        for name in names:
+            yield [op for op in ops if name not in list_names(op, operations, sort)]
+            for other in names:
+                if other < name:
+                    yield [rename(op, operations, sort, {name: other}) for op in ops]
 
 
 def list_without(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -80,6 +83,9 @@ def list_shorter(ops: Sequence[Op]) -> Iterator[list[Op]]:
         ]
 
 
+LEAST = ("count", 1), ("kept", 0), ("to", 1), ("sampled", 1), ("arrived", 0)
+
+
 def list_simpler(op: Op) -> Iterator[Op]:
     """Simpler forms of one operation."""
     tokens = op.get("tokens", ())
@@ -88,7 +94,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
     for place, token in enumerate(tokens):
         if token != 1:
             yield {**op, "tokens": replace_at(tokens, place, 1)}
-    for field, least in (("count", 1), ("kept", 0), ("to", 1), ("sampled", 1)):
+    for field, least in LEAST:
         if op.get(field, least) > least:
             for lower in list_steps(op[field] - least):
                 yield {**op, field: op[field] - lower}

@@ -11,7 +11,7 @@ from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
     EventBook,
-    Slot,
+    check_busy,
     check_entries,
     check_evicted,
     check_pool,
@@ -23,6 +23,7 @@ from lockstep.harness.contracts.paged.checks import (
     locate,
     name_content,
 )
+from lockstep.harness.contracts.paged.contents import Contents, Pairs
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.contracts.paged.reading import (
     read_copies,
@@ -66,7 +67,8 @@ class PagedSystem(System):
 
     Attributes:
         cache: of the backend.
-        memory: slot → (group, tag): what the model has written where the tables said.
+        contents: of all blocks.
+        saved: the backend's store, and the contents at that time.
         told: the tables of each request after the last operation.
         pool: as it was told then; None if it is not.
     """
@@ -78,9 +80,11 @@ class PagedSystem(System):
     ) -> None:
         super().__init__(backend, declared, config, tags, every)
         self.margins = {"attention": 0.0}
-        self.memory: dict[Slot, tuple[int, int]] = {}
+        self.contents = Contents()
+        self.saved: tuple[Any, Contents] | None = None
         self.told: dict[str, Tables] = {}
-        self.cache = backend.open({**self.config, "tells": declared.tells})
+        self.backend = backend
+        self.cache = self.open_cache()
         self.events = EventBook()
         self.stores = config["data"] == "backend"
         self.group_of = [
@@ -94,6 +98,9 @@ class PagedSystem(System):
         ]
         self.pool = self.read_pool()
         self.capacity = 0 if self.pool is None else count_blocks(self.pool)
+
+    def open_cache(self) -> Any:
+        return self.backend.open({**self.config, "tells": self.declared.tells})
 
     def read_pool(self) -> Pool | None:
         tells = "pool" in self.declared.tells
@@ -171,6 +178,54 @@ class PagedSystem(System):
     def reset(self, op: Op) -> Answer:
         return rename(self.call(op), "ok")
 
+    # --- transfers ----------------------------------------------------------------------
+
+    def offload(self, op: Op) -> Answer:
+        answer = self.call(op, "request", "transfer")
+        if "error" in answer:
+            return answer
+        return self.begin(op, read_copies(answer.get("result"), "offload"), True)
+
+    def load(self, op: Op) -> Answer:
+        answer = rename(self.call(op, "request", "transfer"), "loaded")
+        if "error" in answer or answer["loaded"] is None:
+            return answer
+        end, pairs = read_list(answer["loaded"], "load", 2)
+        return {"loaded": end, **self.begin(op, read_copies(pairs, "load"), False)}
+
+    def begin(self, op: Op, pairs: Pairs, leaves: bool) -> Answer:
+        self.contents.begin(op["transfer"], pairs, leaves)
+        return {"copied": len(pairs)}
+
+    def landed(self, op: Op) -> Answer:
+        answer = self.call(op, "transfer")
+        if "error" not in answer and op["transfer"] in self.contents.transfers:
+            self.contents.end(op["transfer"])
+        return answer
+
+    def failed(self, op: Op) -> Answer:
+        """The last copy at least has not arrived."""
+        most = self.contents.count_copies(op["transfer"]) - 1
+        arrived = min(op["arrived"], max(0, most))
+        answer = self.call({**op, "arrived": arrived}, "transfer", "arrived")
+        if "error" not in answer and op["transfer"] in self.contents.transfers:
+            self.contents.end(op["transfer"], arrived)
+        return rename(answer, "kept")
+
+    def save(self, op: Op) -> Answer:
+        answer = self.call(op)
+        if "result" in answer:
+            self.saved = answer["result"], self.contents.clone()
+        return {"saved": "result" in answer}
+
+    def restore(self, op: Op) -> Answer:
+        """Puts what was saved into a fresh cache, whose blocks hold what they held."""
+        assert self.saved is not None
+        store, contents = self.saved
+        self.contents, self.events = contents.clone(), EventBook()
+        self.cache = self.open_cache()
+        return self.ask(lambda: self.cache.restore(store))
+
     # --- the step -----------------------------------------------------------------------
 
     def run(self, step: Sequence[tuple[str, int, int]], model: PagedModel) -> Answer:
@@ -200,17 +255,7 @@ class PagedSystem(System):
 
     def copy_blocks(self) -> None:
         """Copies what the backend asks for, in its order."""
-        for source, target in read_copies(self.cache.copies()):
-            moved = {
-                (target, place): content
-                for (block, place), content in self.memory.items()
-                if block == source
-            }
-            self.memory = {
-                slot: content
-                for slot, content in self.memory.items()
-                if slot[0] != target
-            } | moved
+        self.contents.copy(read_copies(self.cache.copies(), "copies"))
 
     def is_state(self, group: int) -> bool:
         return bool(self.config["groups"][group]["type"] == "state")
@@ -234,7 +279,7 @@ class PagedSystem(System):
         for position in positions:
             slot = locate(self.config, part.table, part.group, position)
             if slot is not None:
-                self.memory[slot] = part.group, model.get_tag(request, position)
+                self.contents.device[slot] = part.group, model.get_tag(request, position)
             elif position == part.end - 1 or not is_state:
                 raise Broken(
                     "table",
@@ -258,7 +303,7 @@ class PagedSystem(System):
         found: list[Any] = []
         for position in range(begin, end):
             slot = locate(self.config, part.table, part.group, position)
-            content = None if slot is None else self.memory.get(slot)
+            content = None if slot is None else self.contents.device.get(slot)
             if slot is None:
                 found.append("no slot")
             elif content is None:
@@ -366,6 +411,8 @@ class PagedSystem(System):
         for name, tables in self.told.items():
             for block in {block for table in tables for block in list_blocks(table)}:
                 users.setdefault(block, []).append(name)
+        for block, transfer in self.contents.list_busy(on_host=False).items():
+            users.setdefault(block, []).append(f"transfer {transfer}")
         facts: dict[str, list[tuple[str, str]]] = {}
         for name, tables in self.told.items():
             for number, table in enumerate(tables):
@@ -388,6 +435,10 @@ class PagedSystem(System):
         self.pool = self.read_pool()
         if self.pool is not None:
             check_pool(tables, self.pool, self.capacity)
+            given = *self.pool.free, *self.pool.cached
+            check_busy(given, self.contents.list_busy(on_host=False), "")
+            idle = self.contents.list_busy(on_host=True)
+            check_busy(self.pool.idle, idle, " of other memory")
         if not model.cache.step:
             for name, request in held.items():
                 self.check_contents(name, request, tables[name], model)
@@ -395,9 +446,12 @@ class PagedSystem(System):
         groups = len(self.config["groups"])
         if tells & {"entries", "reuse"}:
             entries = self.list_entries()
-            check_entries(model, entries, self.memory, tables)
+            check_entries(model, entries, self.contents.device, tables)
         if "reuse" in tells:
             check_published(model, op, entries)
+        if "host_entries" in tells and self.config["host"]:
+            told = read_entries(self.cache.host_entries(), groups, "host_entries")
+            check_entries(model, told, self.contents.host, {})
         if "events" in tells:
             self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
@@ -418,7 +472,7 @@ class PagedSystem(System):
             if isinstance(tables[place.group], Ring):
                 continue
             slot = locate(self.config, tables[place.group], place.group, place.position)
-            content = None if slot is None else self.memory.get(slot)
+            content = None if slot is None else self.contents.device.get(slot)
             if content != (place.group, place.tag):
                 found = "has no slot" if slot is None else f"is {name_content(content)}"
                 raise Broken(

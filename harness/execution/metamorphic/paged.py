@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ class Told:
     drafts: tuple[int, ...] = ()
     computed: int = 0
     end: int = 0
+    transfer: str | None = None
+    awaited: int = 0
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -130,6 +132,28 @@ class PagedShadow(ShadowState):
         del self.requests[name]
         self.step = [other for other in self.step if other != name]
 
+    def write_load(self, step: Step) -> None:
+        end, name = step.answer["loaded"], step.op["request"]
+        if end is not None:
+            told = replace(self.requests[name], transfer=step.op["transfer"], awaited=end)
+            self.requests[name] = told
+
+    def write_landed(self, step: Step) -> None:
+        self.write_end(step, lambda one: one.awaited)
+
+    def write_failed(self, step: Step) -> None:
+        self.write_end(step, lambda one: step.answer["kept"])
+
+    def write_end(self, step: Step, count: Callable[[Told], int]) -> None:
+        """The request that waits for a transfer has so many tokens then."""
+        for name, one in self.requests.items():
+            if one.transfer == step.op["transfer"]:
+                end = count(one)
+                self.requests[name] = Told(one.namespace, one.tokens, (), end, end)
+
+    def write_restore(self, step: Step) -> None:
+        self.requests, self.step = {}, []
+
     def write_fork(self, step: Step) -> None:
         if step.answer["ok"]:
             self.go_on(step, step.op["source"], step.op["target"], None)
@@ -162,7 +186,7 @@ class PagedShadow(ShadowState):
 
     def rename(self, op: Op) -> Op:
         renamed = dict(op)
-        for name in ("request", "source", "target"):
+        for name in ("request", "source", "target", "transfer"):
             if name in op:
                 renamed[name] = f"other-{op[name]}"
         for name in ("tokens", "drafts"):

@@ -130,7 +130,8 @@ class Drawer:
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
         misuses = self.declared.refuses and source.below(self.misuse) == 0
-        aim = Aim(rules, (misuses and self.misuse_cells) or self.cells, misuses, source)
+        cells = (misuses and self.misuse_cells) or self.cells
+        aim = Aim(rules, rules.choose_cells(model, cells) or cells, misuses, source)
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         ops: list[Op] = []
         self.known.clear()

@@ -236,6 +236,11 @@ PLACE_OR_NONE: Schema = {"type": ["integer", "null"], "minimum": 0}
 READS = record(first=NUMBER, slots=TAGS)
 PAGED: Mapping[str, Schema] = {
     **dict.fromkeys(("open", "accept", "preempt", "free"), any_of(NOTHING, USAGE)),
+    **dict.fromkeys(("offload", "landed"), any_of(NOTHING, USAGE)),
+    "load": any_of(record(loaded=one_of(PLACE_OR_NONE)), USAGE),
+    "failed": any_of(record(kept=one_of(NUMBER)), USAGE),
+    "save": record(saved=BOOLEAN),
+    "restore": NOTHING,
     "match": any_of(record(hit=one_of(NUMBER)), USAGE),
     "schedule": any_of(record(start=one_of(PLACE_OR_NONE)), USAGE),
     "run": record(caches=list_of(READS, record(state=TAGS))),

@@ -68,6 +68,7 @@ POOL: Mapping[str, Sequence[Any]] = {
 BLOCKS: Mapping[str, Sequence[Any]] = {
     "hash_block": (None, 1, 2),
     "drop_last": (False, True),
+    "host": (0, 4),
 }
 # Fields that have their default in all levels but the last one; the default comes first.
 SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {

@@ -368,10 +368,17 @@ PAGED_PLANS = {
     "rewind": "request to tokens -> ok",
     "evict": "count -> evicted",
     "reset": "-> ok",
+    "offload": "request transfer -> copies",
+    "load": "request transfer -> loaded copies",
+    "landed": "transfer",
+    "failed": "transfer arrived -> kept",
+    "save": "-> saved",
+    "restore": "saved",
     "tables": "request -> tables",
     "copies": "-> copies",
-    "pool": "-> references free cached pinned",
+    "pool": "-> references free cached pinned idle",
     "entries": "-> entries",
+    "host_entries": "-> entries",
     "events": "-> events",
     "update": "layer keys values -> requests",
     "attend": "layer queries -> attended",
@@ -389,6 +396,8 @@ def relay_paged(relay: Relay, cache: Any, config: Message, message: Message) -> 
         relay.take(name, message[name], config["dtype"]) for name in fields.split()
     ]
     got = getattr(cache, operation)(*arguments)
+    if operation == "load":
+        got = got or (None, ())
     names = answered.split()
     items = [got] if len(names) == 1 else got
     told = zip(names, items or (), strict=bool(names))
@@ -396,6 +405,8 @@ def relay_paged(relay: Relay, cache: Any, config: Message, message: Message) -> 
 
 
 def give_paged(relay: Relay, name: str, got: Any) -> Any:
+    if name == "saved":
+        return None if got is None else relay.saved.put(got)
     if name == "requests":
         return [relay.give_row(["keys", "values"], pair) for pair in got]
     if name == "attended":

@@ -21,9 +21,9 @@ STEPS: tuple[dict[str, Any], ...] = (
 )
 
 
-def draw(**config: Any) -> list[dict[str, Any]]:
+def draw(*more: dict[str, Any], **config: Any) -> list[dict[str, Any]]:
     pytest.importorskip("torch")
-    program = make(*STEPS, contract="paged", **config)
+    program = make(*STEPS, *more, contract="paged", **config)
     recorded = record(
         program, load("torch-cpu"), Bounds(), None, None, lambda _: None, lambda _: None
     )
@@ -51,6 +51,15 @@ def test_a_step_shows_the_table_of_each_request() -> None:
             "slots": "0, 1, 5",
             "table": "0 (also a), 2",
         }
+    }
+
+
+def test_a_block_that_a_transfer_needs_says_so() -> None:
+    offload = {"op": "offload", "request": "a", "transfer": "t"}
+    free = {"op": "free", "request": "b"}
+    steps = draw(offload, free, kind="paged-full", host=4)
+    assert list_facts(steps[-1]) == {
+        "request a": {"table of group 0 (full)": "0 (also transfer t), 1"}
     }
 
 

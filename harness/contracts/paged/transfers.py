@@ -1,0 +1,302 @@
+"""Operations that copy blocks to other memory and back, and that save all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import ClassVar
+
+from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.contracts.paged.base import (
+    REQUEST,
+    Fields,
+    OnRequest,
+    PagedOperation,
+    leave,
+)
+from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.reference.paged import Content, Request
+
+TRANSFER: Schema = {**NAME, NAMES: "transfer"}
+
+MOST_TRANSFERS = 3
+"""Drawn at once; there may be more."""
+
+
+def name_transfer(number: int) -> str:
+    return f"t{number}"
+
+
+def find_new(model: PagedModel) -> str:
+    """Returns the first name that no transfer has."""
+    names = map(name_transfer, count())
+    return next(name for name in names if name not in model.cache.transfers)
+
+
+def why_no_host(model: PagedModel) -> str | None:
+    return None if model.config["host"] else "there is no memory to copy to"
+
+
+def list_waiting(
+    model: PagedModel, contents: Sequence[Content], can_hit: bool = True
+) -> list[str]:
+    """Lists the requests that wait and that begin as one of these contents does; those
+    that can hit something, or those that cannot."""
+    return [
+        name
+        for name, one in model.cache.requests.items()
+        if not one.is_held
+        and model.unit < len(one.tokens)
+        and model.is_of(name, model.unit, contents)
+        and any(model.list_hits(name)) == can_hit
+    ]
+
+
+def list_away(model: PagedModel) -> list[str]:
+    """Lists the requests to load: what they begin with is not on the device any more, or
+    nobody may reuse it."""
+    away = [name for name in list_waiting(model, model.away) if not model.is_live(name)]
+    return away or list_waiting(model, model.withdrawn, can_hit=False)
+
+
+def propose_next(model: PagedModel) -> Sequence[str]:
+    """Lists the operations that lead on to something that is loaded, or that give away
+    blocks which a transfer still needs."""
+    if model.last == "save":
+        return ("restore",)
+    requests = model.cache.requests
+    held = [one for one in requests.values() if one.is_held]
+    if any(one.request not in held for one in model.transfers.values()):
+        return ("schedule", "run", "open", "evict", "landed", "failed")
+    loaded = [one for name, one in requests.items() if "loaded" in model.past[name]]
+    if any(one.scheduled for one in loaded):
+        return ("run",)
+    if any(not model.cache.has_sampled(one) for one in loaded):
+        return ("schedule",)
+    if model.transfers:
+        others = ("offload",) if list_new(model) else ("open", "schedule", "run")
+        return ("landed", "landed", "failed", "free", "preempt", *others)
+    if list_away(model):
+        return ("load",)
+    waiting = list_waiting(model, model.offloaded)
+    if waiting:
+        live = any(model.is_live(name) for name in waiting)
+        return ("free", "preempt") if live else ("evict",)
+    if list_new(model):
+        return ("offload",)
+    if model.withdrawn:
+        return ("open",)
+    more = ("preempt", "free", "open", "open") if model.offloaded else ("run", "schedule")
+    return ("save", *more) if model.cache.is_idle else more
+
+
+def list_new(model: PagedModel) -> list[str]:
+    """Lists the requests that have something to offload."""
+    requests = model.cache.requests.items()
+    return [
+        name
+        for name, one in requests
+        if model.count_whole(one.computed)
+        and not model.is_of(name, model.unit, model.offloaded)
+    ]
+
+
+class Begin(OnRequest):
+    """Begins a transfer of the blocks of a request."""
+
+    weight = 2
+    fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST, "transfer": TRANSFER}
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        return why_no_host(model) or super().why_illegal(op, model)
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        if why_no_host(model) or len(model.cache.transfers) >= MOST_TRANSFERS:
+            return None
+        fields = super().draw_fields(source, model)
+        return fields and {**fields, "transfer": find_new(model)}
+
+    def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
+        """Draws one of a wrong request, or with a name that is taken."""
+        if why_no_host(model):
+            return None
+        op = super().draw_misuse(source, model)
+        right = self.draw_fields(source, model)
+        taken = list(model.cache.transfers)
+        if op is None or not (right and taken and source.below(2)):
+            return op and {**op, "transfer": find_new(model)}
+        return {"op": self.name, **right, "transfer": source.pick(taken)}
+
+    def breaks_usage(self, op: Op, model: PagedModel) -> bool:
+        request = model.cache.requests.get(op["request"])
+        known = op["transfer"] in model.cache.transfers
+        return request is None or known or self.is_misuse(model, request)
+
+
+class Offload(Begin):
+    """Copies what can be hit of a request to other memory: whole blocks."""
+
+    name = "offload"
+    words = "offload {request} in transfer {transfer}"
+
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return not request.computed
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        """Most likely of a request that has something new."""
+        fields = super().draw_fields(source, model)
+        new = list_new(model)
+        if fields is None or not (new or source.below(4) == 0):
+            return None
+        return {**fields, "request": source.pick(new)} if new else fields
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        return ask(lambda: model.cache.offload(op["request"], op["transfer"]))
+
+    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+        if "error" not in observed:
+            request = model.cache.requests[op["request"]]
+            most = model.count_whole(request.computed)
+            model.begin_transfer(op, observed.get("copied", most))
+
+
+class Load(Begin):
+    """Gives slots to the beginning of a waiting request, and begins to fill them."""
+
+    name = "load"
+    words = "load the beginning of {request} in transfer {transfer}"
+
+    def is_misuse(self, model: PagedModel, request: Request) -> bool:
+        return request.is_held
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        """Most likely of a request of which something is away."""
+        away = list_away(model)
+        fields = super().draw_fields(source, model)
+        if fields is None or not (away or source.below(4) == 0):
+            return None
+        return {**fields, "request": source.pick(away)} if away else fields
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        """Nothing need be loaded: it may be there already, or there is no room."""
+        name, transfer = op["request"], op["transfer"]
+        if self.breaks_usage(op, model):
+            return ask(lambda: model.cache.load(name, transfer, 0))
+        ends = [hit for hit in model.list_hits(name) if hit]
+        likely = [end for end in ends if model.is_of(name, end, model.away)][:1]
+        return {"loaded": leave(list(dict.fromkeys([*likely, None, *ends])))}
+
+    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+        name, end = op["request"], observed.get("loaded")
+        model.withdrawn = []
+        if end is None:
+            return
+        model.cache.load(name, op["transfer"], end)
+        model.note_leaning(name, end)
+        model.spans[name] = 0, end
+        model.begin_transfer(op, observed.get("copied", model.count_blocks(name, 0, end)))
+
+
+class End(PagedOperation):
+    """Ends a transfer."""
+
+    fields: ClassVar[Mapping[str, Schema]] = {"transfer": TRANSFER}
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        return why_no_host(model)
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        names = list(model.cache.transfers)
+        return {"transfer": source.pick(names)} if names else None
+
+    def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
+        return {"op": self.name, "transfer": find_new(model)}
+
+
+class Landed(End):
+    """All blocks of a transfer have been copied."""
+
+    name, weight = "landed", 3
+    words = "transfer {transfer} has landed"
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        transfer = op["transfer"]
+        name = model.find_loader(transfer)
+        answer = ask(lambda: model.cache.landed(transfer))
+        if "error" not in answer:
+            model.end_transfer(transfer, has_landed=True)
+            if name is not None:
+                model.past[name].add("loaded")
+        return answer
+
+
+class Failed(End):
+    """A transfer was broken off behind so many of its copies.
+
+    A load keeps what is there and what has arrived, or gives all slots back.
+    """
+
+    name = "failed"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        **End.fields,
+        "arrived": {**integer(0, 64), "default": 0},
+    }
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        fields = super().draw_fields(source, model)
+        return fields and {**fields, "arrived": source.pick((0, 1, 2, 4))}
+
+    def describe(self, op: Op) -> str:
+        return f"transfer {op['transfer']} has failed after {op['arrived']} copies"
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        transfer = op["transfer"]
+        if transfer not in model.cache.transfers:
+            return ask(lambda: model.cache.failed(transfer))
+        name = model.find_loader(transfer)
+        if name is None:
+            return {"kept": leave([0])}
+        most = model.cache.requests[name].awaited
+        hits = [hit for hit in model.list_hits(name) if 0 < hit <= most]
+        return {"kept": leave([0, *hits])}
+
+    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+        if "error" in observed:
+            return
+        transfer, kept = op["transfer"], observed["kept"]
+        name = model.find_loader(transfer)
+        model.cache.failed(transfer, kept)
+        model.end_transfer(transfer, has_landed=False)
+        model.happened.add("failed")
+        if name is not None:
+            model.leaning.discard(name)
+            model.past[name] |= {"loaded"} if kept else set()
+
+
+class Save(PagedOperation):
+    """Stores all that can be hit, if nothing else goes on."""
+
+    name, has_misuse = "save", False
+    words = "save all that can be hit"
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        saved = model.cache.save()
+        if saved is not None:
+            model.saved = saved, tuple(model.offloaded)
+        return {"saved": saved is not None}
+
+
+class Restore(PagedOperation):
+    """Opens a fresh cache with what was saved; the one before is gone."""
+
+    name, changes, has_misuse = "restore", "restored", False
+    words = "open another cache with what was saved"
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        return None if model.saved else "nothing was saved"
+
+    def expect(self, op: Op, model: PagedModel) -> Answer:
+        model.restore()
+        self.note(op, model)
+        return {}

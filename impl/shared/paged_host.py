@@ -1,0 +1,295 @@
+"""A block manager with blocks in other memory, to which prefixes go and come back."""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.impl.shared.block_pool import BlockPool, list_held
+from lockstep.impl.shared.errors import MisuseError
+from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged_groups import Group, Table, make_group
+
+Pairs = Sequence[tuple[int, int]]
+"""Blocks to copy: from, to."""
+
+
+@dataclass
+class Transfer:
+    """A transfer that is under way.
+
+    Attributes:
+        request: that it was begun for.
+        keys: of its prefixes at that time.
+        end: the tokens that it is about; 0 if nobody may reuse them any more.
+        places: of each pair its group, and its place in the table of that.
+        pairs: from the device to the host if `leaves`, else back.
+    """
+
+    request: PagedRequest
+    keys: Sequence[bytes]
+    end: int
+    places: Sequence[tuple[int, int]]
+    pairs: Pairs
+    leaves: bool
+
+    @property
+    def blocks(self) -> list[int]:
+        """Those of the device."""
+        return [pair[not self.leaves] for pair in self.pairs]
+
+    @property
+    def host_blocks(self) -> list[int]:
+        return [pair[self.leaves] for pair in self.pairs]
+
+
+class BothPools(BlockPool):
+    """What can be hit on the device or on the host. A block n of the host is ~n."""
+
+    def __init__(self, device: BlockPool, host: BlockPool) -> None:
+        super().__init__(0, 0)
+        self.device, self.host = device, host
+        pairs = zip(device.entries, host.entries, strict=True)
+        self.entries = [ChainMap(*pair) for pair in pairs]  # type: ignore[arg-type]
+
+    def find(self, group: int, key: bytes) -> int | None:
+        block = self.device.find(group, key)
+        if block is None:
+            other = self.host.find(group, key)
+            return None if other is None else ~other
+        return block
+
+
+class TieredManager(BlockManager):
+    """A block manager that copies prefixes to a host and back.
+
+    A transfer holds its blocks on both sides until it is over: whoever lets go of them
+    before does not free them.
+
+    Args:
+        groups, options: see `BlockManager`.
+        host: blocks of the host.
+
+    Attributes:
+        pinned: blocks of the device that transfers hold, each as often as they do.
+    """
+
+    def __init__(
+        self, groups: Sequence[Mapping[str, Any]], *options: Any, host: int = 0
+    ) -> None:
+        super().__init__(groups, *options)
+        self.host = BlockPool(host, len(groups))
+        both = BothPools(self.blocks, self.host)
+        self.both, self.host_groups = (
+            [make_group(*one, pool, self.unit) for one in enumerate(groups)]
+            for pool in (both, self.host)
+        )
+        self.transfers: dict[str, Transfer] = {}
+        self.pinned: Counter[int] = Counter()
+
+    # --- beginning ----------------------------------------------------------------------
+
+    def offload(self, request: str, transfer: str) -> Pairs:
+        """Begins to copy the whole blocks of a request that can be hit and that the host
+        does not have; the first ones, if there is no room for all."""
+        one = self.get(request)
+        if not one.computed:
+            raise MisuseError(f"offload: {request} has computed nothing")
+        self.check_transfer(transfer)
+        settled = min(one.computed, len(one.tokens))
+        keys = list(one.hash.extend(one.tokens))
+        found = [
+            ((place + 1) * group.block, group.number, place, block)
+            for group in self.groups
+            for place in range(settled // group.block)
+            if (block := self.find_new(group, keys, (place + 1) * group.block))
+            is not None
+        ]
+        found = sorted(found)[: self.host.count_available()]
+        blocks = [block for *_, block in found]
+        pairs = list(zip(blocks, self.host.take(len(blocks)), strict=True))
+        places = [(group, place) for _, group, place, _ in found]
+        begun = Transfer(one, keys, settled, places, pairs, True)
+        self.hold_device(begun)
+        self.transfers[transfer] = begun
+        return pairs
+
+    def find_new(self, group: Group, keys: Sequence[bytes], end: int) -> int | None:
+        """Returns the block in which a prefix ends that the host does not have."""
+        known = self.host_groups[group.number].get(keys, end)
+        return group.get(keys, end) if known is None else None
+
+    def load(self, request: str, transfer: str) -> tuple[int, Pairs] | None:
+        """Gives a waiting request the longest prefix that there is, and begins to copy
+        what of that is on the host.
+
+        Returns:
+            Its length and the blocks; None if the device has all of it, or no room.
+        """
+        one = self.get(request)
+        if one.tables is not None:
+            raise MisuseError(f"load: {request} holds slots already")
+        self.check_transfer(transfer)
+        end = self.find_hit(self.both, one)
+        keys = one.hash.keys
+        tables = [group.claim(keys, end) for group in self.both]
+        places = [
+            (number, place)
+            for number, table in enumerate(tables)
+            for place, block in enumerate(table)
+            if block is not None and block < 0
+        ]
+        held = [block for table in tables for block in list_held(table)]
+        reused = [block for block in held if block >= 0]
+        if not places or len(places) > self.blocks.count_available(reused):
+            return None
+        pairs = self.fetch(tables, places, reused)
+        one.tables, one.passed = tables, [0] * len(tables)
+        one.awaited, one.transfer = end, transfer
+        begun = Transfer(one, keys, end, places, pairs, False)
+        self.hold_device(begun)
+        self.hold_host(begun)
+        self.transfers[transfer] = begun
+        return end, pairs
+
+    def fetch(
+        self,
+        tables: Sequence[Table],
+        places: Sequence[tuple[int, int]],
+        reused: list[int],
+    ) -> Pairs:
+        """Puts blocks of the device where tables have those of the host."""
+        self.blocks.hold(reused)
+        sources = [~(tables[number][place] or 0) for number, place in places]
+        targets = self.blocks.take(len(places))
+        for (number, place), block in zip(places, targets, strict=True):
+            tables[number][place] = block
+        return list(zip(sources, targets, strict=True))
+
+    def check_transfer(self, name: str) -> None:
+        if name in self.transfers:
+            raise MisuseError(f"there is a transfer {name} already")
+
+    # --- ending -------------------------------------------------------------------------
+
+    def landed(self, transfer: str) -> None:
+        self.end(transfer, None)
+
+    def failed(self, transfer: str, arrived: int) -> int:
+        """Keeps what has arrived, as far as it is of use."""
+        return self.end(transfer, arrived)
+
+    def end(self, name: str, arrived: int | None) -> int:
+        """Ends a transfer after so many of its copies; None for all.
+
+        Returns:
+            The tokens that the request which waits for it has then.
+        """
+        if name not in self.transfers:
+            raise MisuseError(f"there is no transfer {name}")
+        over = self.transfers.pop(name)
+        one = over.request
+        self.move(over.pairs[:arrived], over.leaves)
+        if over.leaves:
+            self.publish(over, over.pairs[:arrived])
+        self.release_host(over)
+        self.release_device(over)
+        if one.transfer != name:
+            return 0
+        missing = [] if arrived is None else over.places[arrived:]
+        kept = self.keep(one, over.end, missing)
+        if not kept:
+            self.let_go(one)
+            return 0
+        one.transfer, one.awaited, one.computed, one.end = None, 0, kept, kept
+        self.settle(one)
+        return kept
+
+    def move(self, pairs: Pairs, leaves: bool) -> None:
+        """Copies K and V, where they are stored."""
+
+    def publish(self, over: Transfer, pairs: Pairs) -> None:
+        """Lets the host's blocks be loaded."""
+        tables: list[Table] = [[None] * over.end for _ in self.groups]
+        for (number, place), (_, block) in zip(over.places, pairs, strict=False):
+            tables[number][place : place + 1] = [block]
+        for group, table in zip(self.host_groups, tables, strict=True):
+            group.publish(over.keys, table, 0, over.end)
+
+    def keep(
+        self, one: PagedRequest, end: int, missing: Sequence[tuple[int, int]]
+    ) -> int:
+        """Takes blocks that have not arrived from the tables of a request, and all behind
+        the longest hit that is left; returns that."""
+        assert one.tables is not None
+        for number, place in missing:
+            self.blocks.release(list_held(one.tables[number][place : place + 1]))
+            one.tables[number][place] = None
+        pairs = list(zip(self.groups, one.tables, strict=True))
+        hits = (
+            hit
+            for hit in range(end, 0, -self.unit)
+            if all(group.can_go_back(table, hit, end) for group, table in pairs)
+        )
+        kept = next(hits, 0)
+        for group, table in pairs:
+            group.cut(table, kept)
+        return kept
+
+    # --- holding ------------------------------------------------------------------------
+
+    def hold_device(self, one: Transfer) -> None:
+        self.blocks.hold(one.blocks)
+        self.pinned.update(one.blocks)
+
+    def release_device(self, one: Transfer) -> None:
+        self.pinned.subtract(one.blocks)
+        self.blocks.release(reversed(one.blocks))
+
+    def hold_host(self, one: Transfer) -> None:
+        self.host.hold(one.host_blocks)
+
+    def release_host(self, one: Transfer) -> None:
+        """Of an offload, what nobody may load is free then."""
+        self.host.release(reversed(one.host_blocks))
+
+    # --- saving -------------------------------------------------------------------------
+
+    def save(self) -> Any:
+        """Returns all that can be hit; None while a request holds slots or a transfer is
+        under way."""
+        return (self.blocks.save(), self.host.save()) if self.is_idle else None
+
+    def restore(self, saved: Any) -> None:
+        """Takes over what another manager has saved. This one is fresh."""
+        device, host = saved
+        self.blocks.restore(device)
+        self.host.restore(host)
+
+    @property
+    def is_idle(self) -> bool:
+        held = any(one.tables is not None for one in self.requests.values())
+        return not held and not self.transfers
+
+    # --- letting go ---------------------------------------------------------------------
+
+    def withdraw(self, one: PagedRequest) -> None:
+        super().withdraw(one)
+        for under_way in self.transfers.values():
+            if under_way.request is one:
+                under_way.end = 0
+        for entries in self.host.entries:
+            for key in self.list_settled(one):
+                if key in entries:
+                    self.host.forget(entries[key])
+
+    def count_users(self, block: int) -> int:
+        return super().count_users(block) - self.pinned[block]
+
+    def reset(self) -> bool:
+        if not self.is_idle:
+            return False
+        self.host.evict(self.host.count)
+        return super().reset()

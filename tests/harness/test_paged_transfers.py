@@ -1,0 +1,303 @@
+"""Transfers of paged caches: what may be answered, and what must not happen meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.paged.checks import check_busy
+from lockstep.harness.contracts.paged.contents import Contents
+from lockstep.harness.contracts.paged.states import get_states, list_states
+from lockstep.harness.core.errors import Broken
+from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.programs.program import Program, trace, walk
+from lockstep.impl.shared.operations import PAGED_OPERATIONS, PAGED_TELLS
+from lockstep.impl.shared.paged_facts import Telling
+from tests.harness.building import make
+from tests.harness.misbehaving import correct
+
+RUN: Op = {"op": "run"}
+EVICT: Op = {"op": "evict", "count": 256}
+RULES = CONTRACTS["paged"]
+
+
+def open_request(name: str, *tokens: int) -> Op:
+    return {"op": "open", "request": name, "tokens": list(tokens)}
+
+
+def ask(op: str, name: str, **fields: Any) -> Op:
+    return {"op": op, "request": name, **fields}
+
+
+def end(op: str, transfer: str, **fields: Any) -> Op:
+    return {"op": op, "transfer": transfer, **fields}
+
+
+STORED: Sequence[Op] = (
+    *(open_request("a", 1, 2, 3, 4, 5), ask("schedule", "a"), RUN),
+    *(ask("offload", "a", transfer="out"), end("landed", "out"), ask("free", "a"), EVICT),
+    open_request("b", 1, 2, 3, 4, 6),
+)
+"""Four tokens in two blocks of other memory, and none on the device."""
+LOADING = (*STORED, ask("load", "b", transfer="in"))
+LANDED = (*LOADING, end("landed", "in"), ask("schedule", "b"), RUN)
+
+
+def draw_up(*ops: Op, **config: Any) -> Program:
+    config = {"kind": "paged-full", "host": 4, **config}
+    return make(*ops, contract="paged", **config)
+
+
+def declare(cache: type[Telling] = Telling, **more: Any) -> Backend:
+    def open_cache(config: Mapping[str, Any]) -> Telling:
+        names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
+        return cache(
+            config["groups"], *(config[name] for name in names), host=config["host"]
+        )
+
+    kind = Kind(PAGED_OPERATIONS, tells=PAGED_TELLS, refuses=True)
+    kinds = dict.fromkeys(RULES.kinds, replace(kind, **more))
+    return replace(correct(), contracts={"paged": kinds}, open=open_cache)
+
+
+def run_on(cache: type[Telling], *ops: Op, **more: Any) -> Result:
+    return run(draw_up(*ops), declare(cache, **more))
+
+
+def test_one_that_is_correct_agrees() -> None:
+    result = run_on(Telling, *LANDED)
+    assert (result.steps, result.skipped, result.divergence) == (len(LANDED), 0, None)
+
+
+# --- what may be answered ---------------------------------------------------------------
+
+
+def test_without_a_backend_what_is_away_is_loaded() -> None:
+    answers = list(trace(draw_up(*LANDED)))
+    assert answers[8] == {"loaded": {"one_of": [4, None, 2]}}
+    assert answers[10] == {"start": 4}
+
+
+def test_nothing_need_be_loaded() -> None:
+    """Then its transfer is none, and the end of it a misuse."""
+
+    class Lazy(Telling):
+        def load(self, request: str, transfer: str) -> None:
+            return None
+
+    result = run_on(Lazy, *LANDED)
+    assert result.divergence is None
+    skipped = run_on(Lazy, *LANDED, refuses=False)
+    assert (skipped.skipped, skipped.divergence) == (1, None)
+
+
+def test_what_a_failed_load_keeps_must_be_there() -> None:
+    class Hopeful(Telling):
+        kept = 4
+
+        def failed(self, transfer: str, arrived: int) -> int:
+            super().landed(transfer)
+            return self.kept
+
+    failed = (*LOADING, end("failed", "in", arrived=9), ask("schedule", "b"), RUN)
+    assert run_on(Telling, *failed).divergence is None
+    divergence = run_on(Hopeful, *failed, tells=frozenset()).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == ("contents", 9)
+    assert "position 2 of request b, group 0, is nothing" in divergence.message
+    Hopeful.kept = 3
+    divergence = run_on(Hopeful, *failed).divergence
+    assert divergence is not None
+    assert "kept is 3, allowed: 0 or 4 or 2" in divergence.message
+
+
+def test_after_a_restore_there_are_no_requests() -> None:
+    ops = (*STORED, {"op": "save"}, *LOADING[8:], {"op": "restore"})
+    again = (*ops, open_request("b", 1, 2, 3, 4, 6), ask("load", "b", transfer="in"))
+    result = run_on(Telling, *again, end("landed", "in"), ask("schedule", "b"), RUN)
+    assert (result.skipped, result.divergence) == (0, None)
+    [*_, last] = walk(draw_up(*again))
+    assert list(last.model.cache.requests) == ["b"]
+    skipped = run_on(Telling, {"op": "restore"})
+    assert (skipped.skipped, skipped.why_skipped) == (1, "nothing was saved")
+
+
+# --- what must not happen meanwhile -----------------------------------------------------
+
+
+class FreesTargets(Telling):
+    """A load holds no blocks of the device after its request has gone."""
+
+    def hold_device(self, one: Any) -> None:
+        if one.leaves:
+            super().hold_device(one)
+
+    def release_device(self, one: Any) -> None:
+        if one.leaves:
+            super().release_device(one)
+
+
+class GivesSourcesAway(Telling):
+    """A load holds no blocks of the host."""
+
+    def hold_host(self, one: Any) -> None:
+        pass
+
+    def release_host(self, one: Any) -> None:
+        if one.leaves:
+            super().release_host(one)
+
+
+class HitsEarly(Telling):
+    def load(self, request: str, transfer: str) -> Any:
+        begun = super().load(request, transfer)
+        one = self.requests[request]
+        self.groups[0].publish(one.hash.keys, self.both_tables(one), 0, one.awaited)
+        return begun
+
+    def both_tables(self, one: Any) -> Any:
+        return one.tables[0]
+
+
+class NeverRefuses(Telling):
+    def landed(self, transfer: str) -> None:
+        if transfer in self.transfers:
+            super().landed(transfer)
+
+
+class MixesUp(Telling):
+    """Restores the keys of the host's blocks in another order."""
+
+    def restore(self, saved: Any) -> None:
+        (device, host), prefixes = saved
+        blocks = [block for block, *_ in reversed(host)]
+        mixed = [(block, *rest) for block, (_, *rest) in zip(blocks, host, strict=True)]
+        super().restore(((device, mixed), prefixes))
+
+
+OTHER = (open_request("c", 7, 7, 7, 7), ask("schedule", "c"), RUN)
+TIGHT = (*LOADING, ask("free", "b"), *OTHER, end("landed", "in"))
+MORE = (*LOADING, *OTHER, ask("offload", "c", transfer="more"), end("landed", "in"))
+EARLY = (*LOADING, open_request("c", 1, 2, 3), ask("schedule", "c"), RUN)
+SAVED = (*STORED, {"op": "save"}, {"op": "restore"}, STORED[-1], LOADING[-1])
+
+FAULTS: Sequence[tuple[type[Telling], Sequence[Op], Sequence[str], str, str]] = [
+    # cache, program, what it tells, what differs, words
+    (FreesTargets, TIGHT, ["pool"], "references", "given out, and transfer in still"),
+    (FreesTargets, TIGHT, [], "contents", "is token 0, not token"),
+    (GivesSourcesAway, MORE, [], "transfer", "memory, which transfer in still needs"),
+    (
+        GivesSourcesAway,
+        LOADING,
+        ["pool"],
+        "references",
+        " of other memory may be given out",
+    ),
+    (HitsEarly, EARLY, ["entries"], "hash", "holds nothing in place of token 0"),
+    (HitsEarly, EARLY, [], "contents", "position 0 holds nothing, not"),
+    (NeverRefuses, [end("landed", "x")], [], "error", "usage"),
+    (MixesUp, SAVED, ["host_entries"], "hash", "holds token 0 in place of token 2"),
+]
+
+
+@pytest.mark.parametrize(("cache", "ops", "tells", "what", "words"), FAULTS)
+def test_a_mistake_is_named(
+    cache: type[Telling], ops: Sequence[Op], tells: Any, what: str, words: str
+) -> None:
+    room = {"blocks": 4, "host": 2}
+    assert run(draw_up(*ops, **room), declare()).divergence is None
+    backend = declare(cache, tells=frozenset(tells))
+    divergence = run(draw_up(*ops, **room), backend).divergence
+    assert divergence is not None
+    assert (divergence.what, words in divergence.message) == (what, True), divergence
+
+
+# --- contents ---------------------------------------------------------------------------
+
+
+def test_a_transfer_copies_what_is_there_when_it_lands() -> None:
+    contents = Contents()
+    contents.device = {(1, 0): (0, 10), (1, 1): (0, 11), (2, 0): (0, 12)}
+    contents.host = {(5, 0): (0, 99)}
+    contents.begin("t", [(1, 5), (2, 6)], leaves=True)
+    assert contents.host == {}
+    contents.device[1, 1] = 0, 20
+    assert contents.list_busy(on_host=False) == {1: "t", 2: "t"}
+    assert contents.list_busy(on_host=True) == {5: "t", 6: "t"}
+    assert contents.count_copies("t") == 2
+    contents.end("t")
+    assert contents.host == {(5, 0): (0, 10), (5, 1): (0, 20), (6, 0): (0, 12)}
+    contents.begin("u", [(5, 1), (6, 3)], leaves=False)
+    assert contents.device == {(2, 0): (0, 12)}
+    contents.end("u", 1)
+    assert contents.device == {(2, 0): (0, 12), (1, 0): (0, 10), (1, 1): (0, 20)}
+    assert contents.count_copies("u") == 0
+
+
+@pytest.mark.parametrize(
+    ("leaves", "pairs", "words"),
+    [
+        (True, [(3, 5)], "transfer u writes block 5 of other memory, which transfer t"),
+        (False, [(9, 1)], "transfer u writes block 1 of the device, which transfer t"),
+        (True, [(1, 9)], None),  # both read it
+    ],
+)
+def test_no_transfer_writes_what_another_needs(
+    leaves: bool, pairs: Any, words: str | None
+) -> None:
+    contents = Contents()
+    contents.begin("t", [(1, 5)], leaves=True)
+    if words is None:
+        contents.begin("u", pairs, leaves)
+        return
+    with pytest.raises(Broken, match=words) as caught:
+        contents.begin("u", pairs, leaves)
+    assert caught.value.what == "transfer"
+
+
+def test_a_block_that_a_transfer_needs_may_not_be_given_out() -> None:
+    check_busy([2, 3], {1: "t"}, "")
+    words = "block 1 of the host may be given out, and transfer t still needs it"
+    with pytest.raises(Broken, match=words):
+        check_busy([2, 1], {1: "t"}, " of the host")
+
+
+# --- states -----------------------------------------------------------------------------
+
+
+def find_states(*ops: Op) -> set[str]:
+    """The states in which the last operation runs."""
+    states = [get_states(step.op, step.model) for step in walk(draw_up(*ops))]
+    return set(states[-1])
+
+
+def test_states_of_transfers() -> None:
+    fail = end("failed", "in")
+    assert "loading" in find_states(*LOADING, fail)
+    assert "loaded" in find_states(*LANDED)
+    offload = (*STORED[:3], ask("offload", "a", transfer="out"))
+    assert "offloading" in find_states(*offload, end("landed", "out"))
+    preempted = find_states(*offload, ask("preempt", "a"), end("landed", "out"))
+    assert {"offloading", "waiting"} <= preempted
+    orphaned = find_states(*LOADING, ask("free", "b"), fail)
+    assert {"none", "orphaned"} <= orphaned
+    assert "failed" in find_states(*LOADING, fail, ask("match", "b"))
+    save = (*STORED, {"op": "save"}, {"op": "restore"})
+    assert "restored" in find_states(*save, STORED[-1], ask("match", "b"))
+
+
+def test_only_what_is_declared_is_to_be_reached() -> None:
+    tiers = {"loading", "loaded", "offloading", "host-full", "orphaned", "failed"}
+    every = frozenset(RULES.operations)
+    config = {"host": (0, 4)}
+    assert tiers | {"restored"} <= {*list_states("paged-full", Kind(every, config))}
+    assert not tiers & {*list_states("paged-full", Kind(every))}
+    kind = Kind(every - {"restore", "load"}, config)
+    left = {*list_states("paged-full", kind)} & (tiers | {"restored"})
+    assert left == {"offloading", "host-full", "failed"}
