@@ -222,7 +222,7 @@ def check_entries(
     model: PagedModel,
     entries: Sequence[Entry],
     memory: Mapping[Slot, Any],
-    tables: Mapping[str, Tables],
+    tables: Mapping[str, Tables] | None = None,
 ) -> None:
     """Raises Broken if an entry names a block that does not hold what it stands for, and
     that the step is not about to write, either.
@@ -231,9 +231,9 @@ def check_entries(
         model: the reference.
         entries: as the backend tells them.
         memory: slot → (group, tag).
-        tables: of the requests that hold slots.
+        tables: of the requests that hold slots in this memory, if they do.
     """
-    coming = set(list_coming(model, tables))
+    coming = set(list_coming(model, tables)) if tables else set()
     for entry in entries:
         settings = model.config["groups"][entry.group]
         block, tokens = settings["block"], tuple(entry.tokens)

@@ -260,6 +260,7 @@ class Run(PagedOperation):
 
     def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.run(model.ran, model)
+        system.check_published(model.ran, model)
         return answer
 
 
@@ -321,6 +322,14 @@ class Accept(OnRequest):
             model.name_contents(name, request.computed)
             past = {"kept": kept, "rejected": gone, "drafted": len(op["drafts"])}
             model.past[name] |= {event for event, happens in past.items() if happens}
+        return answer
+
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.accept(op)
+        if "error" not in answer:
+            computed = model.cache.requests[op["request"]].computed
+            kept = op["request"], computed - op["kept"], computed
+            system.check_published([kept], model)
         return answer
 
     def count_tags(self, op: Op) -> int:

@@ -56,27 +56,19 @@ def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
 
 
 def check_published(
-    model: PagedModel, op: Mapping[str, Any], entries: Sequence[Entry]
+    model: PagedModel, settled: Sequence[tuple[str, int, int]], entries: Sequence[Entry]
 ) -> None:
     """Raises Broken if what has just become known and computed cannot be hit.
 
     Args:
         model: the reference, after the operation.
-        op: the operation; a `run` computes, and an `accept` makes drafts known.
-        entries: after it.
+        settled: of each request its name, and where these tokens begin and end. Of those
+            that a step has computed, drafts are not known yet.
+        entries: after the operation.
     """
-    if not model.cache.prefix_cache or op["op"] not in ("run", "accept"):
+    if not model.cache.prefix_cache:
         return
     known = list_prefixes(entries)
-    settled = (
-        model.ran
-        if op["op"] == "run"
-        else [
-            (name, request.computed - op["kept"], request.computed)
-            for name, request in model.cache.requests.items()
-            if name == op["request"]
-        ]
-    )
     for name, begin, end in settled:
         request = model.cache.requests[name]
         for number, stop in list_ends(model, begin, min(end, len(request.tokens))):

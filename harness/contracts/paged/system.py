@@ -447,14 +447,19 @@ class PagedSystem(System):
         if tells & {"entries", "reuse"}:
             entries = self.list_entries()
             check_entries(model, entries, self.contents.device, tables)
-        if "reuse" in tells:
-            check_published(model, op, entries)
         if "host_entries" in tells and self.config["host"]:
             told = read_entries(self.cache.host_entries(), groups, "host_entries")
-            check_entries(model, told, self.contents.host, {})
+            check_entries(model, told, self.contents.host)
         if "events" in tells:
             self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
+
+    def check_published(
+        self, settled: Sequence[tuple[str, int, int]], model: PagedModel
+    ) -> None:
+        """Checks that tokens which have just been computed, or confirmed, can be hit."""
+        if "reuse" in self.declared.tells:
+            check_published(model, settled, self.list_entries())
 
     def list_entries(self) -> list[Entry]:
         return read_entries(self.cache.entries(), len(self.config["groups"]))
