@@ -120,6 +120,8 @@ class PagedModel:
         leaning: the requests of this step that reuse what the step computes.
         spans: request → where its latest step began, and where its slots may end, for
             counting blocks.
+        sampled: request → how many tokens it had computed when it first sampled since it
+            was given slots or went back.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -136,6 +138,7 @@ class PagedModel:
         self.leaning: set[str] = set()
         self.ran: list[tuple[str, int, int]] = []
         self.spans: dict[str, tuple[int, int]] = {}
+        self.sampled: dict[str, int] = {}
         self.last = ""
 
     # --- tags ---------------------------------------------------------------------------
@@ -270,6 +273,7 @@ class PagedModel:
             "longest": None,
             "chunk": None,
             "filled": None,
+            "slid": None,
             **(self.get_request_facts(op["request"], request) if request else {}),
         }
 
@@ -285,7 +289,19 @@ class PagedModel:
                 settled // one["block"] - request.computed // one["block"]
                 for one in groups
             ),
+            "slid": self.count_slid(name, request),
         }
+
+    def count_slid(self, name: str, request: Request) -> int | None:
+        """Counts the tokens of `sampled` and behind that have left the window of the
+        first sliding group."""
+        begins = [
+            one.first(request.computed - 1)
+            for one in self.cache.groups
+            if one.type == "sliding"
+        ]
+        sampled = self.sampled.get(name, request.computed)
+        return max(0, begins[0] - sampled) if begins else None
 
 
 FACTS: Mapping[str, str] = {
@@ -300,5 +316,6 @@ FACTS: Mapping[str, str] = {
     "longest": "the most tokens that the request may hit; null if it holds slots",
     "chunk": "where the chunk of its last token begins; null without chunks",
     "filled": "blocks that the step fills for it with other tokens than drafts",
+    "slid": "tokens that it sampled since it has slots, and that left the first window",
     "named": "1 if the operation names a namespace, else 0",
 }
