@@ -115,6 +115,13 @@ def sglang_radix() -> Backend:
     return _backend("sglang-radix", kinds, Options(core=None))
 
 
+def sglang_radix_default() -> Backend:
+    """Models that have only sliding layers, and do not keep the prompt."""
+    kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
+    options = Options(core=None, keeps_prompt=False)
+    return _backend("sglang-radix-default", kinds, options, SHARE)
+
+
 def sglang_unified() -> Backend:
     """`UnifiedRadixCache` with its tree in Python."""
     return _backend("sglang-unified", PAGED)
