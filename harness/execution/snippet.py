@@ -294,8 +294,10 @@ class Noting(Run):
         self.taken: dict[int, Answer] = {}
 
     def expect(self, step: Walked) -> Answer:
-        self.noted[step.number] = super().expect(step)
-        return self.noted[step.number]
+        answer = super().expect(step)
+        if self.refuses or answer.get("error") != "usage":  # else it does not run
+            self.noted[step.number] = answer
+        return answer
 
     def observe(self, step: Walked) -> Answer:
         self.taken[step.number] = answer = super().observe(step)

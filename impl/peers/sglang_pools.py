@@ -55,18 +55,23 @@ class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
 
 def open_slots(config: Config, layout: Layout) -> Any:
     """Returns the pool of tokens of attention layers."""
-    page = layout.page
-    size = (config["blocks"] + count_reserved(config, page)) * page
+    page, size = layout.page, count_slots(config, layout)
     more: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
-    if layout.full is None:  # a prompt is kept whole, although windows are shorter
-        width = config["groups"][0]["width"]
-        size *= -(-config["max_length"] // width)
+    if layout.full is None:
         return sglang.PureSWATokenToKVPoolAllocator(size, page, *more)
     if layout.sliding is not None:
         return sglang.SWATokenToKVPoolAllocator(size, size, page, *more)
     if page > 1:
         return sglang.PagedTokenToKVPoolAllocator(size, page, *more)
     return sglang.TokenToKVPoolAllocator(size, *more)
+
+
+def count_slots(config: Config, layout: Layout) -> int:
+    """Counts the slots of each pool."""
+    size: int = (config["blocks"] + count_reserved(config, layout.page)) * layout.page
+    if layout.full is None:  # a prompt is kept whole, although windows are shorter
+        size *= -(-config["max_length"] // config["groups"][0]["width"])
+    return size
 
 
 def count_reserved(config: Config, page: int) -> int:

@@ -99,6 +99,7 @@ ALLOWED = {
     "sglang_drafts.DraftingTrees.decode: tensor": "the numbers of the harness",
     "sglang_drafts.DraftingTrees.accept: if": "the scheduler has the same (R:831)",
     "sglang_pools.open_slots: if": "each kind of model has a pool",
+    "sglang_pools.count_slots: if": "a pool of sliding layers keeps whole prompts",
     "sglang_pools.open_rows: if": "each kind of model has a pool",
     "sglang_pools.open_tree: if": "each kind of model has a tree",
     "sglang_facts.EventReader.note: if": "with EAGLE events tell pairs",

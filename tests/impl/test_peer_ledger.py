@@ -37,6 +37,7 @@ PEERS = (
     "mlx-vlm-batched-bare-offset",
     "mlx-vlm-batched-half",
     "mlx-vlm-batched-quantized",
+    "sglang-radix-default",
     "transformers",
     "transformers-batched",
     "transformers-batched-chunked",

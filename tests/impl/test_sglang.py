@@ -11,6 +11,7 @@ import pytest
 from lockstep.harness.backends import Backend, Unavailable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import parse_program
 
 PROGRAMS, SEED = 100, 5
@@ -32,9 +33,10 @@ def find(backend: Backend, kind: str, most: int, seed: int = SEED) -> tuple[int,
     """Runs programs until one diverges; how many ran, and its signature or ""."""
     declared = backend.contracts["paged"][kind]
     drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(seed)
+    avoid = load_ledger(backend.ledger, backend.name, kind)
     for number in range(most):
         program = drawer.draw(source)
-        divergence = run(program, backend).divergence
+        divergence = run(program, backend, avoid=avoid).divergence
         if divergence is not None:
             return number + 1, divergence.get_signature(program)
     return most, ""
@@ -42,6 +44,7 @@ def find(backend: Backend, kind: str, most: int, seed: int = SEED) -> tuple[int,
 
 PAIRS = [
     *[("sglang_radix", each) for each in ("full", "sliding")],
+    ("sglang_radix_default", "sliding"),
     *[("sglang_unified", each) for each in ("full", "hybrid")],
     *[("sglang_unified_rust", each) for each in ("full", "hybrid")],
     *[("sglang_unified_twins", each) for each in ("full", "hybrid")],
@@ -247,7 +250,7 @@ def test_only_twins_find_a_shorter_hit(
     assert find(peers.sglang_unified(), "paged-full", PROGRAMS // 4)[1] == ""
 
 
-# --- divergences that no declared program leads to --------------------------------------
+# --- divergences ------------------------------------------------------------------------
 
 
 def run_on(backend: Backend, config: dict[str, Any], *ops: dict[str, Any]) -> str | None:
@@ -258,26 +261,39 @@ def run_on(backend: Backend, config: dict[str, Any], *ops: dict[str, Any]) -> st
     return divergence and divergence.get_signature(program)
 
 
-def ask(op: str, **fields: Any) -> dict[str, Any]:
-    return {"op": op, "request": "a", **fields}
+def ask(op: str, request: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"op": op, "request": request, **fields}
 
 
 RUN = {"op": "run"}
+DECODE = ask("schedule"), RUN, ask("accept", sampled=1)
+WINDOW = {"type": "sliding", "block": 1, "width": 2, "layers": 1}
+CONFIG = {"kind": "paged-sliding", "groups": [WINDOW]}
 
 
 def test_a_window_that_slid_is_published_without_full_layers(peers: Any) -> None:
-    """So only models are declared that keep the prompt."""
-    decode = ask("schedule", count=1), RUN, ask("accept", sampled=1)
-    ops = ask("open", tokens=[1]), *decode, *decode, *decode, *decode[:2], ask("free")
-    groups = [{"type": "sliding", "block": 1, "width": 2, "layers": 1}]
-    config = {"kind": "paged-sliding", "groups": groups}
-    kind = peers.sglang_radix().contracts["paged"]["paged-sliding"]
-    options = peers.Options(core=None)
-    for keeps, found in ((True, None), (False, "paged-paged-sliding-free-references")):
-        backend = peers._backend(
-            "radix", {"paged-sliding": kind}, options._replace(keeps_prompt=keeps)
-        )
-        assert run_on(backend, config, *ops) == found
+    """Not before it has slid, nor where the model keeps the prompt."""
+    begun = ask("open", tokens=[1]), *DECODE, *DECODE, ask("schedule"), RUN
+    slid = *begun, ask("accept", sampled=1), ask("schedule"), RUN, ask("free")
+    radix, default = peers.sglang_radix(), peers.sglang_radix_default()
+    assert run_on(radix, CONFIG, *slid) is None
+    assert run_on(default, CONFIG, *begun, ask("free")) is None
+    assert run_on(default, CONFIG, *slid) == "paged-paged-sliding-free-references"
+    assert run_on(default, {**CONFIG, "prefix_cache": False}, *slid) is None
+
+
+def test_its_slots_are_then_written_by_another_and_hit(peers: Any) -> None:
+    """As is seen where the pool is not told."""
+    default = peers.sglang_radix_default()
+    kinds = {"paged-sliding": default.contracts["paged"]["paged-sliding"]}
+    untold = replace(default, contracts={"paged": peers.declare_untold(kinds)})
+    slid = ask("open", tokens=[1]), *DECODE, *DECODE, *DECODE, *DECODE[:2], ask("free")
+    other = ask("open", "b", tokens=[2, 2, 2]), ask("schedule", "b"), RUN
+    again = ask("open", "c", tokens=[1, 1, 2]), ask("schedule", "c"), RUN
+    config = {**CONFIG, "blocks": 3, "max_length": 4}  # six slots
+    found = "paged-paged-sliding-run-contents"
+    assert run_on(untold, config, *slid, *other, ask("free", "b"), *again) == found
+    assert run_on(untold, config, *slid, *again) is None
 
 
 def test_events_do_not_tell_an_extra_key(peers: Any) -> None:

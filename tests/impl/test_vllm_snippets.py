@@ -1,21 +1,16 @@
 """Snippets for vLLM: they show what is in the ledger, and come to what the harness comes
-to. They import vLLM as usual; here it is imported without what it needs beside."""
+to."""
 
 from __future__ import annotations
 
-import builtins
-from contextlib import redirect_stdout
-from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pytest
+from engine_snippets import compare, run_snippet
 
-from lockstep.harness.backends import Backend, Unavailable
+from lockstep.harness.backends import Unavailable
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.snippet import write_snippet
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import parse_program
 
@@ -33,24 +28,10 @@ def peers() -> Any:
     return vllm
 
 
-def import_lean(name: str, *more: Any, **fields: Any) -> Any:
-    """Imports a module for a snippet."""
+def open_importer() -> Any:
     from lockstep.impl.peers.engines.vllm import open_vllm
 
-    root = name.partition(".")[0]
-    assert root in ("sys", "math", "types", "torch", "vllm")
-    if root == "vllm":
-        return open_vllm().load(name)
-    return __import__(name, *more, **fields)
-
-
-def run_snippet(text: str) -> tuple[Any, str]:
-    """What a snippet ends with, and what it prints."""
-    own = {**vars(builtins), "__import__": import_lean}
-    out = StringIO()
-    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
-        exec(compile(text, "snippet", "exec"), {"__builtins__": own})
-    return ended.value.code, out.getvalue()
+    return open_vllm()
 
 
 SHOWN = {
@@ -79,41 +60,15 @@ def test_every_entry_has_a_snippet_that_shows_it(peers: Any) -> None:
             assert len(text.splitlines()) < 230
             code = [line for line in text.splitlines() if not line.startswith("# ")]
             assert max(map(len, code)) <= 90
-            status, out = run_snippet(text)
+            status, out = run_snippet(text, open_importer())
             assert (status, SHOWN[entry.id] in out) == (1, True), out
             shown[entry.id] = out
     assert shown.keys() == SHOWN.keys()
 
 
-def list_programs(backend: Backend, kind: str) -> Any:
-    """Programs without drafts, with what they end with."""
-    declared = backend.contracts["paged"][kind]
-    config = {**declared.config, "lookahead": (0,)}
-    declared = replace(declared, config=config)
-    drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(4)
-    for _ in range(PROGRAMS):
-        program = drawer.draw(source)
-        divergence = run(program, backend).divergence
-        if divergence is not None:
-            signature = divergence.get_signature(program)
-            meta = {"step": divergence.step, "signature": signature}
-            program = replace(program, meta=meta)
-        yield program, int(divergence is not None)
-
-
 def test_what_a_snippet_says_is_what_the_harness_says(peers: Any) -> None:
-    ends, why_not = [], []
-    for backend in (peers.vllm(), peers.vllm_priority()):
-        for kind in backend.contracts["paged"]:
-            for program, status in list_programs(backend, kind):
-                try:
-                    text = write_snippet(program, backend)
-                except UsageError as error:
-                    why_not.append(str(error))
-                    continue
-                ended, out = run_snippet(text)
-                assert ended == status, text + out
-                ends.append(status)
+    backends = peers.vllm(), peers.vllm_priority()
+    ends, why_not = compare(backends, open_importer(), PROGRAMS)
     assert set(ends) == {0, 1}
     assert len(ends) > 30, why_not
 

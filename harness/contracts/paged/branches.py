@@ -158,6 +158,7 @@ class Fork(OnRequest):
         model.name_contents(target, model.cache.requests[target].computed)
         model.spans[target] = model.spans[source]
         model.past[target] = {"forked"}
+        model.sampled.pop(target, None)
         model.past[source].add("forked")
 
     def count_tags(self, op: Op) -> int:
@@ -215,6 +216,7 @@ class Rewind(OnRequest):
             model.cache.rewind(name, to, op["tokens"])
             model.name_contents(name, to)
             model.spans[name] = min(to, model.spans[name][0]), to
+            model.sampled.pop(name, None)
             self.note(op, model)
 
     def count_tags(self, op: Op) -> int:

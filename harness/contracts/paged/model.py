@@ -146,6 +146,8 @@ class PagedModel:
         withdrawn: those that nobody may reuse since.
         saved: what was saved last, of the reference and of `offloaded`.
         goes_far: transfers are drawn so that they lead to loads.
+        sampled: request → how many tokens it had computed when it first sampled since it
+            was given slots or went back.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -169,6 +171,7 @@ class PagedModel:
         self.withdrawn: list[Content] = []
         self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
         self.goes_far = False
+        self.sampled: dict[str, int] = {}
         self.last = ""
 
     # --- tags ---------------------------------------------------------------------------
@@ -383,6 +386,7 @@ class PagedModel:
             "longest": None,
             "chunk": None,
             "filled": None,
+            "slid": None,
             **(self.get_request_facts(op["request"], request) if request else {}),
         }
 
@@ -398,7 +402,19 @@ class PagedModel:
                 settled // one["block"] - request.computed // one["block"]
                 for one in groups
             ),
+            "slid": self.count_slid(name, request),
         }
+
+    def count_slid(self, name: str, request: Request) -> int | None:
+        """Counts the tokens of `sampled` and behind that have left the window of the
+        first sliding group."""
+        begins = [
+            one.first(request.computed - 1)
+            for one in self.cache.groups
+            if one.type == "sliding"
+        ]
+        sampled = self.sampled.get(name, request.computed)
+        return max(0, begins[0] - sampled) if begins else None
 
 
 def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]]) -> bool:
@@ -422,6 +438,7 @@ FACTS: Mapping[str, str] = {
     "longest": "the most tokens that the request may hit; null if it holds slots",
     "chunk": "where the chunk of its last token begins; null without chunks",
     "filled": "blocks that the step fills for it with other tokens than drafts",
+    "slid": "tokens that it sampled since it has slots, and that left the first window",
     "named": "1 if the operation names a namespace, else 0",
     "transfers": "transfers that are under way",
     "awaited": "tokens of the request that are being loaded",

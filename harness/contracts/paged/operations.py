@@ -208,6 +208,7 @@ class Schedule(OnRequest):
         request = model.cache.requests[name]
         held = model.spans[name][1] if request.is_held else 0  # rejected drafts included
         if not request.is_held:
+            model.sampled.pop(name, None)
             self.note_hit(name, start, model)
         whole = min(op["count"], len(request.known) - start)
         count: Any = observed.get("count", whole)
@@ -319,6 +320,7 @@ class Accept(OnRequest):
         gone = len(request.drafts) - kept if request else 0
         answer = ask(lambda: model.cache.accept(name, kept, op["sampled"], op["drafts"]))
         if request is not None and "error" not in answer:
+            model.sampled.setdefault(name, request.computed)
             model.name_contents(name, request.computed)
             past = {"kept": kept, "rejected": gone, "drafted": len(op["drafts"])}
             model.past[name] |= {event for event, happens in past.items() if happens}
