@@ -313,3 +313,22 @@ def test_a_request_that_runs_needs_room_for_its_new_tokens(
     )
     tired = replace(declare(), open=lambda config: Tired([FULL], blocks, 24))
     assert get_what(run(program, tired)) == what
+
+
+@pytest.mark.parametrize(
+    ("blocks", "more", "lookahead", "what"),
+    [(6, 1, 0, "result"), (6, 4, 1, None), (7, 4, 1, None), (8, 4, 1, "result")],
+)
+def test_blocks_beyond_those_of_the_config_may_be_kept_for_drafts(
+    blocks: int, more: int, lookahead: int, what: str | None
+) -> None:
+    """Five blocks are held; its step needs two more, and with a draft three."""
+    program = make(
+        *(*SHARING, open_request("d", 7, 7, 7), ask("d", "schedule", count=1), RUN),
+        *(open_request("e", 8), ask("e", "schedule"), RUN),
+        ask("d", "schedule", count=2),
+        blocks=blocks,
+        lookahead=lookahead,
+    )
+    tired = replace(declare(), open=lambda config: Tired([FULL], blocks + more, 24))
+    assert get_what(run(program, tired)) == what

@@ -164,7 +164,12 @@ def check_evicted(evicted: Any, pool: Pool) -> None:
 
 
 def check_refusal(
-    model: PagedModel, name: str, end: int, tables: Tables | None, pool: Pool
+    model: PagedModel,
+    name: str,
+    end: int,
+    tables: Tables | None,
+    pool: Pool,
+    kept: int = 0,
 ) -> None:
     """Raises Broken if a request got no slots though there were blocks enough.
 
@@ -176,6 +181,7 @@ def check_refusal(
         end: where its step ends at most.
         tables: of the request, if it holds slots.
         pool: before.
+        kept: blocks beyond those of the config, that the backend may keep for drafts.
     """
     if len(model.cache.groups) > 1:
         return
@@ -190,7 +196,7 @@ def check_refusal(
         first = model.cache.groups[0].first(start) // group["block"]
         needed -= len(list_blocks(tables[0][first:]))
     idle = len(pool.free) + len(pool.cached)
-    if needed <= idle:
+    if needed <= idle - kept:
         raise Broken(
             "result",
             f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"

@@ -467,7 +467,9 @@ class PagedSystem(System):
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
         """Checks that there was no room for a request, whose step would end there."""
         if self.pool is not None:
-            check_refusal(model, name, end, self.told.get(name), self.pool)
+            spare = self.capacity - self.config["blocks"]
+            kept = spare if self.config["lookahead"] else 0  # more slots for drafts
+            check_refusal(model, name, end, self.told.get(name), self.pool, kept)
 
     def check_contents(
         self, name: str, request: Request, tables: Tables, model: PagedModel
