@@ -194,6 +194,17 @@ class Rewind(OnRequest):
         room = model.config["max_length"] - to
         return {"to": to, "tokens": draw_tokens(source, min(room, 1 + source.below(3)))}
 
+    def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
+        """Draws a way back to where it has not come, or on with nothing, of one that can
+        go back."""
+        op = self.draw(source, model)
+        if op is None or source.below(2):
+            return super().draw_misuse(source, model)
+        ahead = model.cache.requests[op["request"]].computed + 1
+        wrong: Sequence[Mapping[str, Any]]
+        wrong = ({"to": 0}, {"to": ahead, "tokens": [1]}, {"tokens": []})
+        return {**op, **source.pick(wrong)}
+
     def get_anything(self) -> Mapping[str, Any]:
         return {"to": 1, "tokens": [1]}
 

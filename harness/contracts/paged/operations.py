@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask, index
@@ -94,7 +95,8 @@ class Open(PagedOperation):
         if names and source.below(2):
             return {"op": self.name, "request": source.pick(names), "tokens": [1]}
         free = next(one for one in LETTERS if one not in names)
-        too_long = [1] * (model.config["max_length"] + 1)
+        length = next(number for number in count(1) if model.why_too_long(number))
+        too_long = [1] * length
         wrong: Sequence[tuple[list[int], str | None]]
         wrong = (([], None), (too_long, None), ([1], ""))
         tokens, namespace = source.pick(wrong)
