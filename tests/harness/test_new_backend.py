@@ -135,7 +135,7 @@ def Cache(config, rows):
     "paged-full": """
 import paging
 
-OPERATIONS += LATER
+OPERATIONS = sorted(paging.OPERATIONS)
 TELLS += ["pool", "entries", "events"]
 CONFIG |= {"groups": paging.GROUPS, "data": ["tags", "backend"]}
 Cache = paging.Storing

@@ -63,7 +63,7 @@ class Open(PagedOperation):
         free = [name for name in LETTERS if name not in model.cache.requests]
         contents: Sequence[tuple[str | None, Sequence[int]]]
         contents = self.list_contents(model)
-        namespace = None if source.below(4) else "x"
+        namespace = None if source.below(2 if model.goes_far else 4) else "x"
         tokens: Sequence[int] = ()
         away = model.withdrawn or model.offloaded
         if model.goes_far and away and not model.transfers and source.below(2):
