@@ -119,6 +119,14 @@ class Open(PagedOperation):
         return len(op["tokens"])
 
 
+class GoingOn(OnRequest):
+    """A step of a request, or what follows it."""
+
+    def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
+        """Those with drafts, which are kept or rejected two operations later."""
+        return [name for name in names if model.cache.requests[name].drafts] or names
+
+
 class Match(OnRequest):
     """Asks how many tokens a waiting request could reuse now. Nothing changes."""
 
@@ -138,7 +146,7 @@ class Match(OnRequest):
         return answer
 
 
-class Schedule(OnRequest):
+class Schedule(GoingOn):
     """Gives slots to the next tokens of a request; of one that waits, behind a hit."""
 
     name, weight = "schedule", 12
@@ -157,6 +165,8 @@ class Schedule(OnRequest):
         for group in model.config["groups"]:
             block = group["block"]
             edges += [block - request.computed % block, block + 1, 2 * block]
+        if request.drafts and source.below(2):
+            edges = [left]
         return {"count": max(1, min(source.pick(edges), left))}
 
     def get_anything(self) -> Mapping[str, Any]:
@@ -267,7 +277,7 @@ class Run(PagedOperation):
         return answer
 
 
-class Accept(OnRequest):
+class Accept(GoingOn):
     """Goes on behind the last computed token: some drafts were right, one was sampled."""
 
     name, weight = "accept", 12
