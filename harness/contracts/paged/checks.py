@@ -108,6 +108,33 @@ def check_twice(name: str, group: int, table: Table) -> None:
             )
 
 
+def check_contents(
+    model: PagedModel, name: str, tables: Tables, memory: Mapping[Slot, Any]
+) -> None:
+    """Raises Broken if something is missing that the next token of a request needs.
+
+    Args:
+        model: the reference.
+        name: of the request.
+        tables: of it.
+        memory: slot → (group, tag).
+    """
+    request = model.cache.requests[name]
+    for place in list_places(model, request, request.computed):
+        table = tables[place.group]
+        if isinstance(table, Ring):
+            continue
+        slot = locate(model.config, table, place.group, place.position)
+        content = None if slot is None else memory.get(slot)
+        if content != (place.group, place.tag):
+            found = "has no slot" if slot is None else f"is {name_content(content)}"
+            raise Broken(
+                "contents",
+                f"position {place.position} of request {name}, group {place.group},"
+                f" {found}, not token {place.tag}",
+            )
+
+
 # --- references -------------------------------------------------------------------------
 
 

@@ -12,16 +12,14 @@ from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged.checks import (
     EventBook,
     check_busy,
+    check_contents,
     check_entries,
     check_evicted,
     check_pool,
     check_refusal,
     check_tables,
-    list_blocks,
     list_ends,
-    list_places,
     locate,
-    name_content,
 )
 from lockstep.harness.contracts.paged.contents import Contents, Pairs
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
@@ -37,6 +35,7 @@ from lockstep.harness.contracts.paged.reuse import (
     check_published,
     find_longest,
 )
+from lockstep.harness.contracts.paged.words import tell_tables
 from lockstep.harness.contracts.system import (
     Reader,
     System,
@@ -45,7 +44,6 @@ from lockstep.harness.contracts.system import (
 )
 from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import get_attention_tolerance
-from lockstep.reference.paged import Request
 
 NO_TOKEN = -1
 
@@ -407,27 +405,12 @@ class PagedSystem(System):
 
     def tell_held(self) -> dict[str, list[tuple[str, str]]]:
         """Puts the tables in words: their blocks, and with whom each is shared."""
-        users: dict[int, list[str]] = {}
-        for name, tables in self.told.items():
-            for block in {block for table in tables for block in list_blocks(table)}:
-                users.setdefault(block, []).append(name)
-        for block, transfer in self.contents.list_busy(on_host=False).items():
-            users.setdefault(block, []).append(f"transfer {transfer}")
-        facts: dict[str, list[tuple[str, str]]] = {}
-        for name, tables in self.told.items():
-            for number, table in enumerate(tables):
-                title = f"request {name}", name_group(self.config, number)
-                entries = table.blocks if isinstance(table, Ring) else table
-                words = ", ".join(name_block(block, name, users) for block in entries)
-                words = f"ring of {words}" if isinstance(table, Ring) else words
-                facts.setdefault(title[0], []).append((f"table of {title[1]}", words))
-                facts[", ".join(title)] = [("table", words)]
-        return facts
+        busy = self.contents.list_busy(on_host=False)
+        return tell_tables(self.told, busy, self.config)
 
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
         """Checks all that holds after every operation; see `checks`."""
-        requests = model.cache.requests.items()
-        held = {name: one for name, one in requests if one.is_held}
+        held = [name for name, one in model.cache.requests.items() if one.is_held]
         tables = self.told = {name: self.read_tables(name) for name in held}
         self.copy_blocks()  # nothing is written before the next step
         check_tables(model, tables)
@@ -440,8 +423,8 @@ class PagedSystem(System):
             idle = self.contents.list_busy(on_host=True)
             check_busy(self.pool.idle, idle, " of other memory")
         if not model.cache.step:
-            for name, request in held.items():
-                self.check_contents(name, request, tables[name], model)
+            for name in held:
+                check_contents(model, name, tables[name], self.contents.device)
         entries: list[Entry] = []
         groups = len(self.config["groups"])
         if tells & {"entries", "reuse"}:
@@ -471,34 +454,9 @@ class PagedSystem(System):
             kept = spare if self.config["lookahead"] else 0  # more slots for drafts
             check_refusal(model, name, end, self.told.get(name), self.pool, kept)
 
-    def check_contents(
-        self, name: str, request: Request, tables: Tables, model: PagedModel
-    ) -> None:
-        """Checks that what the next token of a request needs is there."""
-        for place in list_places(model, request, request.computed):
-            if isinstance(tables[place.group], Ring):
-                continue
-            slot = locate(self.config, tables[place.group], place.group, place.position)
-            content = None if slot is None else self.contents.device.get(slot)
-            if content != (place.group, place.tag):
-                found = "has no slot" if slot is None else f"is {name_content(content)}"
-                raise Broken(
-                    "contents",
-                    f"position {place.position} of request {name}, group {place.group},"
-                    f" {found}, not token {place.tag}",
-                )
-
 
 def count_blocks(pool: Pool) -> int:
     return len(pool.free) + len(pool.cached) + len(pool.references)
-
-
-def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]]) -> str:
-    """Words for a block in the table of a request: its number, and who else holds it."""
-    if block is None:
-        return "–"
-    others = [other for other in users[block] if other != name]
-    return f"{block} (also {', '.join(others)})" if others else str(block)
 
 
 def rename(answer: Answer, name: str) -> Answer:

@@ -1,0 +1,49 @@
+"""The tables of a paged cache in words, for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lockstep.harness.backends.paged import Ring, Tables
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.paged.checks import list_blocks
+from lockstep.harness.contracts.paged.model import name_group
+
+Facts = dict[str, list[tuple[str, str]]]
+"""What is told about: pairs of a name and words."""
+
+
+def tell_tables(
+    told: Mapping[str, Tables], busy: Mapping[int, str], config: Config
+) -> Facts:
+    """Says which blocks each request holds, and with whom it shares them.
+
+    Args:
+        told: request → its tables.
+        busy: block → the transfer that reads or writes it.
+        config: of the program.
+    """
+    users: dict[int, list[str]] = {}
+    for name, tables in told.items():
+        for block in {block for table in tables for block in list_blocks(table)}:
+            users.setdefault(block, []).append(name)
+    for block, transfer in busy.items():
+        users.setdefault(block, []).append(f"transfer {transfer}")
+    facts: Facts = {}
+    for name, tables in told.items():
+        for number, table in enumerate(tables):
+            title = f"request {name}", name_group(config, number)
+            entries = table.blocks if isinstance(table, Ring) else table
+            words = ", ".join(name_block(block, name, users) for block in entries)
+            words = f"ring of {words}" if isinstance(table, Ring) else words
+            facts.setdefault(title[0], []).append((f"table of {title[1]}", words))
+            facts[", ".join(title)] = [("table", words)]
+    return facts
+
+
+def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]]) -> str:
+    """Words for a block in the table of a request: its number, and who else holds it."""
+    if block is None:
+        return "–"
+    others = [other for other in users[block] if other != name]
+    return f"{block} (also {', '.join(others)})" if others else str(block)
