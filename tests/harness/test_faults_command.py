@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.executor import Record
+from lockstep.harness.execution.record import Record
 from lockstep.harness.workers.messages import Found, RandomTask
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.slices import RandomSlice

@@ -201,7 +201,7 @@ def test_a_slice_meets_what_is_known(tmp_path: Path, known: list[Entry]) -> None
     counts, events = check(tmp_path, Losing)
     assert not [event for event in events if isinstance(event, Found | Agreed)]
     assert counts.signatures == {}
-    assert counts.entered["lost"] >= 5
+    assert counts.entered["lost"] > 0
     assert counts.programs == 100
 
 
