@@ -258,7 +258,7 @@ def batch_merge_empty(caches: Sequence[Any]) -> None:
         raise TypeError("'NoneType' object is not subscriptable")
 
 
-@mistake("batch-rotating", 4, "mlx-lm PR#738", of="singles")
+@mistake("batch-rotating", 2, "mlx-lm PR#738", of="singles")
 def batch_merge_offset(caches: Sequence[Any]) -> None:
     """Turned rings are stacked with lengths that are off by one."""
     for cache in caches:
@@ -273,7 +273,7 @@ def batch_merge_oversize(caches: Sequence[Any]) -> None:
         raise ValueError("[broadcast_shapes] shapes cannot be broadcast")
 
 
-@mistake("batch-rotating", 2, "mlx-vlm PR#1916", of="singles")
+@mistake("batch-rotating", 1, "mlx-vlm PR#1916", of="singles")
 def batch_merge_zero(caches: Sequence[Any]) -> None:
     """Empty rings cannot be stacked."""
     if caches and not any(cache.offset for cache in caches):

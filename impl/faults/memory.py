@@ -64,7 +64,7 @@ def ring_never_wraps(cache: Any) -> None:
     cache.memory.reserve = reserve_all
 
 
-@mistake("kv", 4)
+@mistake("kv", 3)
 def copies_never_released(cache: Any) -> None:
     """A snapshot that was copied before it is closed stays in a list of the cache."""
     kept: list[Snapshot] = []

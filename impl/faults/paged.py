@@ -27,7 +27,7 @@ def paged_evicted_hash(cache: Any) -> None:
     pool.evict = evict
 
 
-@mistake("paged-full", 4, "vLLM#41838")
+@mistake("paged-full", 3, "vLLM#41838")
 def paged_hash_before_write(cache: Any) -> None:
     """The keys are published when the slots are given, before K and V are written."""
     schedule = cache.schedule
@@ -124,7 +124,7 @@ def paged_withdrawn_hit(cache: Any) -> None:
 # --- references -------------------------------------------------------------------------
 
 
-@mistake("paged-full", 6)
+@mistake("paged-full", 4)
 def paged_reference_not_raised(cache: Any) -> None:
     """A hit does not raise the references of the blocks that it reuses."""
     pool = cache.blocks
@@ -138,7 +138,7 @@ def paged_reference_not_raised(cache: Any) -> None:
     pool.hold = hold
 
 
-@mistake("paged-full", 4)
+@mistake("paged-full", 3)
 def paged_double_free(cache: Any) -> None:
     """The last block of a request that ends is freed twice."""
     let_go = cache.let_go
@@ -152,7 +152,7 @@ def paged_double_free(cache: Any) -> None:
     cache.let_go = free_twice
 
 
-@mistake("paged-full", 4)
+@mistake("paged-full", 3)
 def paged_lost_block(cache: Any) -> None:
     """A request that is preempted does not give back its last block."""
     preempt = cache.preempt
@@ -214,7 +214,7 @@ def paged_miss_zeroed(cache: Any) -> None:
 # --- windows ----------------------------------------------------------------------------
 
 
-@mistake("paged-sliding", 4)
+@mistake("paged-sliding", 3)
 def paged_window_freed_early(cache: Any) -> None:
     """A window lets go of its oldest position one step early."""
     settle = cache.settle
@@ -230,7 +230,7 @@ def paged_window_freed_early(cache: Any) -> None:
     cache.settle = settle_early
 
 
-@mistake("paged-hybrid", 6, "SGLang PR#27586, #29860")
+@mistake("paged-hybrid", 3, "SGLang PR#27586, #29860")
 def paged_window_frees_live(cache: Any) -> None:
     """Where a window passes, the blocks of a full group go, by a stale mapping."""
 
@@ -271,7 +271,7 @@ def paged_rewind_in_place(cache: Any) -> None:
     cache.is_own = lambda block, place, held: references[block] + (not held) == 1
 
 
-@mistake("paged-state", 6)
+@mistake("paged-state", 3)
 def paged_state_in_place(cache: Any) -> None:
     """A state that others can hit is written over by the request that goes on from it."""
     for group in cache.groups:

@@ -14,7 +14,7 @@ from lockstep.impl.prefix.trie import check_limit
 NO_TOKEN = -1
 
 
-@mistake("session", 4, "ollama dd5eb6337")
+@mistake("session", 2, "ollama dd5eb6337")
 def exact_hit_empty(session: Any) -> None:
     """Repeating a prompt leaves no token to compute."""
     begin = session.begin

@@ -36,7 +36,7 @@ def split_at_edge(cache: Any) -> None:
     cache.split = split_at_end
 
 
-@mistake("kv", 6)
+@mistake("kv", 5)
 def merge_order(cache: Any) -> None:
     """Parent and child are concatenated in the wrong order."""
     merge, join = cache.merge, cache.memory.join
@@ -89,7 +89,7 @@ def restore_in_place(cache: Any) -> None:
     cache.restore = move_offset
 
 
-@mistake("kv", 6)
+@mistake("kv", 3)
 def close_forgets_others(cache: Any) -> None:
     """Closing a snapshot makes the memory forget all others: they are never copied."""
 

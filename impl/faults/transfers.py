@@ -28,13 +28,13 @@ def paged_load_frees_targets(cache: Any) -> None:
     leave_out(cache, "device", False)
 
 
-@mistake("paged-full", 10)
+@mistake("paged-full", 5)
 def paged_offload_reads_late(cache: Any) -> None:
     """An offload reads blocks that were evicted and written over meanwhile."""
     leave_out(cache, "device", True)
 
 
-@mistake("paged-full", 11)
+@mistake("paged-full", 9)
 def paged_load_loses_sources(cache: Any) -> None:
     """Blocks of the host are given out while a load reads them."""
     leave_out(cache, "host", False)
@@ -56,7 +56,7 @@ def paged_hit_before_landed(cache: Any) -> None:
     cache.load = load_early
 
 
-@mistake("paged-full", 9)
+@mistake("paged-full", 5)
 def paged_failed_load_kept(cache: Any) -> None:
     """A load that failed counts as one that has landed."""
 
@@ -67,7 +67,7 @@ def paged_failed_load_kept(cache: Any) -> None:
     cache.failed = end_well
 
 
-@mistake("paged-full", 8)
+@mistake("paged-full", 5)
 def paged_failed_offload_kept(cache: Any) -> None:
     """Of an offload that failed, blocks that were never written can be loaded."""
     publish = cache.publish
@@ -102,7 +102,7 @@ def paged_withdrawn_on_host(cache: Any) -> None:
     cache.withdraw = withdraw_here
 
 
-@mistake("paged-state", 5, "vLLM#53505")
+@mistake("paged-state", 3, "vLLM#53505")
 def paged_connector_boundary(cache: Any) -> None:
     """A load that finds nothing moves the hit to where a block ends, state or not."""
     load, find_hit = cache.load, cache.find_hit
