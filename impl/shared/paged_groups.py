@@ -110,29 +110,27 @@ class WindowedGroup(Group):
         self.width = width
 
     def find(self, keys: Sequence[bytes], most: int) -> int:
-        hit = most
-        while hit > 0:
-            missing = self.find_missing(keys, hit)
-            if missing is None:
+        hit: int | None = most
+        while hit:
+            shorter = self.find_shorter(keys, hit)
+            if shorter is None:
                 return hit
-            hit = missing - missing % self.unit
+            hit = shorter
         return 0
 
-    def find_missing(self, keys: Sequence[bytes], hit: int) -> int | None:
-        """Returns where the last block begins that a hit needs and that is not there; of
-        the block in which the hit ends, a shorter hit.
+    def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
+        """Returns the next shorter hit that may be there; None if this one is.
 
-        A block that the request goes on to fill must be there in any case: what is
-        published of it later speaks for all of it.
+        It ends in the last block that this one needs and that is not there. A block that
+        the request goes on to fill must be there in any case: what is published of it
+        later speaks for all of it.
         """
-        begin = (hit - 1) // self.block * self.block
         first = self.first(hit)
         if (first < hit or hit % self.block) and self.get(keys, hit) is None:
-            return max(begin, hit - self.unit)
-        while begin > first:
-            begin -= self.block
-            if self.get(keys, begin + self.block) is None:
-                return begin
+            return hit - self.unit
+        for end in range((hit - 1) // self.block * self.block, first, -self.block):
+            if self.get(keys, end) is None:
+                return end - self.unit
         return None
 
 

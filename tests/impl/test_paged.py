@@ -130,6 +130,18 @@ def test_a_window_lets_its_blocks_go_and_keeps_what_a_draft_may_need() -> None:
     assert manager.tables("a")[0][3] is not None
 
 
+@pytest.mark.parametrize("kind", ["sliding", "chunked"])
+def test_a_hit_may_end_inside_of_a_block_whose_end_is_gone(kind: str) -> None:
+    """Of positions 0 and 1 only the first is left: not the whole block, but one token."""
+    cache = make({"type": kind, "block": 2, "width": 4}, unit=1)
+    compute(cache, "a", 1, 1, 2, 3)
+    key = cache.requests["a"].hash.keys[1]
+    block = cache.blocks.entries[0].pop(key)
+    cache.blocks.keys[block].remove(key)
+    cache.open("b", [1, 1, 2, 3], None)
+    assert cache.match("b") == 1
+
+
 def test_a_state_is_kept_at_the_end_of_a_block() -> None:
     manager = make({"type": "state", "block": 2}, blocks=4)
     compute(manager, "a", 1, 2, 3, 4, 5)
