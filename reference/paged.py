@@ -65,7 +65,7 @@ class Request:
 
     @property
     def end(self) -> int:
-        """The same when the step has run, too."""
+        """The same, when the step has run, too: computed, awaited and scheduled."""
         return self.settled + self.scheduled
 
     def get_content(self, position: int) -> Content:
@@ -309,7 +309,7 @@ class PagedCache:
         """
         request = self.end(transfer)
         if request is not None:
-            self.remember(request)
+            self.remember(request)  # what has arrived may be hit
             request.drop()
             request.is_held, request.computed = kept > 0, kept
 

@@ -15,7 +15,11 @@ from lockstep.impl.shared.paged_groups import SlidingGroup, StateGroup
 @mistake("paged-full", 5, "vLLM PR#4764, #5364")
 def paged_evicted_hash(cache: Any) -> None:
     """An evicted block keeps its keys."""
-    pool = cache.blocks
+    keep_keys(cache.blocks)
+
+
+def keep_keys(pool: Any) -> None:
+    """Lets a pool evict blocks that can be hit all the same."""
 
     def evict(most: int) -> int:
         victims = [block for block, _ in zip(pool.cached, range(most), strict=False)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.paged import keep_keys
 from lockstep.impl.shared.paged import find
 from lockstep.impl.shared.paged_groups import StateGroup
 from lockstep.impl.shared.prefix_hash import PrefixHash
@@ -77,16 +78,7 @@ def paged_failed_offload_kept(cache: Any) -> None:
 @mistake("paged-full", 9)
 def paged_host_entry_kept(cache: Any) -> None:
     """A block of the host that is used for something else keeps its keys."""
-    pool = cache.host
-
-    def evict(most: int) -> int:
-        victims = [block for block, _ in zip(pool.cached, range(most), strict=False)]
-        for block in victims:
-            del pool.cached[block]
-            pool.free.append(block)
-        return len(victims)
-
-    pool.evict = evict
+    keep_keys(cache.host)
 
 
 @mistake("paged-full", 8)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engine_runs import load_peers
 from engine_snippets import compare, run_snippet
 
-from lockstep.harness.backends import Unavailable
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import load_ledger
@@ -20,12 +20,7 @@ PROGRAMS = 60
 @pytest.fixture(scope="module")
 def peers() -> Any:
     """The module that declares the backends."""
-    pytest.importorskip("torch")
-    try:
-        from lockstep.impl.peers import sglang
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-    return sglang
+    return load_peers("sglang")
 
 
 @pytest.fixture(scope="module")

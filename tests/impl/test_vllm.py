@@ -6,39 +6,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from engine_runs import find, load_peers
 
-from lockstep.harness.backends import Backend, Unavailable
+from lockstep.harness.backends import Backend
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
-from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import parse_program
 
-PROGRAMS, SEED = 100, 5
+PROGRAMS = 100
 Change = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
 def peers() -> Any:
     """The module that declares the backends."""
-    pytest.importorskip("torch")
-    try:
-        from lockstep.impl.peers import vllm
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-    return vllm
-
-
-def find(backend: Backend, kind: str, most: int, seed: int = SEED) -> tuple[int, str]:
-    """Runs programs until one diverges; how many ran, and its signature or ""."""
-    declared = backend.contracts["paged"][kind]
-    drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(seed)
-    avoid = load_ledger(backend.ledger, backend.name, kind)
-    for number in range(most):
-        program = drawer.draw(source)
-        divergence = run(program, backend, avoid=avoid).divergence
-        if divergence is not None:
-            return number + 1, divergence.get_signature(program)
-    return most, ""
+    return load_peers("vllm")
 
 
 PAIRS = [
