@@ -23,7 +23,7 @@ from lockstep.harness.cli.options import (
 )
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
@@ -123,11 +123,11 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = PlainConsole(stderr=as_json)
-    campaign = Campaign(settings, list(list_names()))
-    with kept(campaign.outcome) as outcome:
+    work = Check(settings, list(list_names()))
+    with kept(work.outcome) as outcome:
         with Progress(console, draw_progress, get_check_status) as progress:
-            campaign.watch = progress.show
-            campaign.run()
+            work.watch = progress.show
+            work.run()
         with printing(outcome.get_exit_status):
             if as_json:
                 click.echo(json.dumps(to_json(outcome), indent=1))

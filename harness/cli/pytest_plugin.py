@@ -173,14 +173,14 @@ def read_declared(path: Path) -> Declared:
 
 def ask_backends(config: pytest.Config) -> Declared:
     """Loads the chosen backends in the worker process, for what they declare."""
-    from lockstep.harness.jobs.check import Campaign
+    from lockstep.harness.jobs.check import Check
     from lockstep.harness.jobs.outcome import Pair, Settings
     from lockstep.harness.workers.registry import list_names
 
     named, kinds = config.option.lockstep_backend, config.option.lockstep_kind
-    campaign = Campaign(Settings(named, kinds), list(list_names()))
-    campaign.declare(get_pool(config))
-    outcome = campaign.outcome
+    asked = Check(Settings(named, kinds), list(list_names()))
+    asked.declare(get_pool(config))
+    outcome = asked.outcome
 
     def estimate_work(pair: Pair) -> float:
         """Kinds with many states have long programs."""
@@ -229,7 +229,7 @@ def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Pool
 ) -> Callable[[Case], Outcome]:
     """Runs a case, and fails the test with the story of each divergence."""
-    from lockstep.harness.jobs.check import Campaign
+    from lockstep.harness.jobs.check import Check
     from lockstep.harness.jobs.outcome import PROFILES, Settings
 
     options = request.config.option
@@ -245,7 +245,7 @@ def lockstep_check(
             require_complete=options.lockstep_require_complete,
             failures=Path(options.lockstep_failures),
         )
-        outcome = Campaign(settings, ()).run_in(lockstep_pool)
+        outcome = Check(settings, ()).run_in(lockstep_pool)
         if outcome.get_exit_status():
             pytest.fail(describe(outcome), pytrace=False)
         return outcome

@@ -73,7 +73,7 @@ def run_tasks(
             handle(task, event)
 
 
-class Campaign:
+class Check:
     """Plans the slices, hands them to a pool, and gathers what comes back.
 
     Args:

@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, slug
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Natural, SliceDone, unfold
@@ -162,7 +162,7 @@ class Exploration:
     surveys: list[Survey] = field(default_factory=list)
 
 
-class Explorer(Campaign):
+class Explorer(Check):
     """Cuts the tree of programs into slices, hands them to a pool, and keeps a journal
     of those that are over.
 

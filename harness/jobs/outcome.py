@@ -413,7 +413,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """The result of a campaign so far.
+    """The result of a check so far.
 
     Attributes:
         unavailable: backend → why it is not here, or why nothing of it was run.

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from lockstep.harness.cli.replay import judge
-from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.outcome import Outcome, Settings
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.messages import RandomTask, RunProgram
@@ -27,7 +27,7 @@ EXCESS = 2
 """By how many operations a shrunk program may exceed the shortest one."""
 
 
-class Search(Campaign):
+class Search(Check):
     """A check that is over when a program of at most `most` operations was found."""
 
     def __init__(self, settings: Settings, most: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.jobs.check import MOST_KEPT, Campaign
+from lockstep.harness.jobs.check import MOST_KEPT, Check
 from lockstep.harness.jobs.outcome import Pair, Settings
 from lockstep.harness.programs.program import (
     Divergence,
@@ -37,17 +37,17 @@ def find(program: Program, original: Program | None = None, **more: Any) -> Foun
 
 
 class Kept:
-    """A campaign that is told of failures."""
+    """A check that is told of failures."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.campaign = Campaign(Settings(failures=folder), ["mine"])
-        self.campaign.tasks.append(TASK)
+        self.check = Check(Settings(failures=folder), ["mine"])
+        self.check.tasks.append(TASK)
         self.pair = Pair("mine", "layer", "kv", KIND)
 
     def tell(self, *found: Found) -> None:
         for each in found:
-            self.campaign.keep(self.pair, TASK, each)
+            self.check.keep(self.pair, TASK, each)
 
     def list_programs(self) -> list[list[str]]:
         """The operations of what is kept, and of the files, which must be the same."""

@@ -14,7 +14,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.record import Record
-from lockstep.harness.jobs.check import Campaign
+from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.outcome import Pair, Settings
 from lockstep.harness.programs.condition import parse_condition
 from lockstep.harness.programs.ledger import find_known, load_ledger
@@ -340,9 +340,9 @@ def test_another_divergence_behind_a_known_operation_is_found(tmp_path: Path) ->
 
 def test_what_an_outdated_entry_describes_is_saved(tmp_path: Path) -> None:
     pair = Pair("mine", "layer", "kv", Kind(frozenset({"update"})))
-    campaign = Campaign(Settings(failures=tmp_path), ["mine"])
+    work = Check(Settings(failures=tmp_path), ["mine"])
     for program in (PROGRAM, TWO):
-        campaign.keep_agreed(pair, Agreed("one", program))
+        work.keep_agreed(pair, Agreed("one", program))
     (words,) = pair.outdated
     path = tmp_path / "outdated" / "one-mine.json"
     assert words.startswith("one: describes an operation that agrees: its `when` is too")

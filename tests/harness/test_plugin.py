@@ -145,10 +145,10 @@ def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> Non
 def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     """By its name; the seed and the number of programs are those that were given."""
     (project / "test_x.py").write_text(
-        "from lockstep.harness.jobs.check import Campaign\n"
+        "from lockstep.harness.jobs.check import Check\n"
         "from lockstep.harness.jobs.outcome import Outcome\n"
         "def test_agrees(lockstep_case, lockstep_check, monkeypatch):\n"
-        "    monkeypatch.setattr(Campaign, 'run_in', lambda self, pool: self.outcome)\n"
+        "    monkeypatch.setattr(Check, 'run_in', lambda self, pool: self.outcome)\n"
         "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
         "    settings = lockstep_check(lockstep_case).settings\n"
         "    assert (settings.seed, settings.programs) == (7, 2000)\n"

@@ -16,7 +16,7 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import BITS, Role, compute_vectors
-from lockstep.harness.jobs.check import MAX_CRASHES, Campaign, run_tasks
+from lockstep.harness.jobs.check import MAX_CRASHES, Check, run_tasks
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.programs.vectors import Problem
 from lockstep.harness.programs.vectors.manifest import (
@@ -319,7 +319,7 @@ def keep_audited(work: Audit, task: messages.AuditFile, event: messages.Event) -
         work.problems += event.problems
 
 
-class Verification(Campaign):
+class Verification(Check):
     """The programs of a set on each chosen backend, as far as it declares them."""
 
     def __init__(
