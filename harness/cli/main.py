@@ -15,6 +15,7 @@ from packaging.version import Version
 from rich.text import Text
 
 from lockstep.harness import __version__
+from lockstep.harness.cli.campaign import campaign
 from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import (
@@ -37,7 +38,13 @@ from lockstep.harness.cli.replay import (
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings, describe_stop, get_replay_line, save
+from lockstep.harness.jobs.outcome import (
+    Settings,
+    describe_stop,
+    get_replay_line,
+    make_failure,
+    save,
+)
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import load_programs, trace
 from lockstep.harness.reports.console import PlainConsole, print_failure
@@ -207,7 +214,7 @@ def shrink(settings: Settings, file: Path, backend: str | None) -> int:
         if event.found.flaky is not None:
             meta["flaky"] = event.found.flaky
     place = settings.failures, small, divergence, name, declared.get_environment()
-    failure = save(*place, meta, settings.get_options())
+    failure = save(make_failure(*place, meta, settings.get_options()))
     status = 2 if divergence.is_unwritten else 1
     with printing(lambda: status):
         print_failure(console, failure)
@@ -278,7 +285,10 @@ def doctor(settings: Settings) -> int:
     return 0
 
 
-for each in (check, replay, snippet, faults, explore, new_backend, vectors, show, report):
+for each in (
+    *(check, campaign, replay, snippet, faults, explore),
+    *(new_backend, vectors, show, report),
+):
     main.add_command(each)
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.shrink import Shrinker, get_rank
+from lockstep.harness.execution.shrink import Clock, Rank, Shrinker, get_rank
 from lockstep.harness.jobs.outcome import (
     Failure,
     Outcome,
     Pair,
     Settings,
     describe_stop,
+    make_failure,
     save,
     save_agreed,
 )
@@ -325,22 +326,12 @@ class Check:
                 that was not, which is kept if it is the first of its signature.
             meta: for the file.
         """
-        signature = divergence.get_signature(program)
+        failure = self.describe_failure(pair, task, program, divergence, meta)
+        signature = failure.signature
         before = [failure for failure in pair.failures if failure.signature == signature]
         if original is None and before:
             return
-        found = {
-            "front": self.generator,
-            "seed": self.settings.seed,
-            "shard": task.number,
-            **meta.get("found", {}),
-        }
-        saved = save(
-            *(self.settings.failures, program, divergence, pair.backend),
-            pair.environment,
-            {**meta, "found": found},
-            self.settings.get_options(),
-        )
+        saved = save(failure)
         if saved.unsaved is not None and before:  # a longer program with a file is better
             return
         kept = choose_kept(before, saved, original)
@@ -350,6 +341,28 @@ class Check:
                 failure.path.unlink(missing_ok=True)
         others = [failure for failure in pair.failures if failure not in before]
         pair.failures[:] = [*others, *kept]
+
+    def describe_failure(
+        self,
+        pair: Pair,
+        task: messages.SliceTask,
+        program: Program,
+        divergence: Divergence,
+        meta: Mapping[str, Any],
+    ) -> Failure:
+        """A failure with the content and the place of its file; see `save`."""
+        found = {
+            "front": self.generator,
+            "seed": self.settings.seed,
+            "shard": task.number,
+            **meta.get("found", {}),
+        }
+        return make_failure(
+            *(self.settings.failures, program, divergence, pair.backend),
+            pair.environment,
+            {**meta, "found": found},
+            self.settings.get_options(),
+        )
 
     def keep_crash(
         self,
@@ -384,15 +397,28 @@ def choose_kept(
     """
     simplest: dict[str, Failure] = {}
     rest = [failure for failure in before if failure.program.digest() != original]
-    for failure in sorted([*rest, new], key=lambda one: get_rank(one.program)):
+    for failure in sorted([*rest, new], key=get_order):
         simplest.setdefault(" ".join(failure.form), failure)
     return list(simplest.values())[:MOST_KEPT]
 
 
+def get_order(failure: Failure) -> tuple[Rank, str]:
+    """Of failures, the simplest first; of equally simple ones always the same."""
+    return get_rank(failure.program), failure.program.digest()
+
+
 def shrink_crash(
-    pool: Pool, backend: str, program: Program, divergence: Divergence
+    pool: Pool,
+    backend: str,
+    program: Program,
+    divergence: Divergence,
+    seconds: float = CRASH_SHRINK_SECONDS,
+    clock: Clock = time.monotonic,
 ) -> tuple[Program, Divergence]:
-    """Shortens a program that ends its process, or hangs, in processes of its own."""
+    """Shortens a program that ends its process, or hangs, in processes of its own.
+
+    seconds: when to stop, at the latest, as `clock` tells.
+    """
     signature = divergence.get_signature(program)
     latest = shown = divergence
 
@@ -413,7 +439,7 @@ def shrink_crash(
     if not fails(program):
         return program, divergence
     best = cut(program)
-    return Shrinker(best, fails, CRASH_SHRINK_SECONDS, cut=cut).shrink(), shown
+    return Shrinker(best, fails, seconds, cut=cut, clock=clock).shrink(), shown
 
 
 def list_pairs(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from shlex import quote
 from typing import Any
 
@@ -98,8 +98,17 @@ class Failure:
         return f"likely one bug with {self.likely}: the same steps lead to both"
 
 
-def save(
-    folder: Path,
+def save(failure: Failure) -> Failure:
+    """Writes the file of a failure. If that is not possible, the result says why."""
+    try:
+        write(failure.path, failure.program)
+    except OSError as error:
+        return replace(failure, unsaved=error.strerror or str(error))
+    return failure
+
+
+def make_failure(
+    folder: PurePath,
     program: Program,
     divergence: Divergence,
     backend: str,
@@ -107,7 +116,7 @@ def save(
     found: Mapping[str, Any],
     options: Mapping[str, Any] = {},
 ) -> Failure:
-    """Writes the file of a failure. If that fails, the failure says why.
+    """A failure with the content and the place of its file.
 
     Args:
         folder: of all failures.
@@ -119,7 +128,7 @@ def save(
         options: see `Failure`.
     """
     signature = divergence.get_signature(program)
-    path = folder / signature / f"{program.digest()}-{slug(backend)}.json"
+    path = Path(folder / signature / f"{program.digest()}-{slug(backend)}.json")
     meta = {
         "signature": signature,
         "backend": backend,
@@ -134,16 +143,11 @@ def save(
         "replay": get_replay_line(path, backend, options),
     }
     program = replace(program, meta=meta)
-    failure = Failure(
+    return Failure(
         *(program, divergence, backend, signature, path),
         flaky=read_flaky(meta),
         options=options,
     )
-    try:
-        write(path, program)
-    except OSError as error:
-        return replace(failure, unsaved=error.strerror or str(error))
-    return failure
 
 
 def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:
@@ -182,9 +186,14 @@ def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
 
 
 def write(path: Path, program: Program) -> None:
+    write_whole(path, format_program(program))
+
+
+def format_program(program: Program) -> str:
+    """The text of a program's file."""
     document = program.to_json()
     lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
-    write_whole(path, "{" + ",\n".join(lines).removeprefix(" ") + "}\n")
+    return "{" + ",\n".join(lines).removeprefix(" ") + "}\n"
 
 
 def slug(backend: str) -> str:

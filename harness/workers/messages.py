@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, structs
 
@@ -244,12 +244,14 @@ class SliceTask(Task[SliceDone], frozen=True):
     Attributes:
         number: of the slice, among those of this kind.
         known: signature → the programs that have shown it before.
+        fatal: digests of programs that end their process; they are left out.
     """
 
     contract: str
     kind: str
     number: int
     known: dict[str, Shown] = {}
+    fatal: list[str] = []
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
@@ -455,14 +457,14 @@ def unfold(value: Any) -> Any:
     return asdict(value)
 
 
-def decode_event(data: bytes, task: Task[Any]) -> Event:
-    """An event of this task.
+def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
+    """An event of this task, or one of the others that may come.
 
     Raises:
         ValueError: it is something else; the message says what.
     """
     try:
-        event: Event = convert(json.loads(data), type=list_events(type(task)))
+        event: Event = convert(json.loads(data), type=list_events(type(task), *others))
         event.check()
     except (ValidationError, UsageError, RecursionError) as error:
         raise ValueError(str(error)) from None
@@ -470,8 +472,9 @@ def decode_event(data: bytes, task: Task[Any]) -> Event:
 
 
 @cache
-def list_events(task: type[Task[Any]]) -> Any:
-    """The union of all events of a task."""
+def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
+    """The union of all events of a task, and of others."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    return Progress | Found | Agreed | Refused | LoadFailed | HarnessFailed | answer
+    own = Progress, Found, Agreed, Refused, LoadFailed, HarnessFailed, answer
+    return Union[(*own, *others)]

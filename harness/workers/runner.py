@@ -38,15 +38,20 @@ class Runner:
         record: the write-ahead record.
         emit: sends an event to the pool.
         asked: the name of the backend, as the task has it.
+        fatal: digests of programs that would end the process, and are not run.
     """
 
     def __init__(self, record: Record, emit: Emit) -> None:
         self.record, self.emit = record, emit
         self.asked = ""
+        self.fatal: frozenset[str] = frozenset()
 
     def note(self, program: Program) -> None:
         """Records that work on a program begins, so that the pool does not see a hang."""
         self.record.begin(program, self.asked)
+
+    def is_fatal(self, program: Program) -> bool:
+        return bool(self.fatal) and program.digest() in self.fatal
 
     def run(
         self,
@@ -58,6 +63,8 @@ class Runner:
     ) -> Result:
         """Runs a program with the record kept. wanted, avoid: see `executor.run`."""
         self.note(program)
+        if self.is_fatal(program):
+            return Result()
         step = self.record.step
         result = run(program, backend, every, None, step, wanted, avoid)
         self.record.end()

@@ -116,7 +116,11 @@ class Slice(ABC, Generic[T]):
         Raises:
             Unavailable: a driver hangs again and again.
         """
-        self.generate()
+        self.worker.fatal = frozenset(self.task.fatal)
+        try:
+            self.generate()
+        finally:
+            self.worker.fatal = frozenset()
         self.report_agreed()
         self.counts.seconds = self.get_seconds()
         coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
@@ -167,6 +171,8 @@ class Slice(ABC, Generic[T]):
         """Runs a program with the record and the coverage kept."""
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
+        if self.worker.is_fatal(program):
+            return Result()
         own = self.coverage, record.step
         result = run(program, self.backend, every, *own, avoid=avoid)
         record.end()

@@ -16,7 +16,7 @@ import pytest
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import compare_environments, get_environment
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.outcome import Failure, Settings, save
+from lockstep.harness.jobs.outcome import Failure, Settings, make_failure, save
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.view import read_options, read_saved
@@ -39,7 +39,7 @@ def program() -> Program:
 
 
 def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
-    return save(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND)
+    return save(make_failure(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND))
 
 
 def test_options_that_change_the_verdict_are_kept(
@@ -49,7 +49,7 @@ def test_options_that_change_the_verdict_are_kept(
     settings = Settings(strict=True, step_seconds=0.5, failures=tmp_path)
     options = settings.get_options()
     own = (DIVERGENCE, "exec:./d -x", SURROUNDINGS, FOUND, options)
-    failure = save(tmp_path, program, *own)
+    failure = save(make_failure(tmp_path, program, *own))
     line = "--backend 'exec:./d -x' --strict --step-time 0.5"
     assert failure.replay == f"lockstep replay {failure.path} {line}"
     ((_, loaded),) = iterate_saved([tmp_path])
@@ -195,7 +195,7 @@ def test_a_failure_replays_with_what_differs(run: Run, tmp_path: Path) -> None:
     """It agrees here; it was found with another version."""
     environment = get_environment({"versions": {"numpy": "1.0"}, "device": "tpu"})
     program = make(update(3))
-    failure = save(tmp_path, program, FAILED, CORRECT, environment, {})
+    failure = save(make_failure(tmp_path, program, FAILED, CORRECT, environment, {}))
     ended = run("replay", failure.path, "--backend", CORRECT)
     assert (ended.status, ended.out[:5]) == (0, "FIXED")
     words = "agrees in its one step; found with numpy 1.0, device tpu; here with numpy "

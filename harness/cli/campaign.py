@@ -1,0 +1,285 @@
+"""The command `lockstep campaign`: checks that go on, on one machine or on many."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from lockstep.harness.cli.options import (
+    Seconds,
+    command,
+    print_error,
+    print_line,
+    printing,
+    shared,
+)
+from lockstep.harness.core.document import show
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.campaign.coordinator import Campaign
+from lockstep.harness.jobs.campaign.folder import Folder, open_folder
+from lockstep.harness.jobs.campaign.lock import describe_unwritable, read_holder
+from lockstep.harness.jobs.campaign.plan import (
+    SLICE,
+    Terms,
+    compare,
+    read_terms,
+    require_terms,
+    require_version,
+    write_terms,
+)
+from lockstep.harness.jobs.campaign.team import LocalTeam, Team
+from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
+from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.reports.campaign import describe_state, get_campaign_status
+from lockstep.harness.reports.console import (
+    PlainConsole,
+    Progress,
+    draw_progress,
+    print_outcome,
+)
+from lockstep.harness.reports.outcome_file import to_json
+from lockstep.harness.workers.registry import list_names
+
+EXAMPLES = """\b
+Examples:
+  lockstep campaign start night --time 28800      eight hours on this machine
+  lockstep campaign start night --steps 10000000  ten million steps, on each core
+  lockstep campaign resume night                  what is left of it
+  lockstep campaign report night -o page          what it has found
+"""
+
+START_EXAMPLES = """\b
+Examples:
+  lockstep campaign start night --backend torch-cpu --time 3600
+  lockstep campaign start night --programs 25000 --shard 1/3   a third of it here
+  lockstep campaign start s3://bucket/night --time 28800 --ray auto
+"""
+
+
+@click.group(epilog=EXAMPLES, short_help="Checks that go on, on one machine or on many.")
+def campaign() -> None:
+    """Checks that go on until a budget is spent, with their state in a folder.
+
+    FOLDER is a folder, or a URL that fsspec knows, such as s3://bucket/night. A campaign
+    can be stopped at any time; `resume` goes on.
+    """
+
+
+folder_argument = click.argument("place", metavar="FOLDER")
+
+
+# --- it runs ----------------------------------------------------------------------------
+
+
+def read_part(context: click.Context, option: Any, value: str | None) -> Any:
+    """The numbers in "1/3"."""
+    if value is None:
+        return []
+    found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", value)
+    if not found or int(found[1]) > int(found[2]):
+        raise click.BadParameter(f"{value} is not I/N, with I from 1 to N")
+    return [(int(found[1]), int(found[2]))]
+
+
+def where(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say where shards run."""
+    for add in (
+        click.option(
+            "--gpu",
+            type=click.FloatRange(0.01, 1),
+            default=0.25,
+            show_default=True,
+            metavar="X",
+            help="Under Ray, the share of a GPU that a worker asks for.",
+        ),
+        click.option(
+            "--ray",
+            "address",
+            is_flag=False,
+            flag_value="local",
+            metavar="[ADDRESS]",
+            help="Run shards on a Ray cluster: host:port, or auto for the one that this"
+            " machine belongs to; without ADDRESS, on this machine.",
+        ),
+        *map(shared, ("jobs",)),
+    ):
+        function = add(function)
+    return function
+
+
+@campaign.command(epilog=START_EXAMPLES, short_help="Begins a campaign, and runs it.")
+@folder_argument
+@shared("backends", "kinds")
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Programs for each backend and kind; default: {PROFILES['nightly'].programs:,}",
+)
+@click.option("--time", "seconds", type=Seconds(1), metavar="S", help="Or S seconds.")
+@click.option(
+    "--steps", type=click.IntRange(1), metavar="N", help="Or N steps, of all together."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--generator",
+    type=click.Choice(list(GENERATORS)),
+    default="plain",
+    show_default=True,
+)
+@click.option(
+    "--slice",
+    type=click.IntRange(1, 100_000),
+    default=SLICE,
+    show_default=True,
+    metavar="N",
+    help="Programs in a shard.",
+)
+@click.option(
+    "--shard",
+    "parts",
+    callback=read_part,
+    metavar="I/N",
+    help="Run the I-th of N parts; `merge` puts them together.",
+)
+@where
+@shared("step", "start", "strict")
+@command
+def start(
+    place: str,
+    backends: Sequence[str],
+    kinds: Sequence[str],
+    programs: int | None,
+    seconds: float | None,
+    steps: int | None,
+    jobs: int,
+    address: str | None,
+    gpu: float,
+    **options: Any,
+) -> int:
+    """Begins a campaign in FOLDER and runs it until its budget is spent.
+
+    The budget is a number of programs for each backend and kind, or of seconds, or of
+    steps. With seconds or steps, pairs that find new states or failures get more of them.
+    Exit status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not
+    run.
+    """
+    given = [one for one in (programs, seconds, steps) if one is not None]
+    if len(given) > 1:
+        raise UsageError("give one of --programs, --time and --steps")
+    if not given:
+        programs = PROFILES["nightly"].programs
+    terms = Terms(
+        backends=list(dict.fromkeys(backends)),
+        kinds=list(dict.fromkeys(kinds)),
+        programs=programs,
+        seconds=seconds,
+        steps=steps,
+        **options,
+    )
+    folder = open_folder(place)
+    begin(folder, terms)
+    return run(folder, terms, jobs, address, gpu)
+
+
+def begin(folder: Folder, terms: Terms) -> None:
+    """Writes the settings of a campaign, unless the folder has the same already."""
+    before = read_terms(folder)
+    if before is None:
+        if folder.list():
+            raise UsageError(
+                f"{folder.place}: has files, but no campaign; choose another"
+            )
+        try:
+            write_terms(folder, terms)
+        except OSError as error:
+            raise UsageError(describe_unwritable(folder, error)) from None
+        before = require_terms(folder)
+    why = compare(before, terms)
+    if why is None and before.parts != terms.parts:
+        why = f"its shard is {show(before.parts)}, not {show(terms.parts)}"
+    if why is not None:
+        raise UsageError(
+            f"{folder.place}: holds another campaign: {why}; choose another folder, or go"
+            f" on with `lockstep campaign resume`"
+        )
+
+
+@campaign.command(short_help="Goes on with a campaign that was stopped.")
+@folder_argument
+@where
+@command
+def resume(place: str, jobs: int, address: str | None, gpu: float) -> int:
+    """Goes on with the campaign in FOLDER, with what is left of its budget.
+
+    Shards that are done do not run again. The machines may be others than before.
+    """
+    folder = open_folder(place)
+    terms = require_terms(folder)
+    require_version(folder, terms)
+    return run(folder, terms, jobs, address, gpu)
+
+
+def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float) -> int:
+    console = PlainConsole()
+    work = Campaign(folder, terms, list(list_names()), jobs)
+    with Progress(console, draw_progress, get_campaign_status) as progress:
+        work.watch = progress.show
+        outcome = work.run_with(lambda: open_team(work.settings, address, gpu))
+    for words in work.damaged.values():
+        print_error(f"{words}; it was run again")
+    if outcome.unwritten:
+        print_error(outcome.unwritten)
+    for failure in outcome.failures:
+        if failure.unsaved:
+            print_line(json.dumps(failure.to_json()))
+    with printing(outcome.get_exit_status):
+        print_outcome(console, outcome)
+        console.print(describe_state(outcome, folder.place), soft_wrap=True)
+    return outcome.get_exit_status()
+
+
+def open_team(settings: Settings, address: str | None, gpu: float) -> Team:
+    if address is None:
+        return LocalTeam(settings)
+    from lockstep.harness.jobs.campaign.cluster import RayTeam
+
+    return RayTeam(settings, address, gpu)
+
+
+# --- what it has come to ----------------------------------------------------------------
+
+
+def load(place: str) -> tuple[Campaign, Outcome]:
+    """A campaign as its folder has it; it may be running elsewhere."""
+    folder = open_folder(place)
+    work = Campaign(folder, require_terms(folder), [])
+    outcome = work.load()
+    for words in work.damaged.values():
+        print_error(f"{words}; `resume` runs it again")
+    return work, outcome
+
+
+@campaign.command(short_help="Says how far a campaign is.")
+@folder_argument
+@shared("json")
+@command
+def status(place: str, as_json: bool) -> int:
+    """Says how far the campaign in FOLDER is, and what it has found.
+
+    Exit status: that of the campaign so far.
+    """
+    work, outcome = load(place)
+    with printing(outcome.get_exit_status):
+        if as_json:
+            click.echo(json.dumps(to_json(outcome), indent=1))
+        else:
+            console = PlainConsole()
+            print_outcome(console, outcome)
+            holder = read_holder(work.folder)
+            console.print(describe_state(outcome, place, holder), soft_wrap=True)
+    return outcome.get_exit_status()

@@ -1,0 +1,266 @@
+"""Who runs the shards of a campaign: seats, on this machine or on others.
+
+A seat runs one shard at a time, in a process of its own. It may be lost at any time; its
+shard goes to another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+from typing import Any
+
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.campaign.shard import Cancelled, ShardRunner
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import TICK, Pool
+
+END_SECONDS = 5.0
+"""In which a seat that is given up stops its worker."""
+
+
+class Lost(Exception):
+    """The machine of a seat is gone, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a place has: the declaration of a backend, or why there is none."""
+
+    event: messages.Declared | messages.Stopped
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Seat(ABC):
+    """Runs one shard at a time.
+
+    Attributes:
+        offers: backend → what is known of it at this place.
+    """
+
+    offers: Mapping[str, Offer]
+
+    @abstractmethod
+    def stream(self, task: messages.Task[Any]) -> Iterator[messages.Event]:
+        """The events of a task; called in a thread of its own. Raises Lost."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Gives the place back."""
+
+    def can_run(self, task: messages.Task[Any]) -> bool:
+        offer = self.offers.get(task.backend)
+        return offer is not None and isinstance(offer.event, messages.Declared)
+
+
+Happened = tuple[Seat, messages.Task[Any], messages.Event]
+Message = messages.Event | BaseException | None
+"""What the thread of a seat says; None: the task is over."""
+
+
+class Team(ABC):
+    """Seats, and the shards that they run."""
+
+    def __init__(self) -> None:
+        self.seats: list[Seat] = []
+        self.busy: dict[Seat, messages.Task[Any]] = {}
+        self.said: Queue[tuple[Seat, Message]] = Queue()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops all seats; shards in flight are lost."""
+
+    @abstractmethod
+    def declare(
+        self, names: Sequence[str], watch: Callable[[], None]
+    ) -> Mapping[str, Offer]:
+        """What the places have of each backend: the first declaration, or why none.
+
+        Raises:
+            UsageError: there is no place.
+        """
+
+    @abstractmethod
+    def refresh(self, tasks: Sequence[messages.Task[Any]]) -> None:
+        """Takes in places that are new. tasks: wait for one.
+
+        Raises:
+            UsageError: there is none left that can run them.
+        """
+
+    @property
+    def room(self) -> int:
+        """How many tasks may wait so that no seat has to."""
+        return max(1, len(self.seats))
+
+    def has(self, backend: str) -> bool:
+        """Whether some seat can run the backend."""
+        return any(seat.can_run(messages.Declare(backend)) for seat in self.seats)
+
+    def run(
+        self, tasks: deque[messages.Task[Any]], watch: Callable[[], None]
+    ) -> Iterator[Happened]:
+        """Hands out tasks and yields their events, until all tasks are over.
+
+        Args:
+            tasks: the caller may add to it or clear it in between. A task whose seat is
+                lost comes back.
+            watch: is called several times a second.
+        """
+        while tasks or self.busy:
+            self.refresh(tasks)
+            self.hand_out(tasks)
+            yield from self.collect(tasks)
+            watch()
+
+    def hand_out(self, tasks: deque[messages.Task[Any]]) -> None:
+        for seat in self.seats:
+            if seat not in self.busy and (task := self.choose(seat, tasks)) is not None:
+                tasks.remove(task)
+                self.busy[seat] = task
+                threading.Thread(
+                    target=self.follow, args=(seat, task), daemon=True
+                ).start()
+
+    def choose(
+        self, seat: Seat, tasks: deque[messages.Task[Any]]
+    ) -> messages.Task[Any] | None:
+        """The first task that the seat can run, and the fewest others."""
+        able: dict[str, int] = {}
+        best: messages.Task[Any] | None = None
+        for task in tasks:
+            name = task.backend
+            if name not in able:
+                able[name] = sum(each.can_run(task) for each in self.seats)
+                if seat.can_run(task) and (
+                    best is None or able[name] < able[best.backend]
+                ):
+                    best = task
+        return best
+
+    def follow(self, seat: Seat, task: messages.Task[Any]) -> None:
+        """The thread of a task."""
+        try:
+            for event in seat.stream(task):
+                self.said.put((seat, event))
+        except BaseException as error:
+            self.said.put((seat, error))
+        else:
+            self.said.put((seat, None))
+
+    def collect(self, tasks: deque[messages.Task[Any]]) -> Iterator[Happened]:
+        """The events that are there, or come within a tick.
+
+        Raises:
+            UsageError: a worker cannot be started.
+        """
+        seconds = TICK
+        while True:
+            try:
+                seat, message = self.said.get(timeout=seconds)
+            except Empty:
+                return
+            seconds = 0.001
+            task = self.busy.get(seat)
+            if task is None:  # of a seat that was given up
+                continue
+            if isinstance(message, messages.Event):
+                yield seat, task, message
+                continue
+            del self.busy[seat]
+            if isinstance(message, Lost):
+                tasks.appendleft(task)
+                self.remove(seat)
+            elif message is not None:
+                raise message
+
+    def remove(self, seat: Seat) -> None:
+        if seat in self.seats:
+            self.seats.remove(seat)
+        seat.stop()
+
+
+# --- this machine -----------------------------------------------------------------------
+
+
+class LocalSeat(Seat):
+    """A worker process of this machine."""
+
+    def __init__(self, settings: Settings, offers: Mapping[str, Offer]) -> None:
+        self.settings, self.offers = settings, offers
+        self.pool = open_pool(settings, 1)
+        self.is_stopped = False
+        self.is_idle = threading.Event()
+        self.is_idle.set()
+
+    def watch(self) -> None:
+        if self.is_stopped:
+            raise Cancelled
+
+    def open_pool(self, variables: Mapping[str, str]) -> Pool:
+        return open_pool(self.settings, 1, variables)
+
+    def stream(self, task: messages.Task[Any]) -> Iterator[messages.Event]:
+        self.is_idle.clear()
+        try:
+            yield from ShardRunner(self.pool, self.open_pool, self.watch).run(task)
+        finally:
+            self.is_idle.set()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self.is_idle.wait(END_SECONDS):  # else the guard ends the worker after us
+            self.pool.__exit__()
+
+
+class LocalTeam(Team):
+    """All places are on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.offers: dict[str, Offer] = {}
+
+    def declare(
+        self, names: Sequence[str], watch: Callable[[], None]
+    ) -> Mapping[str, Offer]:
+        with open_pool(self.settings) as pool:
+            for task, event in pool.run(deque(map(messages.Declare, names)), watch):
+                if isinstance(event, messages.Declared):
+                    environment = event.get_environment()
+                    self.offers[task.backend] = Offer(event, environment)
+                elif isinstance(event, messages.Stopped):
+                    self.offers[task.backend] = Offer(event)
+        jobs = range(self.settings.jobs)
+        self.seats = [LocalSeat(self.settings, self.offers) for _ in jobs]
+        return self.offers
+
+    def refresh(self, tasks: Sequence[messages.Task[Any]]) -> None:
+        able = [name for name, offer in self.offers.items() if is_declared(offer)]
+        missing = sorted({task.backend for task in tasks} - {*able})
+        if missing and not self.busy:
+            raise UsageError(f"{', '.join(missing)}: cannot be loaded here any more")
+
+    def close(self) -> None:
+        for seat in self.seats:
+            assert isinstance(seat, LocalSeat)
+            seat.is_stopped = True  # all at once
+        for seat in self.seats:
+            seat.stop()
+        self.seats.clear()
+
+
+def is_declared(offer: Offer) -> bool:
+    return isinstance(offer.event, messages.Declared)

@@ -1,0 +1,33 @@
+"""The terminal's lines about a campaign."""
+
+from __future__ import annotations
+
+import time
+
+from rich.text import Text
+
+from lockstep.harness.jobs.campaign.lock import Holder
+from lockstep.harness.jobs.outcome import Outcome
+
+
+def get_campaign_status(outcome: Outcome) -> Text:
+    """The progress of a campaign that runs."""
+    seconds = max(0.01, time.monotonic() - outcome.started)
+    programs, steps = (
+        sum(pair.get_progress()[place] for pair in outcome.pairs) for place in (0, 1)
+    )
+    wanted = sum(pair.wanted for pair in outcome.pairs)
+    text = f"{seconds:.0f} s: {programs:,} programs"
+    if programs < wanted:
+        text += f" of {wanted:,}"
+    text += f", {steps:,} steps, {steps / seconds:,.0f}/s, "
+    return Text(f"{text}{len(outcome.failures)} failures", "dim")
+
+
+def describe_state(outcome: Outcome, place: str, holder: Holder | None = None) -> Text:
+    """Whether a campaign runs, is over, or waits to go on."""
+    if holder is not None and not holder.is_dead:
+        return Text(f"running: process {holder.pid} on {holder.host}", "dim")
+    if outcome.is_cut:
+        return Text(f"not over; go on with: lockstep campaign resume {place}", "yellow")
+    return Text("the campaign is over", "dim")
