@@ -23,7 +23,6 @@ from lockstep.harness.jobs.check import BLOCKING, MAX_CRASHES, shrink_crash
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Natural, NonNegative
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.worker import decode_task
 
 PROGRESS_SECONDS = 2.0
 """Between two reports of progress; each takes the coordinator some work."""
@@ -154,7 +153,7 @@ ENDS = messages.SliceDone | messages.LedgerRun | Abandoned
 
 def run_shard(runner: ShardRunner, spec: bytes) -> Iterator[bytes]:
     """The events of a task, both as JSON."""
-    for event in runner.run(decode_task(spec)):
+    for event in runner.run(msgspec.convert(json.loads(spec), SHARDS)):
         yield messages.encode(event)
 
 
