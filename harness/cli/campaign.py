@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +22,10 @@ from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.campaign.coordinator import Campaign
 from lockstep.harness.jobs.campaign.folder import Folder, open_folder
-from lockstep.harness.jobs.campaign.lock import describe_unwritable, read_holder
+from lockstep.harness.jobs.campaign.history import History
+from lockstep.harness.jobs.campaign.local import LocalTeam
+from lockstep.harness.jobs.campaign.lock import Holder, describe_unwritable, read_holder
+from lockstep.harness.jobs.campaign.merge import merge
 from lockstep.harness.jobs.campaign.plan import (
     SLICE,
     Terms,
@@ -31,7 +35,8 @@ from lockstep.harness.jobs.campaign.plan import (
     require_version,
     write_terms,
 )
-from lockstep.harness.jobs.campaign.team import LocalTeam, Team
+from lockstep.harness.jobs.campaign.team import Team
+from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.reports.campaign import describe_state, get_campaign_status
@@ -41,7 +46,11 @@ from lockstep.harness.reports.console import (
     draw_progress,
     print_outcome,
 )
+from lockstep.harness.reports.live import serve_page
 from lockstep.harness.reports.outcome_file import to_json
+from lockstep.harness.reports.pages.gather import Stage, add_outcome
+from lockstep.harness.reports.pages.html import render_html, save_page
+from lockstep.harness.reports.pages.view import Material, make_report
 from lockstep.harness.workers.registry import list_names
 
 EXAMPLES = """\b
@@ -238,8 +247,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
         if failure.unsaved:
             print_line(json.dumps(failure.to_json()))
     with printing(outcome.get_exit_status):
-        print_outcome(console, outcome)
-        console.print(describe_state(outcome, folder.place), soft_wrap=True)
+        print_campaign(outcome, folder.place)
     return outcome.get_exit_status()
 
 
@@ -254,14 +262,14 @@ def open_team(settings: Settings, address: str | None, gpu: float) -> Team:
 # --- what it has come to ----------------------------------------------------------------
 
 
-def load(place: str) -> tuple[Campaign, Outcome]:
+def load(place: str) -> Outcome:
     """A campaign as its folder has it; it may be running elsewhere."""
     folder = open_folder(place)
-    work = Campaign(folder, require_terms(folder), [])
-    outcome = work.load()
-    for words in work.damaged.values():
+    history = History(folder, require_terms(folder), [])
+    outcome = history.load()
+    for words in history.damaged.values():
         print_error(f"{words}; `resume` runs it again")
-    return work, outcome
+    return outcome
 
 
 @campaign.command(short_help="Says how far a campaign is.")
@@ -273,13 +281,94 @@ def status(place: str, as_json: bool) -> int:
 
     Exit status: that of the campaign so far.
     """
-    work, outcome = load(place)
+    outcome = load(place)
     with printing(outcome.get_exit_status):
         if as_json:
             click.echo(json.dumps(to_json(outcome), indent=1))
         else:
-            console = PlainConsole()
-            print_outcome(console, outcome)
-            holder = read_holder(work.folder)
-            console.print(describe_state(outcome, place, holder), soft_wrap=True)
+            print_campaign(outcome, place, read_holder(open_folder(place)))
     return outcome.get_exit_status()
+
+
+def print_campaign(outcome: Outcome, place: str, holder: Holder | None = None) -> None:
+    console = PlainConsole()
+    print_outcome(console, outcome)
+    console.print(describe_state(outcome, place, holder), soft_wrap=True)
+
+
+@campaign.command(short_help="Makes a page of what a campaign has found.")
+@folder_argument
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the page.",
+)
+@shared("backends", "step", "start", "failures")
+@command
+def report(settings: Settings, place: str, output: Path) -> int:
+    """Makes the page that `lockstep report` makes, of the campaign in FOLDER.
+
+    Each failing program runs again, on a backend given or on the registered one that its
+    file names; without either, only the reference's side is shown. Exit status: 0 if the
+    page was made, 2 if not.
+    """
+    material = gather_outcome(load(place), place)
+    with open_pool(settings, 1) as pool:
+        text = render_html(make_report(material, Stage(pool, settings.backends)))
+    click.echo(str(save_page(output, "report.html", text)))
+    return 0
+
+
+@campaign.command(short_help="Shows a campaign in the browser while it runs.")
+@folder_argument
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Port on this machine; 0 for any that is free.",
+)
+@command
+def serve(place: str, port: int) -> int:
+    """Shows the campaign in FOLDER as a page that follows it, until Ctrl-C.
+
+    Only this machine can open the page, and nothing can be changed there.
+    """
+    load(place)  # so that what is wrong with the folder is said here
+    serve_page(port, lambda: make_live_page(place), click.echo)
+    return 0
+
+
+def make_live_page(place: str) -> str:
+    folder = open_folder(place)
+    outcome = History(folder, require_terms(folder), []).load()
+    return render_html(make_report(gather_outcome(outcome, place), None))
+
+
+def gather_outcome(outcome: Outcome, place: str) -> Material:
+    """The material of a page; what the folder says is read as strictly as a file."""
+    material = Material()
+    add_outcome(json.loads(json.dumps(to_json(outcome))), place, material)
+    return material
+
+
+@campaign.command(name="merge", short_help="Puts the parts of a campaign together.")
+@folder_argument
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@command
+def merge_command(place: str, sources: Sequence[str]) -> int:
+    """Adds the shards of each SOURCE to the campaign in FOLDER, which may be new.
+
+    All must have the same settings, but for --shard. A shard that several have counts
+    once. Exit status: that of the campaign so far.
+    """
+    history = merge(open_folder(place), [open_folder(source) for source in sources])
+    for words in history.damaged.values():
+        print_error(f"{words}; `resume` runs it again")
+    with printing(history.outcome.get_exit_status):
+        print_campaign(history.outcome, place)
+    return history.outcome.get_exit_status()

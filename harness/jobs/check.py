@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.shrink import Clock, Rank, Shrinker, get_rank
+from lockstep.harness.execution.shrink import Clock, Shrinker
 from lockstep.harness.jobs.outcome import (
     Failure,
     Outcome,
     Pair,
     Settings,
+    choose_kept,
     describe_stop,
     make_failure,
     save,
@@ -31,9 +32,6 @@ from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
 """After so many, the remaining slices of a pair are left out."""
-
-MOST_KEPT = 3
-"""Programs that are kept of one signature."""
 
 CRASH_SHRINK_SECONDS = 10.0
 
@@ -382,29 +380,6 @@ class Check:
         with open_pool(self.settings, jobs=1, variables=BLOCKING) as pool:
             smaller = shrink_crash(pool, pair.backend, program, divergence)
         self.save(pair, task, *smaller, original)
-
-
-def choose_kept(
-    before: Sequence[Failure], new: Failure, original: str | None
-) -> list[Failure]:
-    """Chooses the failures with one signature that are kept: of each form the simplest,
-    `MOST_KEPT` in all.
-
-    Args:
-        before: those that are kept.
-        new: one more.
-        original: the digest of the one that `new` replaces.
-    """
-    simplest: dict[str, Failure] = {}
-    rest = [failure for failure in before if failure.program.digest() != original]
-    for failure in sorted([*rest, new], key=get_order):
-        simplest.setdefault(" ".join(failure.form), failure)
-    return list(simplest.values())[:MOST_KEPT]
-
-
-def get_order(failure: Failure) -> tuple[Rank, str]:
-    """Of failures, the simplest first; of equally simple ones always the same."""
-    return get_rank(failure.program), failure.program.digest()
 
 
 def shrink_crash(

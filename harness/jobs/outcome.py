@@ -24,6 +24,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import get_interrupt_status
+from lockstep.harness.execution.shrink import Rank, get_rank
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -148,6 +149,33 @@ def make_failure(
         flaky=read_flaky(meta),
         options=options,
     )
+
+
+MOST_KEPT = 3
+"""Programs that are kept of one signature."""
+
+
+def choose_kept(
+    before: Sequence[Failure], new: Failure, original: str | None
+) -> list[Failure]:
+    """Chooses the failures with one signature that are kept: of each form the simplest,
+    `MOST_KEPT` in all.
+
+    Args:
+        before: those that are kept.
+        new: one more.
+        original: the digest of the one that `new` replaces.
+    """
+    simplest: dict[str, Failure] = {}
+    rest = [failure for failure in before if failure.program.digest() != original]
+    for failure in sorted([*rest, new], key=get_order):
+        simplest.setdefault(" ".join(failure.form), failure)
+    return list(simplest.values())[:MOST_KEPT]
+
+
+def get_order(failure: Failure) -> tuple[Rank, str]:
+    """Of failures, the simplest first; of equally simple ones always the same."""
+    return get_rank(failure.program), failure.program.digest()
 
 
 def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:

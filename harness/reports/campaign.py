@@ -28,6 +28,6 @@ def describe_state(outcome: Outcome, place: str, holder: Holder | None = None) -
     """Whether a campaign runs, is over, or waits to go on."""
     if holder is not None and not holder.is_dead:
         return Text(f"running: process {holder.pid} on {holder.host}", "dim")
-    if outcome.is_cut or not any(pair.programs for pair in outcome.pairs):
+    if outcome.is_cut or not outcome.pairs:
         return Text(f"not over; go on with: lockstep campaign resume {place}", "yellow")
     return Text("the campaign is over", "dim")

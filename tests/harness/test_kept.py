@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.jobs.check import MOST_KEPT, Check
-from lockstep.harness.jobs.outcome import Pair, Settings
+from lockstep.harness.jobs.check import Check
+from lockstep.harness.jobs.outcome import MOST_KEPT, Pair, Settings
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,

@@ -21,12 +21,8 @@ from typing import Any
 
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.jobs.campaign.plan import Terms
-from lockstep.harness.jobs.campaign.shard import (
-    Abandoned,
-    ShardRunner,
-    decode_event,
-    run_shard,
-)
+from lockstep.harness.jobs.campaign.runner import ShardRunner, run_shard
+from lockstep.harness.jobs.campaign.shard import Abandoned, decode_event
 from lockstep.harness.jobs.campaign.team import Lost, Offer, Seat, Team
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.programs.files import RUNNING

@@ -14,12 +14,13 @@ from pathlib import Path
 from lockstep.harness.core.document import decode
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.campaign.folder import Folder
-from lockstep.harness.jobs.check import MOST_KEPT, get_order
 from lockstep.harness.jobs.outcome import (
     HARNESS_FAILED,
+    MOST_KEPT,
     OUTDATED,
     Failure,
     format_program,
+    get_order,
     slug,
 )
 from lockstep.harness.programs.files import RUNNING
