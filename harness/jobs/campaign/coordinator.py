@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.campaign.history import Declaration, History
+from lockstep.harness.jobs.campaign.kept import FAILURES
 from lockstep.harness.jobs.campaign.lock import Lock, describe_unwritable, held
 from lockstep.harness.jobs.campaign.plan import (
     Shares,
@@ -30,6 +31,7 @@ from lockstep.harness.jobs.campaign.shard import (
 )
 from lockstep.harness.jobs.campaign.team import Offer, Seat, Team
 from lockstep.harness.jobs.outcome import Outcome, Pair, format_program
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers import messages
 
 
@@ -92,7 +94,7 @@ class Campaign(History):
             UsageError: the folder cannot be used, or nothing can be run.
         """
         with held(self.folder) as self.lock:
-            self.folder.sweep()
+            self.folder.sweep(f"{FAILURES}/{RUNNING}/")
             self.load()
             self.outcome.is_cut = False
             self.outcome.started = time.monotonic() - self.clock
@@ -112,8 +114,6 @@ class Campaign(History):
         """Everything before the first shard."""
         self.join(team)
         self.require_kinds()
-        for pair in self.outcome.pairs:
-            pair.wanted = 0 if self.is_fixed else pair.wanted
         self.plan()
         for name in self.damaged:
             self.folder.take(name)
@@ -132,6 +132,7 @@ class Campaign(History):
         """Asks the machines what they have. The first declaration of a backend counts
         for the whole campaign."""
         offers = team.declare(self.names, self.beat)
+        self.outcome.unavailable.clear()
         for name in self.names:
             offer = offers[name]
             if isinstance(offer.event, messages.Declared):
@@ -211,7 +212,7 @@ class Campaign(History):
         pair = self.find_pair(task)
         new = sum((state, op) not in pair.coverage for state, op, _ in event.coverage)
         new += len(event.counts.signatures.keys() - pair.signatures.keys())
-        place = self.outcome.pairs.index(pair)
+        (place,) = [n for n, one in enumerate(self.outcome.pairs) if one is pair]
         self.shares.learn(place, new, event.counts.seconds)
 
     def keep_files(self, pair: Pair) -> None:

@@ -62,8 +62,12 @@ class Folder(ABC):
             UsageError: it cannot be read.
         """
 
-    def sweep(self) -> None:  # noqa: B027
-        """Removes what a process that was killed has written half."""
+    def sweep(self, records: str) -> None:  # noqa: B027
+        """Removes what a process that was killed has written half.
+
+        Args:
+            records: the folder of its write-ahead records: those shards run again.
+        """
 
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | UsageError]]:
         """The contents of files; in the place of one that cannot be read, why."""
@@ -132,10 +136,11 @@ class LocalFolder(Folder):
             path.parent.rmdir()  # if it is empty now
         return True
 
-    def sweep(self) -> None:
-        for draft in self.path.rglob(".*.tmp"):
+    def sweep(self, records: str) -> None:
+        drafts = self.path.rglob(".*.tmp")
+        for path in [*drafts, *(self.path / records).glob("*.json")]:
             with suppress(OSError):
-                draft.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def list(self, below: str = "") -> list[str]:
         try:

@@ -111,6 +111,9 @@ class History(Check):
             self.attempt(name, content, self.take_declaration)
         for name, content in self.folder.read_all(self.folder.list(SHARDS)):
             self.attempt(name, content, self.take_shard)
+        absent = [name for name in self.terms.backends if name not in self.declared]
+        why = "no machine of the campaign has had it so far"
+        self.outcome.unavailable.update(dict.fromkeys(absent, why))
         self.failures.read_left()
         for pair in self.outcome.pairs:
             self.show_failures(pair)
@@ -179,8 +182,6 @@ class History(Check):
         before, pair.environment = pair.environment, environment
         self.handle_slice(task, event)
         pair.environment = before
-        if isinstance(event, messages.SliceDone) and not self.is_fixed:
-            pair.wanted += event.counts.programs
 
     def leave_out(self, pair: Pair) -> None:
         """Crashes leave nothing out: each costs its shard at most."""
@@ -251,6 +252,8 @@ class History(Check):
             if self.terms.has([backend], 0) and get_name(ledger) not in self.done:
                 self.tasks.append(ledger)
         pairs = self.outcome.pairs
+        for pair in pairs:
+            pair.wanted = 0 if self.is_fixed else 1  # one that never ran does not agree
         if self.is_fixed:
             for task in iter_fixed(self.terms, pairs):
                 self.find_pair(task).wanted += task.programs
