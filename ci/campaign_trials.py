@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -245,15 +245,21 @@ def fill(path: Path) -> None:
 def kill_one(trial: Trial, below: list[int]) -> None:
     """Kills one of the processes that the event is about."""
     marks = {"raylet": "raylet/raylet", "desk": "ray::Desk", "worker": "workers.guard"}
+    found = find_marked(marks[trial.event], below)
+    if found:
+        with suppress(ProcessLookupError):
+            os.kill(Random(trial.number).choice(found), signal.SIGKILL)
+
+
+def find_marked(mark: str, below: Iterable[int]) -> list[int]:
+    """Those of the processes with this text in their command, the oldest first."""
     found = []
     for pid in below:
         with suppress(OSError):
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-            if marks[trial.event] in line.decode(errors="replace"):
+            if mark in line.decode(errors="replace"):
                 found.append(pid)
-    if found:
-        with suppress(ProcessLookupError):
-            os.kill(Random(trial.number).choice(sorted(found)), signal.SIGKILL)
+    return sorted(found)
 
 
 def is_over(folder: Path) -> bool:

@@ -200,9 +200,7 @@ def begin(folder: Folder, terms: Terms) -> None:
     before = read_terms(folder)
     if before is None:
         if folder.list():
-            raise UsageError(
-                f"{folder.place}: has files, but no campaign; choose another"
-            )
+            raise UsageError(f"{folder.place}: has files, and no campaign")
         try:
             write_terms(folder, terms)
         except OSError as error:

@@ -1,0 +1,286 @@
+"""The command `lockstep campaign` on this machine: budgets, parts, what is resumed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.harness.jobs.campaign.folder import LocalFolder
+from lockstep.harness.programs.program import load_programs
+from tests.harness.commands import CORRECT, HERE, Run
+
+WRONG = f"{HERE}:wrong_twice"
+SIZE = ("--programs", 40, "--slice", 10, "--jobs", 1)
+
+
+def read_shards(folder: Path) -> Mapping[str, Any]:
+    """The name of a shard → the digest of its programs."""
+    files = sorted((folder / "shards").glob("layer-*.json"))
+    ends = {path.name: json.loads(path.read_text())["events"][-1] for path in files}
+    return {name: end["digest"] for name, end in ends.items()}
+
+
+def list_failures(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("failures/*/*"))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept") / "whole"
+
+
+@pytest.fixture
+def whole(run: Run, kept: Path) -> Path:
+    """A campaign that is over, in the current folder; it runs once for all tests."""
+    if not kept.exists():
+        ended = run("campaign", "start", "whole", "--backend", WRONG, *SIZE)
+        assert ended.status == 1 and ended.err == ""
+        shutil.copytree("whole", kept)
+    else:
+        shutil.copytree(kept, "whole")
+    return Path("whole")
+
+
+def test_a_campaign_ends_as_a_check_does(run: Run) -> None:
+    ended = run("campaign", "start", "night", "--backend", CORRECT, *SIZE)
+    assert (ended.status, ended.err) == (0, "")
+    assert "all agree: 40 programs" in ended.out
+    assert "the campaign is over" in ended.out
+    assert len(read_shards(Path("night"))) == 4
+
+
+def test_it_finds_what_a_check_finds(run: Run, whole: Path) -> None:
+    run("check", "--backend", WRONG, "--programs", 40, "--generator", "plain")
+    assert set(list_failures(Path())) >= set(list_failures(whole)) != set()
+    (program,) = load_programs(whole / list_failures(whole)[0])
+    assert program.meta["backend"] == WRONG and program.meta["found"]["front"] == "plain"
+
+
+def test_what_is_over_runs_no_more(run: Run, whole: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("shards/*")}
+    for command in ("resume", "start"):
+        more = ("--backend", WRONG, *SIZE) if command == "start" else ()
+        ended = run("campaign", command, whole, *more)
+        assert ended.status == 1 and "40 programs" in ended.out
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("shards/*")} == before
+
+
+def test_resume_runs_what_is_missing(run: Run, whole: Path) -> None:
+    """A shard counts by its file alone; failures and counts are made of these."""
+    shards, failures = read_shards(whole), list_failures(whole)
+    lost = sorted((whole / "shards").iterdir())[1:3]
+    for path in lost:
+        path.unlink()
+    for path in (whole / "failures").rglob("*.json"):
+        path.unlink()
+    status = run("campaign", "status", whole)
+    assert "not over" in status.out and "ran 20 of 40" in status.words
+    assert run("campaign", "resume", whole).status == 1
+    assert (read_shards(whole), list_failures(whole)) == (shards, failures)
+    document = json.loads(run("campaign", "status", whole, "--json").out)
+    assert [pair["programs"] for pair in document["pairs"]] == [40]
+
+
+def test_parts_that_are_merged_are_the_whole(run: Run, whole: Path) -> None:
+    for part in (1, 2):
+        part_of = ("--backend", WRONG, *SIZE, "--shard", f"{part}/2")
+        run("campaign", "start", f"part{part}", *part_of)
+        assert 0 < len(read_shards(Path(f"part{part}"))) < 4
+    assert run("campaign", "merge", "both", "part1", "part2", "part1").status == 1
+    assert read_shards(Path("both")) == read_shards(whole)
+    assert list_failures(Path("both")) == list_failures(whole)
+    document = json.loads(run("campaign", "status", "both", "--json").out)
+    assert document["complete"] and document["pairs"][0]["programs"] == 40
+    # One part alone says that it is not all.
+    assert run("campaign", "merge", "one", "part1").status == 1
+    line = get_line(run("campaign", "merge", "both", "night"))
+    assert line.startswith("night: holds no campaign; `lockstep campaign start` makes")
+
+
+def test_parts_of_other_settings_are_refused(run: Run, whole: Path) -> None:
+    run("campaign", "start", "other", "--backend", WRONG, *SIZE, "--seed", 1)
+    ended = run("campaign", "merge", "both", whole, "other")
+    assert ended.status == 2
+    assert ended.err == "lockstep: other: is of another campaign: its seed is 0, not 1\n"
+    assert not Path("both").exists()
+
+
+def test_steps_and_seconds_are_budgets(run: Run) -> None:
+    size = ("--slice", 5, "--jobs", 1, "--backend", CORRECT)
+    assert run("campaign", "start", "steps", *size, "--steps", 500).status == 0
+    document = json.loads(run("campaign", "status", "steps", "--json").out)
+    assert document["complete"] and 500 <= document["pairs"][0]["steps"] < 1500
+    assert run("campaign", "start", "time", *size, "--time", 1).status == 0
+    document = json.loads(run("campaign", "status", "time", "--json").out)
+    assert document["complete"] and document["pairs"][0]["programs"] >= 5
+    assert "the campaign is over" in run("campaign", "resume", "time").out
+    both = run("campaign", "start", "both", "--time", 1, "--steps", 1)
+    assert "give one of --programs, --time and --steps" in both.err
+
+
+def test_a_backend_that_is_not_here_is_not_green(run: Run) -> None:
+    ended = run("campaign", "start", "gpu", "--backend", "absent:make", *SIZE)
+    assert ended.status == 2 and "there is no module absent" in ended.words
+    assert run("campaign", "status", "gpu").status == 2
+
+
+# --- the folder -------------------------------------------------------------------------
+
+
+def get_line(ended: Any) -> str:
+    """The one line of bad input."""
+    assert ended.status == 2 and ended.err.count("\n") == 1, ended.text
+    return str(ended.err.removeprefix("lockstep: ").rstrip())
+
+
+def test_another_campaign_is_refused(run: Run, whole: Path) -> None:
+    for change, why in (
+        (("--seed", 3), "its seed is 0, not 3"),
+        (("--kind", "kv"), 'its kinds is [], not ["kv"]'),
+        (("--shard", "1/3"), "its shard is [], not [[1, 3]]"),
+    ):
+        line = get_line(
+            run("campaign", "start", whole, "--backend", WRONG, *SIZE, *change)
+        )
+        assert line.startswith(f"whole: holds another campaign: {why}; choose another")
+
+
+def test_what_is_no_campaign_is_refused(run: Run) -> None:
+    Path("full").mkdir()
+    Path("full/x.txt").write_text("mine")
+    for command in (("start",), ("resume",), ("status",), ("merge", "a"), ("serve",)):
+        name, *more = command
+        line = get_line(
+            run("campaign", name, "full" if name == "start" else "none", *more)
+        )
+        assert "has files, and no campaign" in line or "holds no campaign" in line
+    assert get_line(run("campaign", "start", "full/x.txt/y", *SIZE)).startswith(
+        "full/x.txt/y: cannot be written: Not a directory"
+    )
+    assert "is not I/N" in run("campaign", "start", "x", "--shard", "4/3").err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not the settings of a campaign"),
+        ('{"format": "lockstep-campaign/2"}', "is not the settings of a campaign"),
+        ('{"lockstep": "0.1.0", "python": "3.11", "slice": 0}', "is not the settings"),
+        (
+            '{"lockstep": "9.9", "python": "3.11"}',
+            "was begun with lockstep 9.9, and this",
+        ),
+    ],
+)
+def test_a_damaged_campaign_is_refused(run: Run, text: str, why: str) -> None:
+    Path("bad").mkdir()
+    Path("bad/campaign.json").write_text(text)
+    assert why in get_line(run("campaign", "resume", "bad"))
+
+
+def test_a_damaged_shard_runs_again(run: Run, whole: Path) -> None:
+    shards = read_shards(whole)
+    first, second, third, _ = sorted((whole / "shards").glob("layer-*"))
+    first.write_text(first.read_text()[:100])
+    second.write_text(third.read_text())
+    status = run("campaign", "status", whole)
+    assert f"shards/{first.name}: is not JSON" in status.err
+    assert (
+        f"shards/{second.name}: belongs to another campaign; `resume` runs" in status.err
+    )
+    assert "ran 20 of 40" in status.words
+    again = run("campaign", "resume", whole)
+    assert again.err.count("it was run again") == 2
+    assert read_shards(whole) == shards
+    assert run("campaign", "status", whole).err == ""
+
+
+@pytest.mark.parametrize("damage", ["events", "task", "environment", "seconds"])
+def test_a_shard_is_read_strictly(run: Run, whole: Path, damage: str) -> None:
+    first = min((whole / "shards").glob("layer-*"))
+    document = json.loads(first.read_text())
+    document[damage] = {"events": [], "task": {}, "environment": 3, "seconds": -1}[damage]
+    first.write_text(json.dumps(document))
+    assert "is not a shard of a campaign" in run("campaign", "status", whole).err
+
+
+def write_lock(folder: Path, host: str, pid: int, age: float) -> None:
+    holder = {"host": host, "pid": pid, "token": "x", "heard": time.time() - age}
+    (folder / "lock").write_text(json.dumps(holder))
+
+
+def test_two_coordinators_do_not_share_a_folder(run: Run, whole: Path) -> None:
+    write_lock(whole, platform.node(), os.getpid(), 3)
+    line = get_line(run("campaign", "resume", whole))
+    assert line.startswith(
+        f"whole: process {os.getpid()} on {platform.node()} coordinates this campaign"
+    )
+    assert "running: process" in run("campaign", "status", whole).out
+    write_lock(whole, "elsewhere", 1, 30)
+    assert "on elsewhere coordinates" in get_line(run("campaign", "resume", whole))
+
+
+@pytest.mark.parametrize(("host", "age"), [("here", 1), ("elsewhere", 100)])
+def test_a_dead_coordinator_is_replaced(
+    run: Run, whole: Path, host: str, age: int
+) -> None:
+    """On the same machine at once, else when it was not heard of for a minute."""
+    gone = 2**22 - 3  # above what numbers of processes go up to, by default
+    write_lock(whole, platform.node() if host == "here" else host, gone, age)
+    assert run("campaign", "resume", whole).status == 1
+    assert not (whole / "lock").exists()
+
+
+def test_a_full_disk_loses_nothing(
+    run: Run, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no file is printed, and `resume` goes on."""
+    real, room = LocalFolder.write_draft, [5]
+
+    def write(folder: LocalFolder, name: str, content: bytes) -> Path:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(folder, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "write_draft", write)
+        ended = run("campaign", "start", "small", "--backend", WRONG, *SIZE)
+    assert ended.status == 1
+    line, *programs = ended.err.splitlines()
+    assert line == (
+        "lockstep: small: cannot be written: No space left on device; nothing that was"
+        " done is lost"
+    )
+    assert all(json.loads(each)["contract"] == "layer" for each in programs) and programs
+    assert run("campaign", "resume", "small").status == 1
+    assert read_shards(Path("small")) == read_shards(whole)
+    assert list_failures(Path("small")) == list_failures(whole)
+
+
+def test_a_store_is_a_folder_like_any_other(run: Run, whole: Path) -> None:
+    pytest.importorskip("fsspec", reason="of the extra ray")
+    place = "memory://campaigns/night"
+    assert run("campaign", "start", place, "--backend", WRONG, *SIZE).status == 1
+    assert "the campaign is over" in run("campaign", "status", place).out
+    assert run("campaign", "merge", "copy", place).status == 1
+    assert read_shards(Path("copy")) == read_shards(whole)
+    assert list_failures(Path("copy")) == list_failures(whole)
+    line = get_line(run("campaign", "status", "nonsense://x"))
+    assert line.startswith("nonsense://x: cannot be opened: ")
+
+
+def test_a_page_shows_what_was_found(run: Run, whole: Path) -> None:
+    ended = run("campaign", "report", whole, "-o", "page")
+    assert (ended.status, ended.out) == (0, "page/report.html\n")
+    assert "layer-kv-update-contents" in Path("page/report.html").read_text()

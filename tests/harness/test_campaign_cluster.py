@@ -1,0 +1,126 @@
+"""Campaigns on a real Ray cluster: two nodes on this machine, started once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ci.campaign_trials import CLUSTER, ENVIRONMENT, find_marked, read_result
+from ci.trials import START, list_descendants
+from tests.harness.commands import HERE, ROOT, Ended
+
+pytest.importorskip("ray", reason="of the extra ray")
+
+WRONG = f"{HERE}:wrong_twice"
+SIZE = ("--backend", WRONG, "--programs", "60", "--slice", "10")
+
+OTHER_VERSION = """
+import lockstep.harness
+lockstep.harness.__version__ = "9.9"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[str, int]]:
+    """The address of the cluster, and the process that keeps it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout
+        yield process.stdout.readline().strip(), process.pid
+        below = [*list_descendants(process.pid)]
+        process.stdin.close()
+        process.wait(30)
+    for pid in below:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def begin(*arguments: object, start: str = START) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", start, "campaign", *map(str, arguments)],
+        cwd=ROOT,
+        env={**ENVIRONMENT, "COLUMNS": "80"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: object, start: str = START) -> Ended:
+    process = begin(*arguments, start=start)
+    out, err = process.communicate(timeout=120)
+    return Ended(process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local") / "campaign"
+    assert run("start", folder, *SIZE, "--jobs", 2).status == 1
+    return folder
+
+
+def test_ray_comes_to_what_the_local_pool_comes_to(
+    cluster: tuple[str, int], local: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "campaign"
+    ended = run("start", folder, *SIZE, "--ray", cluster[0])
+    assert (ended.status, ended.err) == (1, ""), ended.text
+    assert "(raylet)" not in ended.out
+    assert read_result(folder) == read_result(local)
+
+
+def test_a_machine_that_is_lost_loses_no_shard(
+    cluster: tuple[str, int], local: Path, tmp_path: Path
+) -> None:
+    """The last test of this cluster: of its two nodes, the one that joined later goes."""
+    folder = tmp_path / "campaign"
+    process = begin("start", folder, *SIZE, "--ray", cluster[0])
+    while not [*folder.glob("shards/layer-*")] and process.poll() is None:
+        time.sleep(0.01)
+    raylets = find_marked("raylet/raylet", list_descendants(cluster[1]))
+    assert len(raylets) == 2
+    os.kill(max(raylets), signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (1, ""), out
+    assert read_result(folder) == read_result(local)
+
+
+def test_another_version_on_a_machine_is_refused(
+    cluster: tuple[str, int], tmp_path: Path
+) -> None:
+    start = OTHER_VERSION + START
+    ended = run("start", tmp_path / "c", *SIZE, "--ray", cluster[0], start=start)
+    assert ended.status == 2
+    assert ended.err.startswith("lockstep: machine ")
+    assert ": has Lockstep 0.1.0, and this is 9.9; install the same" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_an_address_where_nobody_listens_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        begun = time.monotonic()
+        ended = run("start", tmp_path / "c", *SIZE, "--ray", address)
+    assert ended.status == 2 and ended.err.count("\n") == 1
+    assert ended.err.startswith(f"lockstep: --ray {address}: nobody listens there")
+    assert time.monotonic() - begun < 20
+    for wrong, why in (("here", "is not host:port"), ("ray://a:1", "run it there with")):
+        ended = run("start", tmp_path / "c", *SIZE, "--ray", wrong)
+        assert ended.status == 2 and why in ended.err
