@@ -61,7 +61,7 @@ from lockstep.harness.workers.registry import list_names
 
 
 PACKAGES = (
-    "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers",
+    "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers", "ray",
     "pytest", "pytest-xdist",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
-from tests.harness.commands import run_here
+from tests.harness.commands import CORRECT, run_here
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,8 @@ INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
 SMALL = {
     "check": ["--programs", "1", "--jobs", "1"],
     "explore": ["--depth", "1", "--jobs", "1"],
+    "campaign start": ["--backend", CORRECT, "--slice", "1", "--jobs", "1"],
+    "campaign resume": ["--jobs", "1"],
     "faults": ["--fault", "shift-twice", "--backend", "torch-cpu"],
     "shrink": ["--time", "1"],
     "vectors": ["--kind", "kv", "--size", "tiny"],
@@ -48,6 +51,12 @@ STATUS = {
     "lockstep replay artifact.zip": 1,
     "lockstep shrink failures/SIGNATURE/FILE.json": 1,
 }
+
+BUDGETS = ("--time", "--programs", "--steps")
+"""Of campaigns: the one that a command has becomes as small as can be."""
+
+CAMPAIGNS = re.compile(r"bucket/night|night|part-[123]")
+"""Folders of campaigns that commands name: they are there, but for those of `start`."""
 
 NOT_HERE = {
     "pip": "an environment of its own is what shows what it does",
@@ -136,6 +145,21 @@ def collect(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
+def prepare_campaign(arguments: list[str]) -> list[str]:
+    """The arguments with a small budget, a folder for a store, and without Ray, whose
+    clusters another test starts; makes the campaigns that they name."""
+    text = shlex.join(arguments).replace("s3://", "").replace("--ray auto", "")
+    name, command, *words = shlex.split(text.replace("--ray ", ""))
+    if command == "start":
+        budgets = [(each, "3") for each in BUDGETS if each in words]
+        return [name, command, *words, *chain.from_iterable(budgets)]
+    for word in filter(CAMPAIGNS.fullmatch, words):
+        own = "--programs", "3", *SMALL["campaign start"]
+        made = run([name, "start", word, *own])
+        assert made.exit_code == 0, made.output
+    return [name, command, *words]
+
+
 def test_there_are_commands_in_the_documents() -> None:
     assert len(list_commands()) > 25
 
@@ -157,7 +181,12 @@ def test_a_command_of_a_document_runs(
         for made in desk.glob("my_*.py"):
             if arguments[0] == "new-backend":
                 made.unlink()
-        name = " ".join(arguments[:2]) if "verify" in arguments else arguments[0]
+        is_group = arguments[0] == "campaign" or "verify" in arguments
+        name = " ".join(arguments[:2]) if is_group else arguments[0]
+        if "serve" in arguments:
+            pytest.skip("it serves until Ctrl-C; another test opens the page")
+        if arguments[0] == "campaign":
+            arguments = prepare_campaign(arguments)
         if name == "vectors verify":
             assert run(["vectors", "-o", "vectors", *SMALL["vectors"]]).exit_code == 0
         ended = run([*arguments, *SMALL.get(name, [])])

@@ -22,7 +22,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed; transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = ROOT / "ci" / "github" / "lockstep.yml"
-VALUES = {"BACKEND": "mycache:make", "PROFILE": "quick"}
+VALUES = {"BACKEND": "mycache:make", "PROFILE": "quick", "PART": "1", "SEED": "7"}
 """What the variables of a step stand for here."""
 
 
@@ -33,12 +33,15 @@ def job() -> dict[str, Any]:
     return dict(job)
 
 
+CAMPAIGN = WORKFLOW.with_name("campaign.yml")
+
+
 def list_commands(job: dict[str, Any], program: str) -> list[list[str]]:
     """The arguments of each call of a program in the steps."""
     lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
     found = []
     for line in lines:
-        words = shlex.split(line.partition(">>")[0])
+        words = shlex.split(line.partition(">>")[0], comments=True)
         if words and words[0] == program:
             found.append([fill_in(word) for word in words[1:]])
     return found
@@ -59,6 +62,20 @@ def test_every_command_exists_with_its_options(job: dict[str, Any]) -> None:
         command = main.commands[name]
         with click.Context(main, info_name="lockstep") as context:
             command.make_context(name, list(arguments), parent=context)
+
+
+def test_every_command_of_a_campaign_exists_with_its_options() -> None:
+    jobs = yaml.safe_load(CAMPAIGN.read_text())["jobs"]
+    assert jobs["part"]["strategy"]["matrix"]["part"] == [1, 2, 3]
+    found = []
+    for own in jobs.values():
+        assert all("${{" not in step.get("run", "") for step in own["steps"])
+        for group, name, *arguments in list_commands(own, "lockstep"):
+            command = main.commands[group].commands[name]  # type: ignore[attr-defined]
+            with click.Context(main, info_name="lockstep") as context:
+                command.make_context(name, list(arguments), parent=context)
+            found.append(name)
+    assert found == ["start", "merge", "report"]
 
 
 def test_a_wrong_option_would_be_found() -> None:
