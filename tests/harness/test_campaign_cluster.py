@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.campaign_trials import CLUSTER, ENVIRONMENT, find_marked, read_result
 from ci.trials import START, list_descendants
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.campaign.team import Offer, Seat, Team
+from lockstep.harness.workers.messages import (
+    Counts,
+    Declare,
+    Declared,
+    Event,
+    Progress,
+    Refused,
+    Task,
+)
 from tests.harness.commands import HERE, ROOT, Ended
 
 pytest.importorskip("ray", reason="of the extra ray")
@@ -124,3 +138,68 @@ def test_an_address_where_nobody_listens_is_one_line(tmp_path: Path) -> None:
     for wrong, why in (("here", "is not host:port"), ("ray://a:1", "run it there with")):
         ended = run("start", tmp_path / "c", *SIZE, "--ray", wrong)
         assert ended.status == 2 and why in ended.err
+
+
+# --- without a cluster ------------------------------------------------------------------
+
+
+def test_without_ray_a_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    name = "lockstep.harness.jobs.campaign.cluster"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(UsageError, match=r"not installed; pip install 'kv-lockstep\[ray"):
+        importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    ("resources", "sorts"),
+    [
+        ({"CPU": 2.0}, ["", ""]),
+        ({"CPU": 4.0, "GPU": 0.5}, ["GPU", "GPU", "", ""]),
+        ({"CPU": 10.0, "GPU": 2.0}, ["GPU"] * 8 + ["", ""]),
+        ({"CPU": 4.0, "GPU": 2.0}, ["GPU"] * 4),
+        ({"CPU": 3.0, "mlx": 1.0}, ["mlx", "", ""]),
+        ({"memory": 1.0}, []),
+    ],
+)
+def test_what_a_machine_has_says_which_seats_it_gets(
+    resources: dict[str, float], sorts: list[str]
+) -> None:
+    from lockstep.harness.jobs.campaign.cluster import list_sorts
+
+    assert list_sorts(resources, gpu=0.25) == sorts
+
+
+class OneSeat(Seat):
+    def __init__(self, *backends: str) -> None:
+        declared = Declared({}, "cpu", {}, [], 1)
+        self.offers = {name: Offer(declared) for name in backends}
+        self.offers["absent"] = Offer(Refused("no GPU"))
+
+    def stream(self, task: Task[Any]) -> Iterator[Event]:
+        yield Progress(Counts())
+
+    def stop(self) -> None: ...
+
+
+class SomeSeats(Team):
+    def close(self) -> None: ...
+
+    def declare(self, names: Any, watch: Any) -> dict[str, Offer]:
+        return {}
+
+    def refresh(self, tasks: Any) -> None: ...
+
+
+def test_a_seat_gets_what_few_others_can_run() -> None:
+    plain, special = OneSeat("cpu"), OneSeat("cpu", "gpu")
+    team = SomeSeats()
+    team.seats = [plain, plain, special]
+    cpu, gpu, absent = map(Declare, ("cpu", "gpu", "absent"))
+    waiting: deque[Task[Any]] = deque([absent, cpu, gpu])
+    assert team.choose(plain, waiting) is cpu
+    assert team.choose(special, waiting) is gpu
+    assert team.choose(plain, deque([absent, gpu])) is None
+    assert team.has("gpu") and not team.has("absent")

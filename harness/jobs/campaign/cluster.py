@@ -7,6 +7,7 @@ there. Machines may come and go: their seats come and go with them.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import platform
 import signal
@@ -52,10 +53,6 @@ ALONE_SECONDS = 60.0
 
 MOST_FAILED = 3
 """Seats of a machine that cannot be set up before it is left alone."""
-
-SPECIAL = ("GPU", "mlx")
-"""Resources that some backends need: a machine has a few seats with a share of them."""
-
 
 # --- on a machine of the cluster --------------------------------------------------------
 
@@ -182,6 +179,7 @@ class RayTeam(Team):
         self.looked = -LOOK_SECONDS
         self.alone: float | None = None
         connect(address, settings.jobs)
+        self.own = ray.get_runtime_context().get_node_id()
 
     def close(self) -> None:
         for machine in self.machines.values():
@@ -236,6 +234,11 @@ class RayTeam(Team):
             return
         self.looked = time.monotonic()
         nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        if self.own not in nodes:
+            raise UsageError(
+                "Ray has ended on this machine, and the rest of the cluster takes it for"
+                " gone; start Ray again, then go on with `lockstep campaign resume`"
+            )
         for node in self.machines.keys() - nodes.keys():
             for seat in self.machines.pop(node).seats:
                 if seat not in self.busy:  # else its thread tells
@@ -251,17 +254,13 @@ class RayTeam(Team):
 
     def meet(self, node: str, content: Mapping[str, Any]) -> Machine:
         """Asks a machine for its versions, even if nothing of Lockstep is there."""
-        resources = content["Resources"]
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         ask = ray.remote(num_cpus=0, scheduling_strategy=place)
         versions = [
             ask(platform.python_version).remote(),
             ask(importlib.metadata.version).remote("kv-lockstep"),
         ]
-        seats = int(resources.get("CPU", 0))
-        sorts = ["GPU"] * int(resources.get("GPU", 0) / self.gpu)
-        sorts += ["mlx"] * int(resources.get("mlx", 0))
-        sorts = [*sorts, *[""] * seats][:seats]
+        sorts = list_sorts(content["Resources"], self.gpu)
         return Machine(node, content["NodeManagerAddress"], versions, sorts)
 
     def hire(self, machine: Machine, sort: str) -> None:
@@ -344,6 +343,19 @@ class RayTeam(Team):
         super().remove(seat)
 
 
+def list_sorts(resources: Mapping[str, float], gpu: float) -> list[str]:
+    """The sorts of the seats that a machine has room for, the special ones first.
+
+    Args:
+        resources: of the machine, as Ray names them.
+        gpu: share of a GPU that a seat asks for.
+    """
+    seats = int(resources.get("CPU", 0))
+    sorts = ["GPU"] * int(resources.get("GPU", 0) / gpu)
+    sorts += ["mlx"] * int(resources.get("mlx", 0))
+    return [*sorts, *[""] * seats][:seats]
+
+
 def read_offer(name: str, event: bytes) -> messages.Declared | messages.Stopped:
     offered = decode_event(event, messages.Declare(name))
     assert isinstance(offered, messages.Declared | messages.Stopped)
@@ -365,6 +377,7 @@ def connect(address: str, jobs: int) -> None:
     if address not in ("auto", "local"):
         require_listener(address)
     own = signal.getsignal(signal.SIGTERM)
+    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         ray.init(
             address=address,
