@@ -203,3 +203,5 @@ def test_a_seat_gets_what_few_others_can_run() -> None:
     assert team.choose(special, waiting) is gpu
     assert team.choose(plain, deque([absent, gpu])) is None
     assert team.has("gpu") and not team.has("absent")
+    team.wanted["gpu"] = {"layer": {}}  # that of the campaign has other kinds
+    assert team.choose(special, waiting) is cpu and not team.has("gpu")

@@ -206,7 +206,8 @@ class RayTeam(Team):
         found: dict[str, Offer] = {}
         for seat in self.seats:
             for name, offer in seat.offers.items():
-                if name not in found or isinstance(offer.event, messages.Declared):
+                before = found.get(name)
+                if before is None or not isinstance(before.event, messages.Declared):
                     found[name] = offer
         if not found:
             why = f": {self.last_error}" if self.last_error else ""

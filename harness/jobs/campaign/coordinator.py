@@ -154,6 +154,7 @@ class Campaign(History):
                 f"{name}: declares other kinds or operations than when the campaign in"
                 f" {self.folder.place} began; start another campaign"
             )
+        self.team.wanted[name] = self.declared[name].event.contracts
 
     def beat(self) -> None:
         self.lock.beat()

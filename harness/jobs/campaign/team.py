@@ -47,10 +47,6 @@ class Seat(ABC):
     def stop(self) -> None:
         """Gives the place back."""
 
-    def can_run(self, task: messages.Task[Any]) -> bool:
-        offer = self.offers.get(task.backend)
-        return offer is not None and isinstance(offer.event, messages.Declared)
-
 
 Happened = tuple[Seat, messages.Task[Any], messages.Event]
 Message = messages.Event | BaseException | None
@@ -58,10 +54,16 @@ Message = messages.Event | BaseException | None
 
 
 class Team(ABC):
-    """Seats, and the shards that they run."""
+    """Seats, and the shards that they run.
+
+    Attributes:
+        wanted: backend → what it must declare where it runs; anything, if that is not
+            said. With packages of another version it may have other kinds.
+    """
 
     def __init__(self) -> None:
         self.seats: list[Seat] = []
+        self.wanted: dict[str, Mapping[str, Any]] = {}
         self.busy: dict[Seat, messages.Task[Any]] = {}
         self.said: Queue[tuple[Seat, Message]] = Queue()
 
@@ -100,7 +102,18 @@ class Team(ABC):
 
     def has(self, backend: str) -> bool:
         """Whether some seat can run the backend."""
-        return any(seat.can_run(messages.Declare(backend)) for seat in self.seats)
+        return self.count(backend) > 0
+
+    def count(self, backend: str) -> int:
+        """How many seats can run the backend."""
+        return sum(self.fits(seat, backend) for seat in self.seats)
+
+    def fits(self, seat: Seat, backend: str) -> bool:
+        """Whether a seat can run the backend."""
+        offer = seat.offers.get(backend)
+        if offer is None or not isinstance(offer.event, messages.Declared):
+            return False
+        return self.wanted.get(backend, offer.event.contracts) == offer.event.contracts
 
     def run(
         self, tasks: deque[messages.Task[Any]], watch: Callable[[], None]
@@ -131,17 +144,11 @@ class Team(ABC):
         self, seat: Seat, tasks: deque[messages.Task[Any]]
     ) -> messages.Task[Any] | None:
         """The first task that the seat can run, and the fewest others."""
-        able: dict[str, int] = {}
-        best: messages.Task[Any] | None = None
+        first: dict[str, messages.Task[Any]] = {}
         for task in tasks:
-            name = task.backend
-            if name not in able:
-                able[name] = sum(each.can_run(task) for each in self.seats)
-                if seat.can_run(task) and (
-                    best is None or able[name] < able[best.backend]
-                ):
-                    best = task
-        return best
+            first.setdefault(task.backend, task)
+        able = [name for name in first if self.fits(seat, name)]
+        return first[min(able, key=self.count)] if able else None
 
     def follow(self, seat: Seat, task: messages.Task[Any]) -> None:
         """The thread of a task."""
