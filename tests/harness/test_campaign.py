@@ -205,6 +205,18 @@ def test_a_damaged_shard_runs_again(run: Run, whole: Path) -> None:
     assert run("campaign", "status", whole).err == ""
 
 
+def test_a_damaged_declaration_costs_no_shard(run: Run, whole: Path) -> None:
+    (path,) = (whole / "declared").iterdir()
+    content = path.read_text()
+    path.write_text("{")
+    before = {each: each.stat().st_mtime_ns for each in (whole / "shards").iterdir()}
+    again = run("campaign", "resume", whole)
+    assert again.status == 1 and "40 programs" in again.out
+    assert again.err.count("\n") == 1 and f"declared/{path.name}: is not" in again.err
+    assert path.read_text() == content
+    assert {each: each.stat().st_mtime_ns for each in before} == before
+
+
 @pytest.mark.parametrize("damage", ["events", "task", "environment", "seconds"])
 def test_a_shard_is_read_strictly(run: Run, whole: Path, damage: str) -> None:
     first = min((whole / "shards").glob("layer-*"))

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.campaign.history import Declaration, History
+from lockstep.harness.jobs.campaign.history import DECLARED, SHARDS, Declaration, History
 from lockstep.harness.jobs.campaign.kept import FAILURES
 from lockstep.harness.jobs.campaign.lock import Lock, describe_unwritable, held
 from lockstep.harness.jobs.campaign.plan import (
@@ -112,12 +112,27 @@ class Campaign(History):
 
     def prepare(self, team: Team) -> None:
         """Everything before the first shard."""
+        self.remove_damaged(DECLARED)
         self.join(team)
         self.require_kinds()
+        self.try_again()
+        self.remove_damaged(SHARDS)
         self.plan()
-        for name in self.damaged:
-            self.folder.take(name)
         self.failures.write()
+
+    def remove_damaged(self, below: str) -> None:
+        for name in self.damaged:
+            if name.startswith(f"{below}/"):
+                self.folder.take(name)
+
+    def try_again(self) -> None:
+        """Takes in shards of backends that are declared now, since a file was damaged."""
+        names = [name for name in self.damaged if name.startswith(f"{SHARDS}/")]
+        for name, content in self.folder.read_all(names):
+            del self.damaged[name]
+            self.attempt(name, content, self.take_shard)
+        for pair in self.outcome.pairs:
+            self.show_failures(pair)
 
     def work(self, team: Team) -> None:
         try:
