@@ -75,7 +75,6 @@ class Failures:
             if (own, digest) not in self.met:
                 group.waiting[digest] = failure
         else:
-            group.waiting.pop(original, None)
             form = " ".join(failure.form)
             before = group.simplest.get(form, failure)
             group.simplest[form] = min(before, failure, key=get_order)
