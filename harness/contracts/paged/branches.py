@@ -32,9 +32,9 @@ class LettingGo(OnRequest):
     """
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Those whose blocks a transfer still needs."""
+        """Those whose blocks a transfer still needs, or has filled."""
         owners = [model.find_owner(transfer) for transfer in model.transfers]
-        own = [name for name in names if name in owners]
+        own = [one for one in names if one in owners or "loaded" in model.past[one]]
         return own if model.goes_far and own else names
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -244,13 +244,12 @@ class Evict(PagedOperation):
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if model.offloaded and source.below(4):
-            return {"count": 256}  # so that it must be loaded again
+            return {"count": 256}  # so that all of it must be loaded again
         return {"count": source.pick((1, 2, 4, 256))}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         self.note(op, model)
-        if op["count"] >= model.config["blocks"]:
-            model.away = list(model.offloaded)
+        model.away = list(model.offloaded)
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
 

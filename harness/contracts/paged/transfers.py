@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
@@ -191,6 +191,7 @@ class Load(Begin):
         name, end = op["request"], observed.get("loaded")
         model.withdrawn = []
         if end is None:
+            model.away = []  # the device has all of it, or no room
             return
         model.cache.load(name, op["transfer"], end)
         model.note_leaning(name, end)
@@ -228,6 +229,10 @@ class Landed(End):
             model.end_transfer(transfer, has_landed=True)
             if name is not None:
                 model.past[name].add("loaded")
+        return answer
+
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.landed(op, model)
         return answer
 
 
