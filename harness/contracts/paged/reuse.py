@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.paged import Entry
-from lockstep.harness.contracts.paged.contents import Memory
+from lockstep.harness.contracts.paged.checks import Slot
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
@@ -82,14 +82,17 @@ def check_published(
 
 
 def check_landed(
-    model: PagedModel, blocks: Sequence[int], memory: Memory, entries: Sequence[Entry]
+    model: PagedModel,
+    blocks: Sequence[int],
+    memory: Mapping[Slot, tuple[int, int]],
+    entries: Sequence[Entry],
 ) -> None:
     """Raises Broken if something has landed in other memory that nobody can load.
 
     Args:
         model: the reference, after the operation.
         blocks: of other memory, that have been written.
-        memory: what these hold; each is full.
+        memory: slot → (group, tag); the blocks are full.
         entries: of other memory, after the operation.
     """
     told = {
