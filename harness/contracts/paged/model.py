@@ -146,6 +146,7 @@ class PagedModel:
         away: those that may have been evicted from the device since, in part or all.
         landed: of the offload that has landed last, what it was about; None if nobody may
             reuse that.
+        arrived: the request for which a load has just landed; None if it has gone.
         withdrawn: those that nobody may reuse since.
         saved: what was saved last, of the reference and of `offloaded`.
         goes_far: transfers are drawn so that they lead to loads.
@@ -172,6 +173,7 @@ class PagedModel:
         self.offloaded: list[Content] = []
         self.away: list[Content] = []
         self.landed: Content | None = None
+        self.arrived: str | None = None
         self.withdrawn: list[Content] = []
         self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
         self.goes_far = False

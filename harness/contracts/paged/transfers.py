@@ -227,12 +227,16 @@ class Landed(End):
         answer = ask(lambda: model.cache.landed(transfer))
         if "error" not in answer:
             model.end_transfer(transfer, has_landed=True)
+            model.arrived = name
             if name is not None:
                 model.past[name].add("loaded")
         return answer
 
     def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.landed(op, model)
+        if "error" not in answer and model.arrived is not None:
+            computed = model.cache.requests[model.arrived].computed
+            system.check_published([(model.arrived, 0, computed)], model)
         return answer
 
 
