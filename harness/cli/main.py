@@ -15,6 +15,7 @@ from packaging.version import Version
 from rich.text import Text
 
 from lockstep.harness import __version__
+from lockstep.harness.cli.bisect import bisect
 from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
 from lockstep.harness.cli.options import (
@@ -272,7 +273,7 @@ def doctor(settings: Settings) -> int:
     return 0
 
 
-JOBS = (check, replay, faults, explore, vectors)
+JOBS = (check, replay, bisect, faults, explore, vectors)
 for each in (*JOBS, snippet, show, report, new_backend):
     main.add_command(each)
 
