@@ -141,9 +141,9 @@ def bisect(
         left_out = 0
         source: Source
         if package is not None:
+            beside = parse_companions(companions)
             declared = None if settings.unsupported else find_declared(name, package)
             chosen, left_out = find_releases(package, versions, declared)
-            beside = parse_companions(companions)
             source = Releases(package, chosen, beside, dependencies, cache)
         elif repository is not None and good is not None and bad is not None:
             found = find_commits(repository, good, bad)

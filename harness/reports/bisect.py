@@ -48,6 +48,9 @@ def print_bisection(console: Console, work: Bisection) -> None:
     if work.left_out:
         words = f"left out: {work.left_out} releases that {work.backend} is not tested"
         console.print(Text(f"{words} with; --unsupported adds them", "yellow"))
+    if work.lacks_packages:
+        words = "some releases may need packages that are not here: --deps installs them"
+        console.print(Text(words, "yellow"))
     good = work.is_over and work.get_exit_status() == 0
     console.print(Text(format_conclusion(work), "green" if good else "bold yellow"))
     if good and work.change is not None:

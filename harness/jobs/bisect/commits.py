@@ -110,7 +110,7 @@ class Commits:
         """The short name and the subject of each."""
         log = ("log", "--no-walk=unsorted", "--format=%H %s", *self.ids)
         lines = ask_git(self.repository, *log).split("\n")
-        return [line[:SHORT] + clean(line[len(self.ids[0]) :], 60) for line in lines]
+        return [f"{line[:SHORT]} {clean(line[len(self.ids[0]) :], 60)}" for line in lines]
 
     @cached_property
     def clone(self) -> Path:
@@ -120,6 +120,11 @@ class Commits:
         command = ("clone", "--quiet", "--shared", "--no-checkout", source, str(clone))
         ask_git(self.folder, *command)
         return clone
+
+    @property
+    def is_alone(self) -> bool:
+        """A build installs what it needs."""
+        return False
 
     @property
     def workplace(self) -> Path:

@@ -35,6 +35,9 @@ class Source(Protocol):
     def names(self) -> Sequence[str]: ...
 
     @property
+    def is_alone(self) -> bool: ...
+
+    @property
     def workplace(self) -> Path | None: ...
 
     def prepare(self, number: int, runner: Runner) -> Scratch: ...
@@ -101,6 +104,11 @@ class Bisection:
         if self.verdicts[change.before].shown == AGREES:
             return "broke"
         return "mended" if self.verdicts[change.after].shown == AGREES else "changed"
+
+    @property
+    def lacks_packages(self) -> bool:
+        """Whether a release could perhaps be tested with what it requires."""
+        return self.source.is_alone and None in self.shown.values()
 
     def count_left(self) -> int:
         return estimate_left(len(self.names), self.shown)

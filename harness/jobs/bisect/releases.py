@@ -61,7 +61,8 @@ def list_releases(package: str, prereleases: bool) -> list[Version]:
     """
     if not NAME.fullmatch(package):
         raise UsageError(f"--package {package}: is not the name of a package")
-    command = [*find_pip(), "index", "versions", package, *["--pre"] * prereleases]
+    own = ["index", "versions", package, "--retries", "2"]
+    command = [*find_pip(), *own, *["--pre"] * prereleases]
     try:
         ended = subprocess.run(
             command,
@@ -255,6 +256,11 @@ class Releases:
         if self.dependencies:  # what is not here depends on what is
             about.append(sorted(f"{d.name}=={d.version}" for d in distributions()))
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether a release is installed without what it requires."""
+        return not self.dependencies
 
     @property
     def workplace(self) -> Path | None:

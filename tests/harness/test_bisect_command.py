@@ -1,0 +1,384 @@
+"""`lockstep bisect` over commits and over releases, from options to report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.bisect.releases import (
+    find_declared,
+    parse_range,
+    parse_versions,
+    select,
+)
+from lockstep.harness.jobs.bisect.scratch import Runner
+from lockstep.harness.jobs.bisect.search import Untestable
+from tests.harness.bisecting import (
+    AGREES,
+    FAILS_TO_IMPORT,
+    SHOWS,
+    git,
+    make_repository,
+    make_wheel,
+    write_program,
+)
+from tests.harness.commands import ROOT, Run, begin
+
+BUILD = "echo building; python build.py"
+TOY = ("--backend", "toy_cache:make", "--cache", "cache")
+
+
+# --- commits ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> list[str]:
+    """Twenty commits: the 13th breaks the cache, the 10th does not build."""
+    files = {f"change {n}": {"toy_cache.py": f"{AGREES}# {n}\n"} for n in range(1, 13)}
+    files["change 1"]["build.py"] = "print('built')\n"
+    files["change 10"]["build.py"] = "raise SystemExit('error: no compiler for this')\n"
+    files["change 11"]["build.py"] = "print('built')\n"
+    files["lose \x1b[31mtokens"] = {"toy_cache.py": SHOWS}
+    files |= {f"change {n}": {"other": str(n)} for n in range(14, 21)}
+    return make_repository(tmp_path / "repo", files)
+
+
+def test_the_commit_that_broke_it_is_named(
+    run_workers: Run,
+    tmp_path: Path,
+    repository: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The build fails in the middle, and the user's checkout stays as it is."""
+    write_program(tmp_path)
+    checkout = tmp_path / "repo"
+    (checkout / "toy_cache.py").write_text("my own work\n")
+    before = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
+    path = f"{os.environ['PYTHONPATH']}:{checkout}"
+    monkeypatch.setenv("PYTHONPATH", path)  # means the clone, not the checkout
+    ends = ("--git", "repo", "--good", repository[0], "--bad", "main")
+    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", BUILD, "--json")
+    found = json.loads(ended.out)
+    assert (ended.status, found["exit_status"], found["complete"]) == (0, 0, True), (
+        found["conclusion"],
+        found["tried"],
+    )
+    change = found["change"]
+    assert (change["sort"], change["exact"]) == ("broke", True)
+    assert change["after"] == f"{repository[12][:12]} lose ·[31mtokens"
+    assert change["before"] == f"{repository[11][:12]} change 12"
+    text = "\n".join(change["details"])
+    assert f"commit {repository[12]}" in text
+    assert "Author: A. Uthor" in text and "Date:" in text
+    assert "toy_cache.py | " in text
+    verdicts = {each["name"].split()[-1]: each for each in found["tried"]}
+    assert verdicts["10"]["verdict"] == "untestable"
+    words = verdicts["10"]["words"]
+    assert "exit status 1: error: no compiler for this" in words
+    log = Path(words.rpartition("; ")[2])
+    assert log.read_text().startswith("building\n")
+    assert len(found["tried"]) <= 8
+    after = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
+    assert after == before
+    assert (checkout / "toy_cache.py").read_text() == "my own work\n"
+
+
+def test_what_was_mended_is_found_without_a_build(
+    run_workers: Run, tmp_path: Path
+) -> None:
+    """The other way round; the file may be a ledger's, or name another signature."""
+    write_program(tmp_path)
+    commits = {"a": {"toy_cache.py": SHOWS}, "b": {"toy_cache.py": AGREES}}
+    make_repository(tmp_path / "repo", commits)
+    ends = ("--git", "repo", "--good", "main", "--bad", "main~1")
+    ended = run_workers("bisect", "p.json", *TOY, *ends)
+    assert ended.status == 0
+    assert " b mended it: " in ended.words
+    assert "a shows layer-kv-update-contents" in ended.words
+    assert "2 of 2 tried" in ended.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--git empty --good a --bad b", "--git empty: is not a git repository"),
+        ("--git none --good a --bad b", "--git none: is not a git repository"),
+        ("--git repo --good nope --bad main", "--good nope: repo has no such revision"),
+        ("--git repo --good main --bad -x", "--bad -x: repo has no such revision"),
+        ("--git repo --good main --bad main~0", "are the same commit"),
+        ("--git repo --good side --bad main", "--good side is not an ancestor of --bad"),
+        ("--git repo --good main", "give --package NAME, or --git REPO with --good and"),
+        ("", "give --package NAME, or --git REPO with --good and --bad"),
+        ("--git repo --package x", "--package does not go together with --git"),
+        ("--package x --build make", "--package does not go together with --build"),
+        ("--package ../x", "--package ../x: is not the name of a package"),
+        ("--package -r", "--package -r: is not the name of a package"),
+        (
+            "--package toy-cache --versions 1",
+            "--versions 1: give two versions, or one: 1",
+        ),
+        ("--package toy-cache --with a==b=c", "--with a==b=c: "),
+        ("--package toy-cache --limit 0", "0.0 is not in the range"),
+    ],
+)
+def test_what_is_refused(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    words: str,
+) -> None:
+    write_program(tmp_path)
+    (tmp_path / "empty").mkdir()
+    if "repo " in arguments:
+        make_repository(tmp_path / "repo", {"a": {}, "b": {}})
+        git(tmp_path / "repo", "checkout", "-q", "--orphan", "side")
+        git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "side")
+        git(tmp_path / "repo", "checkout", "-q", "main")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    ended = run("bisect", "p.json", *TOY, *arguments.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert words in ended.words
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.json", *TOY), "none.json: there is no such file"),
+        (("p.json",), "p.json: names no registered backend; give one with --backend"),
+        (("two.jsonl", *TOY), "two.jsonl: holds 2 programs; give one"),
+    ],
+)
+def test_a_file_that_cannot_be_searched_for(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    text = write_program(tmp_path).read_text()
+    (tmp_path / "two.jsonl").write_text(f"{text}\n{text}\n")
+    ended = run("bisect", *arguments, "--package", "toy-cache")
+    assert (ended.status, ended.out) == (2, "")
+    assert words in ended.words
+
+
+def test_ctrl_c_keeps_what_was_learned(tmp_path: Path, repository: list[str]) -> None:
+    """And nothing that a build has started outlives it."""
+    path, mark = write_program(tmp_path), f"bisect-{tmp_path}"
+    build = f": {mark}; if grep -q '# 7' toy_cache.py; then sleep 77; fi"
+    ends = (
+        "--good",
+        repository[0],
+        "--bad",
+        repository[12],
+        "--build",
+        build,
+    )
+    cache = ("--backend", "toy_cache:make", "--cache", tmp_path / "cache")
+    own = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}"}
+    log = tmp_path / "cache" / "logs" / f"build-{repository[6][:12]}.txt"
+    with begin(
+        "bisect", path, *cache, "--git", tmp_path / "repo", *ends, **own
+    ) as process:
+        deadline = time.monotonic() + 50
+        while not log.exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    words = " ".join(out.split())
+    assert (process.returncode, err.splitlines()[-1]) == (130, "lockstep: stopped")
+    assert f"broke it between {repository[0][:12]} change 1 and" in words
+    assert "not tried: 11; 2 of 13 tried" in words
+    assert "(stopped before the end)" in words
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert mark not in listed.replace("ps -eo args", "")
+
+
+def test_a_build_that_takes_too_long_is_skipped(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, 0.3, lambda: None)
+    began = time.monotonic()
+    with pytest.raises(Untestable, match="build x took longer than"):
+        runner.require("build x", "sleep 60 & sleep 60", {"PATH": os.environ["PATH"]})
+    assert time.monotonic() - began < 5
+
+
+# --- releases ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five releases of a package, and no other index."""
+    if find_spec("pip") is None:
+        pytest.skip("pip is not installed")
+    for version, text in {
+        "1.0": AGREES,
+        "1.1": FAILS_TO_IMPORT,
+        "1.2": SHOWS,
+        "1.10": SHOWS,
+        "2.0": AGREES,
+    }.items():
+        make_wheel(tmp_path / "wheels", version, text)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    return tmp_path / "wheels"
+
+
+def test_releases_of_a_package(run_workers: Run, tmp_path: Path, index: Path) -> None:
+    """What mended it, what cannot be told, and environments that are used again."""
+    write_program(tmp_path)
+    package = (*TOY, "--package", "Toy.Cache", "--versions")
+    ended = run_workers("bisect", "p.json", *package, "1.2..", "--json")
+    found = json.loads(ended.out)
+    assert (ended.status, found["releases"]) == (
+        0,
+        ["Toy.Cache 1.2", "Toy.Cache 1.10", "Toy.Cache 2.0"],
+    )
+    assert found["conclusion"].startswith(
+        "Toy.Cache 2.0 mended it: Toy.Cache 1.10 shows layer-kv-update-contents,"
+        " Toy.Cache 2.0 agrees; 3 of 3 tried"
+    )
+    made = sorted(path.name for path in (tmp_path / "cache" / "releases").iterdir())
+    assert [name.rpartition("-")[0] for name in made] == [
+        "toy-cache-1.10",
+        "toy-cache-1.2",
+        "toy-cache-2.0",
+    ]
+    for wheel in index.glob("*-1.2-*"):  # its environment is there
+        wheel.write_bytes(b"not a wheel any more")
+    ended = run_workers("bisect", "p.json", *package, "..1.2")
+    assert ended.status == 2
+    assert (
+        "broke it between Toy.Cache 1.0 and Toy.Cache 1.2: Toy.Cache 1.0" in ended.words
+    )
+    assert "not testable: Toy.Cache 1.1; 3 of 3 tried" in ended.words
+    assert "No module named 'a_module_that_nobody_has'" in ended.words or (
+        "needs the package a_module_that_nobody_has" in ended.words
+    )
+
+
+def test_a_release_that_does_not_install_is_skipped(
+    run_workers: Run, tmp_path: Path, index: Path
+) -> None:
+    write_program(tmp_path)
+    for wheel in index.glob("*-1.0-*"):
+        wheel.write_bytes(b"not a wheel")
+    package = (*TOY, "--package", "toy-cache", "--versions", "1.0..1.1")
+    ended = run_workers("bisect", "p.json", *package, "--json")
+    found = json.loads(ended.out)
+    assert (ended.status, found["change"]) == (2, None)
+    assert found["conclusion"].startswith("nothing is known: no release could be tested")
+    assert (
+        "install toy-cache 1.0: the process ended with exit status"
+        in (found["tried"][0]["words"])
+    )
+    assert not list((tmp_path / "cache" / "releases").glob("toy-cache-1.0*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "words"),
+    [
+        (
+            "--package no-such-toy",
+            {},
+            "--package no-such-toy: no release can be installed here; pip: ERROR: No"
+            " matching distribution found for no-such-toy",
+        ),
+        (
+            "--package toy-cache",
+            {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"}
+            | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
+            "toy-cache: the package index cannot be reached; is there a network",
+        ),
+        (
+            "--package toy-cache --versions 1.0..1.5",
+            {},
+            "--versions: toy-cache has no release 1.5; did you mean 1.",
+        ),
+        (
+            "--package toy-cache --versions 2.0..",
+            {},
+            "toy-cache: a search needs two releases; there is 2.0",
+        ),
+    ],
+)
+def test_releases_that_are_not_there(
+    run: Run,
+    tmp_path: Path,
+    index: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    more: dict[str, str],
+    words: str,
+) -> None:
+    write_program(tmp_path)
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    ended = run("bisect", "p.json", *TOY, *arguments.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert words in ended.words
+    assert ended.err.count("\n") == 1
+
+
+VERSIONS = [*map(Version, ("1.0", "1.1", "1.2", "1.9", "1.10", "2.0"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "wanted"),
+    [
+        ("1.1..1.9", None, "1.1 1.2 1.9"),
+        ("1.9..", None, "1.9 1.10 2.0"),
+        ("..1.1", None, "1.0 1.1"),
+        ("1.0..2", ">=1.2,<2", "1.2 1.9 1.10"),
+    ],
+)
+def test_the_releases_of_a_range(text: str, declared: str | None, wanted: str) -> None:
+    inside = None if declared is None else SpecifierSet(declared)
+    chosen = select("toy", VERSIONS, parse_range(text), inside)
+    assert " ".join(map(str, chosen)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "words"),
+    [
+        ("1.0..", ">=1.10,<2", "of 6 releases the backend is tested with 1.10"),
+        ("1.0..1.0", None, "a search needs two releases; there is 1.0"),
+        ("2.0..1.0", None, "a search needs two releases; there is none"),
+        ("0.1..", None, "toy has no release 0.1"),
+    ],
+)
+def test_a_range_with_too_few(text: str, declared: str | None, words: str) -> None:
+    inside = None if declared is None else SpecifierSet(declared)
+    with pytest.raises(UsageError, match=words):
+        select("toy", VERSIONS, parse_range(text), inside)
+
+
+@pytest.mark.parametrize("text", ["", "..", "1.0", "a..b", "1...2", "1..2..3"])
+def test_what_is_no_range(text: str) -> None:
+    with pytest.raises(UsageError, match="give two versions"):
+        parse_range(text)
+
+
+def test_what_pip_lists_is_read() -> None:
+    text = "toy (2.0)\nAvailable versions: 2.0, 1.10, odd-one, 1.9\n  LATEST: 2.0\n"
+    assert parse_versions(text) == [*map(Version, ("1.9", "1.10", "2.0"))]
+    assert parse_versions("nothing of this kind") == []
+
+
+def test_the_range_that_a_backend_declares() -> None:
+    """Of what its extra asks for, through the extras that this one names."""
+    declared = find_declared("mlx-lm", "MLX_lm")
+    assert declared is not None and "0.32.1" in declared and "0.31.3" not in declared
+    assert find_declared("mlx-lm", "numpy") is None
+    assert find_declared("toy_cache:make", "toy-cache") is None
