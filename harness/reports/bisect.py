@@ -48,7 +48,7 @@ def print_bisection(console: Console, work: Bisection) -> None:
     if work.left_out:
         words = f"left out: {work.left_out} releases that {work.backend} is not tested"
         console.print(Text(f"{words} with; --unsupported adds them", "yellow"))
-    if work.lacks_packages:
+    if work.lacks_packages and work.get_exit_status():
         words = "some releases may need packages that are not here: --deps installs them"
         console.print(Text(words, "yellow"))
     good = work.is_over and work.get_exit_status() == 0
@@ -64,10 +64,8 @@ def draw_verdicts(work: Bisection) -> Table:
     for number, verdict in sorted(work.verdicts.items()):
         mark, style = MARKS[name_verdict(work, verdict)]
         seconds = f"{verdict.seconds:.1f}"
-        words = verdict.words
-        if name_verdict(work, verdict) == "other":
-            words = f"{verdict.shown}: {words}"
-        table.add_row(Text(work.names[number]), Text(mark, style), seconds, Text(words))
+        name, words = Text(work.names[number]), Text(verdict.words)
+        table.add_row(name, Text(mark, style), seconds, words)
     return table
 
 
@@ -120,19 +118,19 @@ def format_between(work: Bisection, change: Change) -> str:
 
 
 def format_nothing(work: Bisection) -> str:
+    """Why no change can be named."""
     tested = {n: one for n, one in work.verdicts.items() if one.shown is not None}
+    skipped = len(work.verdicts) - len(tested)
+    more = f", {skipped} could not be tested" if skipped else ""
+    so_far = "" if work.is_over else " so far"
     if not tested:
-        return "nothing is known: no release could be tested" + (
-            "" if work.is_over else " so far"
-        )
+        return f"nothing is known{so_far}: no release could be tested"
+    first, last = work.names[min(tested)], work.names[max(tested)]
     shown = format_shown(tested[min(tested)])
-    if not work.is_over:
-        return f"nothing changed so far: {work.names[min(tested)]} {shown}"
     if len(tested) == 1:
-        return f"nothing to compare: only {work.names[min(tested)]} could be tested"
-    ends = f"{work.names[min(tested)]} and {work.names[max(tested)]}"
-    same = "agree" if shown == AGREES else f"both {shown.replace('shows', 'show')}"
-    return f"no change found: {ends} {same}"
+        return f"nothing to compare{so_far}: {first} {shown}{more}"
+    same = "agree" if shown == AGREES else f"both {shown.replace('shows', 'show', 1)}"
+    return f"no change found{so_far}: {first} and {last} {same}{more}"
 
 
 def bisection_to_json(work: Bisection) -> dict[str, Any]:
