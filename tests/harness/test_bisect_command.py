@@ -15,13 +15,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.bisect import scratch
 from lockstep.harness.jobs.bisect.releases import (
     find_declared,
     parse_range,
     parse_versions,
     select,
 )
-from lockstep.harness.jobs.bisect.scratch import Runner
+from lockstep.harness.jobs.bisect.scratch import Runner, Scratch
 from lockstep.harness.jobs.bisect.search import Untestable
 from tests.harness.bisecting import (
     AGREES,
@@ -75,13 +76,13 @@ def test_the_commit_that_broke_it_is_named(
     )
     change = found["change"]
     assert (change["sort"], change["exact"]) == ("broke", True)
-    assert change["after"] == f"{repository[12][:12]} lose ·[31mtokens"
-    assert change["before"] == f"{repository[11][:12]} change 12"
+    assert change["after"] == f"{repository[12][:12]} (lose ·[31mtokens)"
+    assert change["before"] == f"{repository[11][:12]} (change 12)"
     text = "\n".join(change["details"])
     assert f"commit {repository[12]}" in text
     assert "Author: A. Uthor" in text and "Date:" in text
     assert "toy_cache.py | " in text
-    verdicts = {each["name"].split()[-1]: each for each in found["tried"]}
+    verdicts = {each["name"].split()[-1].strip("()"): each for each in found["tried"]}
     assert verdicts["10"]["verdict"] == "untestable"
     words = verdicts["10"]["words"]
     assert "exit status 1: error: no compiler for this" in words
@@ -103,8 +104,8 @@ def test_what_was_mended_is_found_without_a_build(
     ends = ("--git", "repo", "--good", "main", "--bad", "main~1")
     ended = run_workers("bisect", "p.json", *TOY, *ends)
     assert ended.status == 0
-    assert " b mended it: " in ended.words
-    assert "a shows layer-kv-update-contents" in ended.words
+    assert " (b) mended it: " in ended.words
+    assert "(a) shows layer-kv-update-contents" in ended.words
     assert "2 of 2 tried" in ended.words
 
 
@@ -196,7 +197,7 @@ def test_ctrl_c_keeps_what_was_learned(tmp_path: Path, repository: list[str]) ->
         out, err = process.communicate(timeout=20)
     words = " ".join(out.split())
     assert (process.returncode, err.splitlines()[-1]) == (130, "lockstep: stopped")
-    assert f"broke it between {repository[0][:12]} change 1 and" in words
+    assert f"broke it between {repository[0][:12]} (change 1) and" in words
     assert "not tried: 11; 2 of 13 tried" in words
     assert "(stopped before the end)" in words
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
@@ -209,6 +210,47 @@ def test_a_build_that_takes_too_long_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(Untestable, match="build x took longer than"):
         runner.require("build x", "sleep 60 & sleep 60", {"PATH": os.environ["PATH"]})
     assert time.monotonic() - began < 5
+
+
+# --- environments -----------------------------------------------------------------------
+
+
+FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "toy_cache":
+            return spec_from_file_location(name, {path!r})
+
+sys.meta_path.append(Finder)
+"""
+"""What an editable install may put into an environment."""
+
+
+def test_what_is_installed_comes_before_what_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is a finder, which Python asks last."""
+    for name in ("shared", "built"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "toy_cache.py").write_text(f"print({name!r})\n")
+    (tmp_path / "shared" / "other.py").write_text("print('other')\n")
+    monkeypatch.setattr(scratch, "list_site_folders", lambda: [str(tmp_path / "shared")])
+    made = Scratch(tmp_path / "environment")
+    made.make()
+    finder = FINDER.format(path=str(tmp_path / "built" / "toy_cache.py"))
+    (made.packages / "_finder.py").write_text(finder)
+    (made.packages / "__editable__.toy.pth").write_text("import _finder\n")
+    ended = subprocess.run(
+        [made.python, "-c", "import toy_cache, other, sys; print(sys.prefix)"],
+        env=made.get_variables(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.split() == ["built", "other", str(made.folder)], ended.stderr
 
 
 # --- releases ---------------------------------------------------------------------------
@@ -235,9 +277,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "wheels"
 
 
-def test_releases_of_a_package(run_workers: Run, tmp_path: Path, index: Path) -> None:
-    """What mended it, what cannot be told, and environments that are used again."""
+def test_releases_of_a_package(
+    run_workers: Run, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What mended it, what cannot be told, and environments that are used again. A module
+    of the same name on the user's PYTHONPATH does not come first."""
     write_program(tmp_path)
+    (tmp_path / "toy_cache.py").write_text(FAILS_TO_IMPORT)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     package = (*TOY, "--package", "Toy.Cache", "--versions")
     ended = run_workers("bisect", "p.json", *package, "1.2..", "--json")
     found = json.loads(ended.out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.harness.jobs.bisect.search import (
@@ -49,6 +49,7 @@ def histories(draw: st.DrawFn) -> list[str | None]:
     return history
 
 
+@settings(deadline=None)
 @given(histories())
 def test_nothing_is_said_of_what_could_not_be_told(history: list[str | None]) -> None:
     change, tried = search(history)
@@ -60,6 +61,7 @@ def test_nothing_is_said_of_what_could_not_be_told(history: list[str | None]) ->
     assert set(range(before + 1, after)) <= set(tried)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 500), st.data())
 def test_it_takes_few_releases(size: int, data: st.DataObject) -> None:
     at = data.draw(st.integers(1, size - 1))
@@ -68,6 +70,7 @@ def test_it_takes_few_releases(size: int, data: st.DataObject) -> None:
     assert len(tried) <= 2 + (size - 2).bit_length()
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([None, AGREES, "x", "y"]), min_size=2, max_size=30))
 def test_it_ends_whatever_the_history_is(history: list[str | None]) -> None:
     """And what it says was seen."""

@@ -110,7 +110,8 @@ class Commits:
         """The short name and the subject of each."""
         log = ("log", "--no-walk=unsorted", "--format=%H %s", *self.ids)
         lines = ask_git(self.repository, *log).split("\n")
-        return [f"{line[:SHORT]} {clean(line[len(self.ids[0]) :], 60)}" for line in lines]
+        subjects = [(line[:SHORT], line[len(self.ids[0]) :]) for line in lines]
+        return [f"{short} ({clean(subject, 60)})" for short, subject in subjects]
 
     @cached_property
     def clone(self) -> Path:
