@@ -186,7 +186,7 @@ def test_ctrl_c_keeps_what_was_learned(tmp_path: Path, repository: list[str]) ->
         build,
     )
     cache = ("--backend", "toy_cache:make", "--cache", tmp_path / "cache")
-    own = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}"}
+    own = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}", "MARK": str(tmp_path)}
     log = tmp_path / "cache" / "logs" / f"build-{repository[6][:12]}.txt"
     with begin(
         "bisect", path, *cache, "--git", tmp_path / "repo", *ends, **own
