@@ -135,10 +135,9 @@ def bisect(
     )
     program = get_single(file)
     name = backend or get_own_backend(file, program)
-    cache = (cache or get_cache_folder()).absolute()
+    cache, left_out = (cache or get_cache_folder()).absolute(), 0
     with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
         folder = Path(made).resolve()
-        left_out = 0
         source: Source
         if package is not None:
             beside = parse_companions(companions)
@@ -151,9 +150,7 @@ def bisect(
         else:
             raise UsageError("give --package NAME, or --git REPO with --good and --bad")
         own = source, program, name, settings, cache / "logs", limit, left_out
-        work = Bisection(*own)
-        try_all(work, folder, as_json)
-    return work.get_exit_status()
+        return try_all(Bisection(*own), folder, as_json)
 
 
 def refuse_mixture(first: Mapping[str, object], second: Mapping[str, object]) -> None:
@@ -177,8 +174,9 @@ def find_releases(
     return chosen, len(select(package, found, ends, None)) - len(chosen)
 
 
-def try_all(work: Bisection, folder: Path, as_json: bool) -> None:
-    """Runs the search and prints what it has learned, however it ends."""
+def try_all(work: Bisection, folder: Path, as_json: bool) -> int:
+    """Runs the search and prints what it has learned, also if Ctrl-C ends it; the exit
+    status."""
     console = PlainConsole(stderr=as_json)
     try:
         with Progress(console, get_bisect_status, get_bisect_status) as progress:
@@ -188,6 +186,7 @@ def try_all(work: Bisection, folder: Path, as_json: bool) -> None:
         print_all(console, work, as_json)
         raise
     print_all(console, work, as_json)
+    return work.get_exit_status()
 
 
 def print_all(console: PlainConsole, work: Bisection, as_json: bool) -> None:

@@ -161,7 +161,10 @@ class Runner:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise UsageError(f"{name} cannot be started: {error}") from None
+            raise UsageError(
+                f"{name} cannot be started: {error}; --cache chooses the folder for what"
+                " it prints"
+            ) from None
         return self.wait(name, process)
 
     def wait(self, name: str, process: subprocess.Popen[bytes]) -> int:
