@@ -166,7 +166,7 @@ class Commits:
     def describe(self, number: int) -> list[str]:
         """Author, date and subject of a commit, and the files that it changes."""
         show = ("show", "-m", "--first-parent", "--stat=80", "--stat-count=20")
-        form = "--format=commit %H%nAuthor: %an%nDate:   %ad%n%n    %s%n"
+        form = "--format=commit %H%nAuthor: %an%nDate:   %ad%n%n    %s"
         text = ask_git(self.repository, *show, "--date=iso", form, self.ids[number])
         return text.splitlines()
 
