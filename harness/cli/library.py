@@ -27,7 +27,7 @@ from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
 from lockstep.harness.jobs.outcome import Failure, save
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.hypothesis import make_strategy
+from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
 from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
 from lockstep.harness.programs.program import (
     Divergence,
@@ -99,7 +99,7 @@ def programs(
         raise UsageError(f"{own.name} declares no cache of kind {kind} ({contract})")
     avoid = load_known(own, kind)
     drawer = Drawer(contract, kind, declared, own.dtypes, avoid, longest=max_ops)
-    return make_strategy(drawer.draw, seeded)
+    return make_strategy(drawer.draw, seeded, LEAST if max_ops != 1 else 1)
 
 
 def require_kind(contract: str, kind: str) -> None:
